@@ -1,0 +1,173 @@
+//! Changes to address spaces, processes and threads.
+
+use serde::{Deserialize, Serialize};
+use strata_addr::{Range, space::Virtual};
+
+/// A process: one address space. Small numbers, unique in a stream, never reused; not the
+/// numbers the kernel gave.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Pid(pub u32);
+
+/// A thread. Small numbers, unique in a stream over all processes, never reused.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Tid(pub u32);
+
+/// What a mapping holds; decides whether it may be made of huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// Private anonymous memory by `mmap`.
+    Anonymous,
+    /// The heap that `brk` moves.
+    Heap,
+    /// A thread's or the process's stack, grown by the kernel.
+    Stack,
+    /// Anonymous memory shared between processes (shmem).
+    SharedAnonymous,
+    /// A file, private or shared.
+    File,
+}
+
+impl Backing {
+    /// Whether Linux counts it as anonymous memory for transparent huge pages.
+    pub const fn is_private_anonymous(self) -> bool {
+        matches!(self, Self::Anonymous | Self::Heap | Self::Stack)
+    }
+}
+
+/// Access rights of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Protection {
+    /// Loads allowed.
+    pub read: bool,
+    /// Stores allowed.
+    pub write: bool,
+    /// Instruction fetches allowed.
+    pub execute: bool,
+}
+
+impl Protection {
+    /// Loads and stores.
+    pub const READ_WRITE: Self = Self { read: true, write: true, execute: false };
+    /// Nothing: a reserved range.
+    pub const NONE: Self = Self { read: false, write: false, execute: false };
+
+    /// From the `PROT_*` bits of `mmap(2)`.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self { read: bits & 1 != 0, write: bits & 2 != 0, execute: bits & 4 != 0 }
+    }
+
+    /// The `PROT_*` bits of `mmap(2)`.
+    pub const fn bits(self) -> u32 {
+        self.read as u32 | (self.write as u32) << 1 | (self.execute as u32) << 2
+    }
+}
+
+/// The advice of `madvise(2)` that matters to memory placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// `MADV_HUGEPAGE`.
+    HugePage,
+    /// `MADV_NOHUGEPAGE`.
+    NoHugePage,
+    /// `MADV_DONTNEED` (and `MADV_REMOVE`): contents dropped now.
+    DontNeed,
+    /// `MADV_FREE`: contents may be dropped.
+    Free,
+    /// `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`, `MAP_POPULATE`: fault the range in.
+    Populate,
+    /// `MADV_COLLAPSE`: collapse into huge pages now.
+    Collapse,
+}
+
+/// One change. Ranges are page-aligned and non-empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A process with an empty address space begins; its first thread follows as `ThreadStart`.
+    ProcessStart {
+        /// The new process.
+        pid: Pid,
+    },
+    /// `fork`: `child` begins as a copy-on-write copy of `parent`; its thread follows.
+    Fork {
+        /// The process copied.
+        parent: Pid,
+        /// The new process.
+        child: Pid,
+    },
+    /// `execve`: the address space becomes empty, threads other than the caller are gone. The
+    /// new image's mappings follow.
+    Exec {
+        /// The process.
+        pid: Pid,
+    },
+    /// The process is gone, with its threads and its memory.
+    ProcessExit {
+        /// The process.
+        pid: Pid,
+    },
+    /// A thread begins.
+    ThreadStart {
+        /// Its process.
+        pid: Pid,
+        /// The new thread.
+        tid: Tid,
+    },
+    /// A thread ends.
+    ThreadExit {
+        /// The thread.
+        tid: Tid,
+    },
+    /// The range is mapped, replacing whatever was there (as `MAP_FIXED` does). A heap that
+    /// grows by `brk` is a `Map` of the new part.
+    Map {
+        /// The process.
+        pid: Pid,
+        /// Where.
+        range: Range<Virtual>,
+        /// What.
+        backing: Backing,
+        /// Rights.
+        protection: Protection,
+        /// The program asked for this very address, so the kernel had no choice.
+        fixed: bool,
+    },
+    /// The range is unmapped; parts that were not mapped are ignored.
+    Unmap {
+        /// The process.
+        pid: Pid,
+        /// Where.
+        range: Range<Virtual>,
+    },
+    /// `mremap` with a move: pages of `from` are now at `to`. When `to` is longer the rest is
+    /// new, when shorter the rest is unmapped. Growth in place is a `Map` of the new part.
+    Remap {
+        /// The process.
+        pid: Pid,
+        /// The old place.
+        from: Range<Virtual>,
+        /// The new place.
+        to: Range<Virtual>,
+    },
+    /// `mprotect`.
+    Protect {
+        /// The process.
+        pid: Pid,
+        /// Where.
+        range: Range<Virtual>,
+        /// The new rights.
+        protection: Protection,
+    },
+    /// `madvise`.
+    Advise {
+        /// The process.
+        pid: Pid,
+        /// Where.
+        range: Range<Virtual>,
+        /// The advice.
+        advice: Advice,
+    },
+}

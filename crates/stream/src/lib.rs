@@ -1,0 +1,16 @@
+//! What a program does to its memory, as one ordered stream: loads and stores, and the events
+//! that change an address space.
+//!
+//! Every workload (live capture, recording, foreign trace, generator) is a [`Source`]; every
+//! modelled machine consumes [`Batch`]es. Within a batch, [`Item`]s give the order: a run of
+//! accesses by one thread, or an event between them.
+
+mod access;
+mod batch;
+mod event;
+mod source;
+
+pub use access::{Access, AccessKind};
+pub use batch::{Batch, Item, Step, Steps};
+pub use event::{Advice, Backing, Event, Pid, Protection, Tid};
+pub use source::{Fill, Source, SourceError, WorkloadInfo};

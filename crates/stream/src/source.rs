@@ -1,0 +1,61 @@
+//! Where a stream comes from.
+
+use crate::Batch;
+use serde::Serialize;
+
+/// What is known of a workload, before or after it has been read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct WorkloadInfo {
+    /// What the user asked for: a command line, a file name, a generator's description.
+    pub name: String,
+    /// `live`, `recording`, `champsim`, `cloudsuite`, `lackey` or `generator`.
+    pub kind: &'static str,
+    /// Bytes of memory the workload will touch, at base-page grain, when known beforehand.
+    pub footprint_bytes: Option<u64>,
+    /// Accesses in the whole stream, when known beforehand.
+    pub accesses: Option<u64>,
+    /// What a reader of the result must know: VMAs inferred, trace damaged from here on, ...
+    pub notes: Vec<String>,
+    /// Exit status of a live program, once it ended: the code, or 128 + the signal's number.
+    pub exit_status: Option<i32>,
+}
+
+/// What [`Source::fill`] left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Call again.
+    More,
+    /// The stream is over; the batch may still hold its last part.
+    End,
+}
+
+/// A stream could not be read further.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Input or output failed.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done, with the file's name.
+        context: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The input is not what it should be. One line: cause, place and remedy.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// A workload: an ordered stream of accesses and events.
+pub trait Source: Send {
+    /// What is known now; complete after [`Fill::End`].
+    fn info(&self) -> WorkloadInfo;
+
+    /// Clears `batch` and puts the next part of the stream into it. The stream given is a
+    /// function of the input alone: how it is cut into batches does not depend on timing except
+    /// for live programs.
+    ///
+    /// # Errors
+    /// When the input cannot be read or is damaged; what `batch` then holds, and all before, is
+    /// good.
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError>;
+}

@@ -138,3 +138,80 @@ fn counter(what: &'static str, counter: u64, counted: u64) -> Result<(), Violati
 fn summary(what: &'static str, bitmap: &Bitmap) -> Result<(), Violation> {
     if bitmap.is_consistent() { Ok(()) } else { Err(Violation::Summary(what)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found after `damage` to a memory with all kinds of blocks in it.
+    fn after(damage: impl FnOnce(&mut Memory)) -> Result<(), Violation> {
+        let mut memory = Memory::new(4 * 1024);
+        memory.alloc(0).expect("a fresh memory has frames");
+        assert!(memory.reserve_region(Frame::new(2048)));
+        assert!(memory.alloc_reserved(Frame::new(2050), 0));
+        memory.check().expect("nothing is wrong yet");
+        damage(&mut memory);
+        memory.check()
+    }
+
+    fn counted(what: &'static str, counter: u64, counted: u64) -> Result<(), Violation> {
+        Err(Violation::Counter { what, counter, counted })
+    }
+
+    #[test]
+    fn every_damage_is_found() {
+        let frame = Frame::new;
+        let found = after(|memory| memory.blocks[0].set(0));
+        assert_eq!(found, Err(Violation::NotFree(frame(0), 0)));
+        let found = after(|memory| memory.blocks[3].set(2049 / 8));
+        assert_eq!(found, Err(Violation::NotFree(frame(2048), 3)));
+        let found = after(|memory| memory.blocks[10].set(4));
+        assert_eq!(found, Err(Violation::NotFree(frame(4096), 10)));
+
+        let found = after(|memory| {
+            memory.blocks[0].set(5);
+            memory.counts[0] += 1;
+        });
+        assert_eq!(found, Err(Violation::Overlap(frame(4), 2)));
+
+        let found = after(|memory| {
+            memory.blocks[10].clear(3);
+            memory.blocks[9].set(6);
+            memory.blocks[9].set(7);
+        });
+        assert_eq!(found, Err(Violation::Unmerged(frame(3072), 9)));
+
+        let found = after(|memory| memory.used.give(2050, 0));
+        assert_eq!(found, counted("free reserved frames", 511, 512));
+        let found = after(|memory| memory.used.give(0, 0));
+        assert_eq!(found, Err(Violation::Unlisted(frame(0))));
+        let found = after(|memory| memory.owners[9] = 7);
+        assert_eq!(found, Err(Violation::Owned(frame(9), 7)));
+        let found = after(|memory| memory.regions.clear(2));
+        assert_eq!(found, Err(Violation::Contiguity(frame(1024))));
+        let found = after(|memory| memory.regions.set(0));
+        assert_eq!(found, Err(Violation::Contiguity(frame(0))));
+    }
+
+    #[test]
+    fn every_counter_is_checked() {
+        assert_eq!(after(|memory| memory.counts[4] += 1), counted("free blocks", 2, 1));
+        assert_eq!(after(|memory| memory.nonempty &= !1), counted("orders with free blocks", 0, 1));
+        assert_eq!(after(|memory| memory.free -= 1), counted("free frames", 3582, 3583));
+        assert_eq!(
+            after(|memory| memory.reservations.regions = 2),
+            counted("reserved regions", 2, 1)
+        );
+        assert_eq!(
+            after(|memory| memory.reservations.whole = 1),
+            counted("whole reserved regions", 1, 0)
+        );
+    }
+
+    #[test]
+    fn bitmap_levels_are_checked() {
+        let mut memory = Memory::new(1 << 13);
+        memory.blocks[0].damage_top();
+        assert_eq!(memory.check(), Err(Violation::Summary("free blocks")));
+    }
+}

@@ -8,6 +8,21 @@
 //! A layer's own memory is the role [`space::Lower`](strata_addr::space::Lower), so every frame
 //! here is a [`Frame`] of that role.
 //!
+//! ```
+//! use strata_frames::{Fragmenter, HUGE_ORDER, Memory};
+//!
+//! let mut memory = Memory::new(1 << 18); // 1 GiB
+//! let fragmenter = Fragmenter { target_fmfi: 0.5, ..Default::default() };
+//! fragmenter.apply(&mut memory, |_frame, _movability| 0)?;
+//! assert!((memory.fmfi(HUGE_ORDER) - 0.5).abs() < 0.01);
+//!
+//! let run = memory.largest_run().expect("half of the free memory is whole");
+//! assert!(memory.reserve_region(run.start)); // Booked: `alloc` does not give it out,
+//! assert!(memory.alloc_reserved(run.start, 0)); // only this does.
+//! assert_eq!(memory.release_region(run.start), 511);
+//! # Ok::<(), strata_frames::FragmenterError>(())
+//! ```
+//!
 //! # Scale
 //! A memory of 640 GiB has 160 M frames and several exist at once, so all state is bitmaps, 3 bits
 //! a frame, and one owner word of 64 bits a frame. Both are allocated zeroed, and a zero bit

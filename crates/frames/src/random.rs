@@ -23,7 +23,7 @@ impl Random {
     /// A number below `end`; the bias is below `end / 2^64`.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     /// A word each of whose bits is set with probability `share`, to 1 in 65536.

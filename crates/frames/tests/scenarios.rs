@@ -132,6 +132,15 @@ mod debug {
     }
 
     #[test]
+    #[should_panic(expected = "freed twice")]
+    fn freeing_a_block_with_a_free_page_is_caught() {
+        let mut memory = Memory::new(1024);
+        let block = memory.alloc(9).unwrap();
+        memory.free(block + 300, 0);
+        memory.free(block, 9);
+    }
+
+    #[test]
     #[should_panic(expected = "is owned by 0x1 and wanted by 0x2")]
     fn a_second_owner_is_caught() {
         let mut memory = Memory::new(100);

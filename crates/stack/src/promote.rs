@@ -81,6 +81,12 @@ impl Kernel {
                 .or_else(|| self.compact(compact_regions))
                 .ok_or(PromoteError::NoBlock)?,
         };
+        // Compaction may have moved pages of this very region.
+        let Some(Region::Base { entries, .. }) = self.space(space).map(|s| s.table.region(page))
+        else {
+            unreachable!("compaction moves pages, it does not unmap them");
+        };
+        let entries = *entries;
         for (i, bits) in (0..REGION).zip(&entries) {
             if X86::is_present(*bits) {
                 self.copied(Frame::new(X86::frame(*bits)), block + i);

@@ -217,8 +217,9 @@ impl Stack {
     fn remap(&mut self, pid: Pid, from: Range<Upper>, to: Range<Upper>) -> Result<(), OutOfMemory> {
         let Some(space) = self.process_space(pid) else { return Ok(()) };
         let place = self.layers[0].kernel.space(space).expect("alive");
-        let start = self.guest.placements[space.0 as usize].relocate(from.start);
-        let Some(old) = place.vmas.find(start).copied() else {
+        let pieces = self.guest.placements[space.0 as usize].pieces(from);
+        let old = pieces.iter().find_map(|piece| place.vmas.overlapping(piece.range).pop());
+        let Some(old) = old else {
             return self.map(pid, to, Backing::Anonymous, Protection::READ_WRITE, false);
         };
         self.map(pid, to, old.backing, old.protection, false)?;

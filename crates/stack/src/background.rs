@@ -120,6 +120,11 @@ impl Stack {
         Ok(region)
     }
 
+    /// Cycles of background work charged and not yet drained.
+    pub fn background_cycles(&self) -> u64 {
+        self.spent.0[Spending::Background as usize]
+    }
+
     /// Charges cycles of a policy's own scanning.
     pub fn charge_scan(&mut self, entries: u64) {
         let cycles = entries * self.costs.scan;

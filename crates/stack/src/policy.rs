@@ -28,6 +28,8 @@ pub struct Feedback {
     pub tlb_misses: u64,
     /// Accesses.
     pub accesses: u64,
+    /// Cycles per second of one vCPU.
+    pub frequency: f64,
 }
 
 /// A memory policy. The defaults are those of stock Linux.
@@ -35,7 +37,7 @@ pub struct Feedback {
 /// Hooks that get the whole [`Stack`] may call its operations with `self` as the policy.
 pub trait Policy: Send {
     /// How a layer of a stack of `layers` layers is set up.
-    fn settings(&self, layer: Layer, layers: usize) -> LayerSettings;
+    fn settings(&mut self, layer: Layer, layers: usize) -> LayerSettings;
 
     /// Where the page of a fault goes.
     fn place(&mut self, _layer: Layer, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {

@@ -34,12 +34,19 @@ impl Stack {
         self.shadow.as_ref().is_some_and(|shadow| shadow.mapping(page.addr()).is_some())
     }
 
-    /// Makes the shadow map a guest page whose every layer may need backing first.
-    pub(crate) fn fill_shadow(
+    /// Makes the shadow map a guest page, backing it in every layer first where need be. Nothing
+    /// happens without a shadow table.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the layer.
+    pub fn fill_shadow(
         &mut self,
         policy: &mut dyn Policy,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
+        if self.shadow.is_none() {
+            return Ok(());
+        }
         let mut at = page;
         for layer in 1..self.depth() {
             self.back(policy, layer, at)?;

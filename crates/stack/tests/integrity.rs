@@ -16,7 +16,7 @@ struct Always {
 }
 
 impl Policy for Always {
-    fn settings(&self, _: usize, _: usize) -> LayerSettings {
+    fn settings(&mut self, _: usize, _: usize) -> LayerSettings {
         LayerSettings { thp: ThpMode::Always, align_areas: self.align, fragmented: true }
     }
 }

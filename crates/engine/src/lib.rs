@@ -12,9 +12,11 @@ pub mod memory;
 mod pass;
 pub mod report;
 mod run;
+mod setup;
 mod sweep;
 
 pub use pass::{Progress, Stop};
 pub use report::{Report, RunResult};
 pub use run::{Run, SetupError, StackKind};
+pub use setup::{Catalogue, PolicyInfo, Setup};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

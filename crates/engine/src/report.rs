@@ -104,7 +104,7 @@ impl Cycles {
 /// References a walk makes at one position of the two-dimensional walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WalkPosition {
-    /// Name as `strata walk` prints it, such as `gL3 nL2`.
+    /// Name as `strata walk` prints it, such as `g3n2`.
     pub position: String,
     /// References made; those a walk cache answered are not among them.
     pub references: u64,

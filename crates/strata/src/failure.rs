@@ -1,6 +1,5 @@
 //! What went wrong, told in one line: the cause and the remedy.
 
-use clap::error::ErrorKind;
 use std::fmt;
 
 /// Exit status when something asked for could not be done.
@@ -47,10 +46,9 @@ impl Failure {
                 _ => parts.push(line.to_owned()),
             }
         }
-        if parts.len() < 2 && error.kind() != ErrorKind::ValueValidation {
-            parts.push("see 'strata --help'".to_owned());
-        }
-        Self::usage(parts.join("; "))
+        let message = parts.join("; ");
+        // What has a second part has a remedy.
+        Self::usage(if message.contains(';') { message } else { message + "; see 'strata --help'" })
     }
 }
 

@@ -22,13 +22,16 @@ const WARNING: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(
 pub fn render(report: &Report, width: usize) -> String {
     let mut out = String::new();
     let workload = &report.workload;
-    let _ = write!(out, "{BOLD}{}{BOLD:#} ({})", workload.name, workload.kind);
+    let _ = write!(out, "{BOLD}");
+    paragraph(&mut out, &format!("{} ({})", workload.name, workload.kind), width);
+    let _ = write!(out, "{BOLD:#}");
     if let Some(run) = report.runs.first() {
         let (accesses, instructions) = (count(run.accesses), count(run.instructions));
-        let _ = write!(out, ": {accesses} accesses, {instructions} instructions");
-        let _ = write!(out, ", {} touched", bytes(run.memory.touched_bytes));
+        let touched = bytes(run.memory.touched_bytes);
+        let text =
+            format!("{accesses} accesses, {instructions} instructions, {touched} touched");
+        paragraph(&mut out, &text, width);
     }
-    out.push('\n');
     if report.partial {
         let why = report.partial_reason.as_deref().unwrap_or("cut short");
         let _ = writeln!(out, "{WARNING}PARTIAL RESULT{WARNING:#}: {why}");

@@ -49,9 +49,7 @@ impl Stack {
         let mut found = Alignment::default();
         let hardware = self.hardware_second_stage();
         if let Some(table) = hardware {
-            table.for_each(table.everything(), |_, mapping| {
-                found.host_huge += u64::from(mapping.size >= PageSize::Huge);
-            });
+            table.for_each_huge(|_, _| found.host_huge += 1);
         }
         self.for_each_guest_huge(|_, guest_physical| {
             found.guest_huge += 1;
@@ -115,11 +113,7 @@ impl Stack {
 
     fn for_each_guest_huge(&self, mut visit: impl FnMut(Frame<Upper>, Frame<Upper>)) {
         for (_, space) in self.layers[0].kernel.spaces() {
-            space.table.for_each(space.table.everything(), |page, mapping| {
-                if mapping.size == PageSize::Huge {
-                    visit(page, mapping.frame.cross());
-                }
-            });
+            space.table.for_each_huge(|page, mapping| visit(page, mapping.frame.cross()));
         }
     }
 

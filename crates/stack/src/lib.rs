@@ -32,6 +32,6 @@ pub use place::AlignerParameters;
 pub use policy::{Feedback, Layer, LayerSettings, Policy};
 pub use promote::{PromoteError, Promotion};
 pub use shadow::Composition;
-pub use stack::{Exhausted, Flush, SecondStageTable, Stack, VM};
+pub use stack::{Exhausted, Flush, HardwareTables, SecondStageTable, Stack, VM};
 pub use thp::{Fallback, RegionPages, ThpMode, ThpParameters};
 pub use vma::{HugeAdvice, Vma, VmaMap};

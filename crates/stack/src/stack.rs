@@ -23,11 +23,18 @@ use crate::kernel::{Action, Change, Kernel, KernelCounters, TableFrames};
 use crate::owner::{Owner, SpaceId};
 use crate::policy::{Layer, Policy};
 use crate::thp::ThpParameters;
-use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_paging::{Ept, Lookup, Radix, Region, Rights};
+use strata_addr::space::{GuestPhysical, HostPhysical, Lower, Upper, Virtual};
+use strata_addr::{Frame, PageSize};
+use strata_paging::{Ept, Lookup, Radix, Region, Rights, X86};
 
 /// A second-stage table of a hypervisor, or the shadow table.
 pub type SecondStageTable = Radix<Ept, Upper, Lower>;
+
+/// What hardware walks: a process's page table and, below a hypervisor, the second stage.
+pub type HardwareTables<'a> = (
+    &'a mut Radix<X86, Virtual, GuestPhysical>,
+    Option<&'a mut Radix<Ept, GuestPhysical, HostPhysical>>,
+);
 
 /// The VM process of a hypervisor.
 pub const VM: SpaceId = SpaceId(0);
@@ -123,6 +130,11 @@ impl Stack {
         }
     }
 
+    /// What software work costs.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
     /// Number of layers.
     pub fn depth(&self) -> usize {
         self.layers.len()
@@ -160,12 +172,9 @@ impl Stack {
         }
     }
 
-    /// Both tables that hardware walks for a guest process.
+    /// Both tables that hardware walks for a guest process; `None` when there is no such process.
     #[inline]
-    pub fn hardware_tables(
-        &mut self,
-        space: SpaceId,
-    ) -> Option<(&mut crate::kernel::PageTable, Option<&mut SecondStageTable>)> {
+    pub fn hardware_tables(&mut self, space: SpaceId) -> Option<HardwareTables<'_>> {
         let (guest, hypervisors) = self.layers.split_first_mut()?;
         let table = guest.kernel.space_mut(space)?.table_mut();
         let second = match hypervisors {
@@ -173,7 +182,7 @@ impl Stack {
             [only] => only.second.as_mut().map(|second| &mut second.table),
             _ => self.shadow.as_mut(),
         };
-        Some((table, second))
+        Some((table.cross_mut(), second.map(Radix::cross_mut)))
     }
 
     /// The page of the VM process of hypervisor `layer` that holds this page of its guest.

@@ -140,7 +140,7 @@ impl World {
             assert!(attempt < 8, "the access never gets through");
             let tables = self.stack.hardware_tables(space).unwrap();
             let (guest, second) = tables;
-            let Some(mapping) = guest.mapping(upper.addr()) else {
+            let Some(mapping) = guest.mapping(addr) else {
                 let done = self.stack.guest_fault(&mut self.policy, space, upper, store).unwrap();
                 assert!(matches!(done, Faulted::Mapped(_)));
                 continue;
@@ -150,11 +150,12 @@ impl World {
                 self.stack.guest_fault(&mut self.policy, space, upper, true).unwrap();
                 continue;
             }
-            let frame = mapping.frame + upper.index_in(mapping.size);
-            if second.is_some_and(|table| table.mapping(frame.addr().cross()).is_none()) {
+            let frame = mapping.frame + addr.page().index_in(mapping.size);
+            if second.is_some_and(|table| table.mapping(frame.addr()).is_none()) {
                 self.stack.second_stage_fault(&mut self.policy, frame.cross()).unwrap();
                 continue;
             }
+            let frame = frame.cross();
             let tag = self.stack.read_content(0, frame);
             let expected = self.expected.get(&(pid, page)).copied().unwrap_or(0);
             assert_eq!(tag, expected, "process {pid}, page {page:#x}");

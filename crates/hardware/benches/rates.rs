@@ -122,6 +122,11 @@ fn random(preset: &str, guest_page: PageSize, host_page: PageSize, accesses: u64
 fn main() {
     use PageSize::{Base, Huge};
     let default = CpuModel::DEFAULT;
+    match std::env::args().nth(1).as_deref() {
+        Some("huge") => return random(default, Huge, Huge, 40_000_000, 25e6),
+        Some("base") => return random(default, Base, Base, 10_000_000, 8e6),
+        _ => {}
+    }
     random(default, Huge, Huge, 10_000_000, 25e6);
     random(default, Base, Base, 4_000_000, 8e6);
     random(default, Huge, Base, 4_000_000, 8e6);

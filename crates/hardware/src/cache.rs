@@ -58,29 +58,52 @@ impl Cache {
         let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
         let set = (line - quotient * self.sets) as usize;
         let tag = quotient as u32 + 1;
-        let tags = &mut self.tags[set * self.stride..(set + 1) * self.stride];
-        if tags[0] == tag {
+        let first = set * self.stride;
+        if self.tags[first] == tag {
             return true;
         }
-        let mut moved = tag;
-        let (groups, _) = tags.as_chunks_mut::<GROUP>();
-        for group in groups {
-            let old = *group;
-            let same = old.map(|other| other == tag);
-            if same[0] | same[1] | same[2] | same[3] {
-                let at = same.iter().position(|same| *same).unwrap_or(0);
-                for way in (1..=at).rev() {
-                    group[way] = old[way - 1];
-                }
-                group[0] = moved;
-                return true;
-            }
-            *group = [moved, old[0], old[1], old[2]];
-            moved = old[3];
+        // Ways in whole groups, so that the compiler can unroll and use vectors.
+        let tags = &mut self.tags[first..first + self.stride];
+        match self.stride {
+            4 => search_and_move::<4>(tags, self.ways, tag),
+            8 => search_and_move::<8>(tags, self.ways, tag),
+            12 => search_and_move::<12>(tags, self.ways, tag),
+            16 => search_and_move::<16>(tags, self.ways, tag),
+            20 => search_and_move::<20>(tags, self.ways, tag),
+            _ => search_and_move_any(tags, self.ways, tag),
         }
-        tags[self.ways..].fill(0);
-        false
     }
+}
+
+/// Moves `tag` to the front of its set, the tags before it back by one; when it was not there, the
+/// last one drops out. Returns whether it was there.
+#[inline]
+fn search_and_move<const WAYS: usize>(tags: &mut [u32], ways: usize, tag: u32) -> bool {
+    let tags: &mut [u32; WAYS] = tags.try_into().expect("the slice has this length");
+    let mut equal = 0u32;
+    for other in tags.iter() {
+        equal |= u32::from(*other == tag);
+    }
+    if equal != 0 {
+        return search_and_move_any(tags, ways, tag);
+    }
+    tags.copy_within(0..WAYS - 1, 1);
+    tags[0] = tag;
+    if WAYS != ways {
+        tags[ways..].fill(0);
+    }
+    false
+}
+
+fn search_and_move_any(tags: &mut [u32], ways: usize, tag: u32) -> bool {
+    let mut moved = tag;
+    for other in &mut tags[..ways] {
+        std::mem::swap(other, &mut moved);
+        if moved == tag {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]

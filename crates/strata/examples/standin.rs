@@ -1,6 +1,6 @@
 //! The command over counting machines, to try options and reports without a model.
 use std::process::ExitCode;
-use strata_engine::{Catalogue, PolicyInfo, Run, RunResult, StackKind, Setup};
+use strata_engine::{Catalogue, PolicyInfo, Run, RunResult, Setup, StackKind};
 use strata_stream::Batch;
 
 struct Counting {

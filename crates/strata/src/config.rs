@@ -96,7 +96,8 @@ fn assignments(prefix: &str, table: &Table, line: &mut Vec<OsString>) -> Result<
 fn text(key: &str, value: &Value) -> Result<String, Failure> {
     match value {
         Value::Array(parts) => {
-            let parts: Vec<_> = parts.iter().map(|part| plain(key, part)).collect::<Result<_, _>>()?;
+            let parts: Vec<_> =
+                parts.iter().map(|part| plain(key, part)).collect::<Result<_, _>>()?;
             Ok(parts.join(","))
         }
         value => plain(key, value),
@@ -229,7 +230,11 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_remedy() {
         let message = |text| parse(text).unwrap_err().message;
-        assert!(message("polcy = 1").contains("did you mean 'policy'?"), "{}", message("polcy = 1"));
+        assert!(
+            message("polcy = 1").contains("did you mean 'policy'?"),
+            "{}",
+            message("polcy = 1")
+        );
         assert!(message("config = 1").contains("no key is called 'config'"));
         assert!(message("levels = 6").contains("4..=5"));
         assert!(message("a = 1\nb = = 2").starts_with("line 2:"), "{}", message("a = 1\nb = = 2"));

@@ -35,7 +35,9 @@ pub fn main(catalogue: &Catalogue, words: impl IntoIterator<Item = OsString>) ->
         Err(help) if !help.use_stderr() => {
             output::to_stdout(help.render().ansi().to_string().as_bytes()).map(|()| 0)
         }
-        Err(help) if help.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        Err(help)
+            if help.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
             let _ = help.print();
             return ExitCode::from(USAGE);
         }

@@ -6,6 +6,7 @@ use crate::output::to_stdout;
 use std::fmt::Write;
 use strata_engine::Catalogue;
 use strata_hardware::CpuModel;
+use strata_workloads::generate;
 
 /// Prints a list.
 ///
@@ -44,11 +45,26 @@ fn cpus() -> Vec<Row> {
     CpuModel::presets().into_iter().map(|preset| (preset.name.to_owned(), preset.about)).collect()
 }
 
+/// Sources of streams that are no generators.
+const OTHERS: [(&str, &str); 5] = [
+    ("-- PROGRAM", "live: any x86-64 Linux program, with its threads and children"),
+    ("FILE (recording)", "what 'strata record' wrote"),
+    ("FILE (champsim)", "ChampSim trace, 64-byte instructions; raw, .gz or .xz"),
+    ("FILE (cloudsuite)", "ChampSim trace of CloudSuite, 96-byte instructions; raw, .gz or .xz"),
+    ("FILE (lackey)", "text of valgrind --tool=lackey --trace-mem=yes"),
+];
+
 fn workloads() -> Vec<Row> {
-    strata_workloads::list()
-        .into_iter()
-        .map(|entry| (entry.name.to_owned(), entry.about.to_owned()))
-        .collect()
+    let others = OTHERS.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned()));
+    let generators = generate::list().iter().map(|kind| {
+        let keys = kind.keys.iter().map(|key| match key.default {
+            "" => key.name.to_owned(),
+            default => format!("{}={default}", key.name),
+        });
+        let keys = keys.collect::<Vec<_>>().join(",");
+        (kind.name.to_owned(), format!("{} [{keys}]", kind.explanation))
+    });
+    generators.chain(others).collect()
 }
 
 fn parameters(catalogue: &Catalogue) -> Vec<Row> {

@@ -64,9 +64,7 @@ impl Target {
         match self {
             Self::Stdout => to_stream(io::stdout(), bytes),
             Self::Stderr => to_stream(io::stderr(), bytes),
-            Self::File(path) => {
-                replace(path, bytes).map_err(|error| cannot_write(path, &error))
-            }
+            Self::File(path) => replace(path, bytes).map_err(|error| cannot_write(path, &error)),
         }
     }
 
@@ -106,9 +104,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // A link stays a link; what it points to is replaced.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut file = Builder::new()
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(directory(&path))?;
+    let mut file =
+        Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory(&path))?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(&path)?;

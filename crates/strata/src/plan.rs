@@ -141,7 +141,8 @@ fn cross_product(
             if info.stacks.contains(&stack) {
                 pairs.push((stack, policy.clone()));
             } else {
-                remarks.push(format!("policy {policy} does not exist on a {stack} stack: left out"));
+                remarks
+                    .push(format!("policy {policy} does not exist on a {stack} stack: left out"));
             }
         }
     }
@@ -273,10 +274,7 @@ mod tests {
         assert_eq!(names(&plan), ["native base", "vm base", "vm gemini"]);
         assert_eq!(plan.remarks.len(), 1);
         let message = plan_of("--stack native --policy base,xgemini").unwrap_err().message;
-        assert_eq!(
-            message,
-            "policy xgemini cannot run on --stack native; add --stack nested"
-        );
+        assert_eq!(message, "policy xgemini cannot run on --stack native; add --stack nested");
     }
 
     #[test]

@@ -75,7 +75,8 @@ impl Speed {
         let seconds = self.since.elapsed().as_secs_f64().max(0.001);
         let rate = count((accesses as f64 / seconds) as u64);
         let simulated = progress.simulated_seconds();
-        let reading = if passes > 1 { format!("reading {pass} of {passes}  ") } else { String::new() };
+        let reading =
+            if passes > 1 { format!("reading {pass} of {passes}  ") } else { String::new() };
         let accesses = count(accesses);
         format!("{reading}{accesses} accesses  {rate}/s  {simulated:.2} s simulated")
     }

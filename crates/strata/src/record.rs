@@ -25,7 +25,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     loop {
         let filled = source.fill(&mut batch);
         accesses += batch.len() as u64;
-        writer.batch(&batch).map_err(cannot)?;
+        writer.push(&batch).map_err(cannot)?;
         match filled {
             Ok(Fill::More) if !input.is_live() && interrupt.happened() => break,
             Ok(Fill::More) => {}

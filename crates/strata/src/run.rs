@@ -75,9 +75,10 @@ fn measure(
     let stop = if live { stop } else { Stop(interrupt.0.clone()) };
     let total = workload.accesses;
     let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
-    let builds = plan.setups.iter().map(|setup| -> Build<'_> {
-        Box::new(move |workload| (catalogue.build)(setup, workload))
-    });
+    let builds = plan
+        .setups
+        .iter()
+        .map(|setup| -> Build<'_> { Box::new(move |workload| (catalogue.build)(setup, workload)) });
     let options = Sweep {
         workload,
         open: Box::new(move || opened.take().map_or_else(|| plan.input.open(), Ok)),

@@ -14,9 +14,8 @@ pub const DEFAULT_WIDTH: usize = 80;
 const LABEL: usize = 27;
 const CELL: usize = 10;
 const BOLD: Style = Style::new().bold();
-const WARNING: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(
-    anstyle::AnsiColor::Yellow,
-)));
+const WARNING: Style =
+    Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
 
 /// The whole report in at most `width` columns, with ANSI styles.
 pub fn render(report: &Report, width: usize) -> String {
@@ -28,8 +27,7 @@ pub fn render(report: &Report, width: usize) -> String {
     if let Some(run) = report.runs.first() {
         let (accesses, instructions) = (count(run.accesses), count(run.instructions));
         let touched = bytes(run.memory.touched_bytes);
-        let text =
-            format!("{accesses} accesses, {instructions} instructions, {touched} touched");
+        let text = format!("{accesses} accesses, {instructions} instructions, {touched} touched");
         paragraph(&mut out, &text, width);
     }
     if report.partial {

@@ -67,10 +67,8 @@ fn dominates(run: &RunResult) -> String {
             "Under {policy} the program computes: neither memory nor virtualisation holds it up."
         );
     }
-    let mut others: Vec<&Kind> = KINDS
-        .iter()
-        .filter(|kind| kind.name != largest.name && part(kind) >= NOTABLE)
-        .collect();
+    let mut others: Vec<&Kind> =
+        KINDS.iter().filter(|kind| kind.name != largest.name && part(kind) >= NOTABLE).collect();
     others.sort_by(|a, b| part(b).total_cmp(&part(a)));
     let mut text =
         format!("Under {policy}, {} take {} of the cycles", largest.name, percent(part(largest)));

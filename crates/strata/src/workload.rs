@@ -69,19 +69,17 @@ impl Input {
         match self {
             Self::Live(command) => {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
-                let capture = Capture::spawn(program, arguments, strata_capture::Options::default());
+                let capture =
+                    Capture::spawn(program, arguments, strata_capture::Options::default());
                 Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
             }
             Self::Trace(path, format) => strata_workloads::open(path, *format).map_err(|error| {
-                let hint = if path.exists() {
-                    ""
-                } else {
-                    "; to run a program write it after --"
-                };
+                let hint = if path.exists() { "" } else { "; to run a program write it after --" };
                 OpenError(format!("{error}{hint}"))
             }),
             Self::Generator(spec) => {
-                let generator = Generator::parse(spec).map_err(|error| OpenError(error.to_string()))?;
+                let generator =
+                    Generator::parse(spec).map_err(|error| OpenError(error.to_string()))?;
                 Ok(Box::new(generator))
             }
         }

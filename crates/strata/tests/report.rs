@@ -80,7 +80,10 @@ fn verdict(runs: &[(&str, Cycles)]) -> String {
 fn the_verdict_names_what_dominates() {
     let base = Cycles { execution: 100, ..Cycles::default() };
     let cases = [
-        (Cycles { walks: 50, data: 20, ..base }, "page walks take 29 % of the cycles, against 12 %"),
+        (
+            Cycles { walks: 50, data: 20, ..base },
+            "page walks take 29 % of the cycles, against 12 %",
+        ),
         (Cycles { data: 90, ..base }, "Huge pages cannot help with those"),
         (Cycles { faults: 20, exits: 30, walks: 40, ..base }, "faults and exits take 26 %"),
         (Cycles { background: 30, ..base }, "Scanning less often"),
@@ -98,7 +101,9 @@ fn the_verdict_names_what_dominates() {
 fn the_verdict_names_what_helps_and_what_could() {
     let cycles = |walks| Cycles { execution: 100, walks, ..Cycles::default() };
     let text = verdict(&[("base", cycles(100)), ("thp", cycles(60)), ("aligned", cycles(10))]);
-    assert!(text.contains("thp is fastest, 1.25 times base: it saves 40 % of the cycles of page walks"));
+    assert!(
+        text.contains("thp is fastest, 1.25 times base: it saves 40 % of the cycles of page walks")
+    );
     assert!(text.contains("Perfect alignment would give 1.82 times."), "{text}");
     let text = verdict(&[("base", cycles(100)), ("thp", cycles(11)), ("aligned", cycles(10))]);
     assert!(text.contains("That is all that perfect alignment can give"), "{text}");

@@ -140,10 +140,7 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
             l1: nested.then_some(0.8),
             host: virtual_machine.then_some(0.5),
         },
-        memory: Memory {
-            touched_bytes: 1 << 30,
-            used_bytes: (1 << 30) + (shape.guest_huge << 18),
-        },
+        memory: Memory { touched_bytes: 1 << 30, used_bytes: (1 << 30) + (shape.guest_huge << 18) },
         layers: vec![LayerMemory { layer: "guest".to_owned(), ..LayerMemory::default() }],
         counters: map(&[("ept.walk_cycles", 1)]),
         cpus: vec![CpuTotals::default()],

@@ -37,10 +37,9 @@ impl Offsets {
     /// The region of the layer's memory where an upper region goes, if that is decided.
     pub fn target(&self, space: SpaceId, region: Frame<Upper>) -> Option<Frame<Lower>> {
         let key = (space, region.get());
-        let ((of, start), descriptor) = self.by_start.range(..=key).next_back()?;
+        let (&(_, start), descriptor) = self.by_start.range((space, 0)..=key).next_back()?;
         let distance = (region.get() - start) / REGION_FRAMES;
-        (*of == space && distance < descriptor.regions)
-            .then(|| descriptor.lower + distance * REGION_FRAMES)
+        (distance < descriptor.regions).then(|| descriptor.lower + distance * REGION_FRAMES)
     }
 
     /// Decides where `region` and what follows it in `area` goes: a free run that fits the rest of
@@ -86,11 +85,10 @@ impl Offsets {
     /// Takes one region out of whatever descriptor covers it.
     pub fn cut(&mut self, space: SpaceId, region: Frame<Upper>) {
         let key = (space, region.get());
-        let Some((&(of, start), &descriptor)) = self.by_start.range(..=key).next_back() else {
-            return;
-        };
+        let covering = self.by_start.range((space, 0)..=key).next_back();
+        let Some((&(of, start), &descriptor)) = covering else { return };
         let distance = (region.get() - start) / REGION_FRAMES;
-        if of != space || distance >= descriptor.regions {
+        if distance >= descriptor.regions {
             return;
         }
         self.by_start.remove(&(of, start));

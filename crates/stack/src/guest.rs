@@ -183,6 +183,8 @@ impl Stack {
             let placements = &mut self.guest.placements[space.0 as usize];
             let heap = backing == Backing::Heap;
             range = placements.place(traced, heap, vmas, &self.guest.aligner);
+        } else {
+            self.guest.placements[space.0 as usize].claim(traced);
         }
         let huge = HugeAdvice::Default;
         let area = Vma { range, backing, protection, huge };

@@ -152,29 +152,38 @@ impl Placements {
             let model = |addr: Addr<Upper>| Addr::new(addr.get().wrapping_add(placed.shift));
             let left = Range::new(placed.traced.start, traced.start.max(placed.traced.start));
             let right = Range::new(traced.end.min(placed.traced.end), placed.traced.end);
-            // Each part keeps the padding on its side.
-            let (left_padding, right_padding) = match (left.is_empty(), right.is_empty()) {
-                (false, false) => (
-                    Range::new(placed.padded.start, model(left.end)),
-                    Range::new(model(right.start), placed.padded.end),
-                ),
-                _ => (placed.padded, placed.padded),
-            };
+            // A part keeps the padding on its side; padding next to what goes, goes too.
+            let before = Range::new(placed.padded.start, model(left.end));
+            let behind = Range::new(model(right.start), placed.padded.end);
             let mut parts = 0;
-            for (rest, padded) in [(left, left_padding), (right, right_padding)] {
-                if !rest.is_empty() {
+            for (rest, padded) in [(left, before), (right, behind)] {
+                if rest.is_empty() {
+                    unused.push(padded);
+                } else {
                     parts += 1;
                     self.placed.insert(rest.start.get(), Placed { traced: rest, padded, ..placed });
                 }
-            }
-            if parts == 0 {
-                unused.push(placed.padded);
             }
             if placed.shift != 0 {
                 self.moved = self.moved + parts - 1;
             }
         }
         unused
+    }
+
+    /// An area that was not placed is at `range` now: no padding reaches into it.
+    pub(crate) fn claim(&mut self, range: Range<Upper>) {
+        for placed in self.placed.values_mut() {
+            if placed.padded.intersection(&range).is_empty() {
+                continue;
+            }
+            let first = Addr::new(placed.traced.start.get().wrapping_add(placed.shift));
+            if range.start > first {
+                placed.padded.end = placed.padded.end.min(range.start);
+            } else {
+                placed.padded.start = placed.padded.start.max(range.end);
+            }
+        }
     }
 
     fn at(&self, addr: Addr<Upper>) -> Option<&Placed> {
@@ -233,10 +242,9 @@ mod tests {
         let grown = places.place(range(0x41_0000, 0x70_0000), true, &VmaMap::default(), &settings);
         assert_eq!(grown, range(0x40_0000, 0x80_0000));
         assert_eq!(places.remove(range(0x50_0000, 0x60_0000)), []);
-        let low = places.remove(range(0x40_0000, 0x50_0000));
-        let high = places.remove(range(0x60_0000, 0x70_0000));
-        assert_eq!(low, [range(0x40_0000, 0x50_0000)]);
-        assert_eq!(high, [range(0x60_0000, 0x80_0000)], "with the padding behind it");
+        let bytes = |ranges: Vec<Range<Upper>>| ranges.iter().map(Range::bytes).sum::<u64>();
+        assert_eq!(bytes(places.remove(range(0x40_0000, 0x50_0000))), 0, "no padding there");
+        assert_eq!(bytes(places.remove(range(0x60_0000, 0x70_0000))), 0x10_0000);
     }
 
     #[test]

@@ -133,7 +133,10 @@ impl XGemini {
         let hva = stack.hva(stack.bottom(), at);
         stack.back(self, stack.bottom(), at)?;
         let host = stack.bottom();
-        stack.migrate(self, host, VM, hva, wanted)
+        let there = stack.migrate(self, host, VM, hva, wanted)?;
+        // The move took the old entry out of the host's second stage.
+        stack.back(self, host, at)?;
+        Ok(there)
     }
 
     /// One page of a region came to its place.

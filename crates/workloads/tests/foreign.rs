@@ -44,9 +44,9 @@ fn instructions(count: u64) -> Vec<Instruction> {
     let stack = 0x7fff_1234_5678;
     let instruction = |i: u64| Instruction {
         ip: 0x40_1000 + i * 4,
-        branch: i % 6 == 0,
-        stores: if i % 3 == 0 { [stack - 8 * (i % 50), 0] } else { [0, 0] },
-        loads: if i % 2 == 0 { [0, 0x7f00_0000_0000 + i * 64, 0, stack] } else { [0; 4] },
+        branch: i.is_multiple_of(6),
+        stores: if i.is_multiple_of(3) { [stack - 8 * (i % 50), 0] } else { [0, 0] },
+        loads: if i.is_multiple_of(2) { [0, 0x7f00_0000_0000 + i * 64, 0, stack] } else { [0; 4] },
     };
     (0..count).map(instruction).collect()
 }

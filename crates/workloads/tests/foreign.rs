@@ -243,6 +243,21 @@ fn a_bomb_is_streamed() {
     assert!(grown < 64 << 10, "{grown} KiB");
 }
 
+#[test]
+fn an_xz_file_that_asks_for_all_memory_is_refused() {
+    let mut packed = xz(&bytes(&instructions(100), Format::ChampSim));
+    // The block header follows 12 bytes of stream header: its length in words less one, flags,
+    // then the filter LZMA2 with one byte of properties, which is the size of its dictionary.
+    let end = 12 + (usize::from(packed[12]) + 1) * 4;
+    let filter = packed[12..end].windows(2).position(|pair| pair == [0x21, 1]).unwrap();
+    packed[12 + filter + 2] = 40;
+    let mut crc = flate2::Crc::new();
+    crc.update(&packed[12..end - 4]);
+    packed[end - 4..end].copy_from_slice(&crc.sum().to_le_bytes());
+    let message = message(&Files::new().write("t.champsim.xz", &packed));
+    assert!(message.contains("needs more than 256 MiB"), "{message}");
+}
+
 /// Most memory this process has had, in KiB.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();

@@ -91,7 +91,12 @@ fn main() {
         println!("{spec:40} {:8.2} ns/access", time.as_nanos() as f64 / accesses as f64);
     }
     println!("recordings");
-    for spec in ["sequential:accesses=20M", "random:accesses=20M", "zipf:accesses=20M"] {
+    for spec in [
+        "sequential:accesses=20M",
+        "sequential:accesses=20M,threads=16",
+        "random:accesses=20M",
+        "zipf:accesses=20M",
+    ] {
         recording(spec, &mut Generator::parse(spec).expect("a good spec"));
     }
     for trace in std::env::args().skip(1).filter(|argument| !argument.starts_with("--")) {

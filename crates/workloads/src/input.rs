@@ -125,7 +125,7 @@ impl Input {
                 Ok(0) => self.ended = true,
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => self.failure = Some(error),
+                Err(error) => self.failure = Some(explained(error)),
             }
         }
         self.buffer.truncate(filled);
@@ -135,6 +135,9 @@ impl Input {
     pub fn broken(&self, error: io::Error, accesses: u64) -> SourceError {
         match error.raw_os_error() {
             Some(_) => SourceError::Io { context: cannot_read(&self.name), source: error },
+            None if error.kind() == io::ErrorKind::OutOfMemory => {
+                SourceError::Invalid(format!("trace '{}' {error}", self.name))
+            }
             None => self.damaged(
                 format_args!("is damaged or cut short ({error})"),
                 self.offset + self.window().len() as u64,
@@ -155,6 +158,17 @@ impl Input {
 
 fn cannot_read(name: &str) -> String {
     format!("cannot read trace '{name}'")
+}
+
+/// Tells a refused demand for memory from damage.
+fn explained(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    if !matches!(inner, Some(liblzma::stream::Error::MemLimit)) {
+        return error;
+    }
+    let limit = DECOMPRESSOR_MEMORY >> 20;
+    let why = format!("needs more than {limit} MiB to be decompressed; compress it with xz -9");
+    io::Error::new(io::ErrorKind::OutOfMemory, why)
 }
 
 /// Puts a decompressor around `raw` if its first bytes ask for one.

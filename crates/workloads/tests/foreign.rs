@@ -44,9 +44,9 @@ fn instructions(count: u64) -> Vec<Instruction> {
     let stack = 0x7fff_1234_5678;
     let instruction = |i: u64| Instruction {
         ip: 0x40_1000 + i * 4,
-        branch: i % 6 == 0,
-        stores: if i % 3 == 0 { [stack - 8 * (i % 50), 0] } else { [0, 0] },
-        loads: if i % 2 == 0 { [0, 0x7f00_0000_0000 + i * 64, 0, stack] } else { [0; 4] },
+        branch: i.is_multiple_of(6),
+        stores: if i.is_multiple_of(3) { [stack - 8 * (i % 50), 0] } else { [0, 0] },
+        loads: if i.is_multiple_of(2) { [0, 0x7f00_0000_0000 + i * 64, 0, stack] } else { [0; 4] },
     };
     (0..count).map(instruction).collect()
 }
@@ -241,6 +241,21 @@ fn a_bomb_is_streamed() {
     assert_eq!(executed(&parts), 300 * 16 * 1024);
     let grown = peak_memory() - before;
     assert!(grown < 64 << 10, "{grown} KiB");
+}
+
+#[test]
+fn an_xz_file_that_asks_for_all_memory_is_refused() {
+    let mut packed = xz(&bytes(&instructions(100), Format::ChampSim));
+    // The block header follows 12 bytes of stream header: its length in words less one, flags,
+    // then the filter LZMA2 with one byte of properties, which is the size of its dictionary.
+    let end = 12 + (usize::from(packed[12]) + 1) * 4;
+    let filter = packed[12..end].windows(2).position(|pair| pair == [0x21, 1]).unwrap();
+    packed[12 + filter + 2] = 40;
+    let mut crc = flate2::Crc::new();
+    crc.update(&packed[12..end - 4]);
+    packed[end - 4..end].copy_from_slice(&crc.sum().to_le_bytes());
+    let message = message(&Files::new().write("t.champsim.xz", &packed));
+    assert!(message.contains("needs more than 256 MiB"), "{message}");
 }
 
 /// Most memory this process has had, in KiB.

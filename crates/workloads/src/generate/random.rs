@@ -46,7 +46,7 @@ fn mix(mut bits: u64) -> u64 {
 /// of at most `bound` / 2^64).
 #[inline]
 pub fn scale(bits: u64, bound: u64) -> u64 {
-    (u128::from(bits) * u128::from(bound) >> 64) as u64
+    ((u128::from(bits) * u128::from(bound)) >> 64) as u64
 }
 
 /// A random order of the numbers below `size`, without a table.

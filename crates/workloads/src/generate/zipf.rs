@@ -95,6 +95,16 @@ mod tests {
     }
 
     #[test]
+    fn extremes_end_and_stay_in_range() {
+        for ranks in [1, 2, 1 << 46] {
+            for theta in [0.0, 1e-12, 0.5, 1.0 - 1e-12, 1.0, 1.0 + 1e-9, 2.5, 8.0] {
+                let (zipf, mut random) = (Zipf::new(ranks, theta), SplitMix64::new(9, 0));
+                assert!((0..2000).all(|_| zipf.sample(&mut random) < ranks), "{ranks} {theta}");
+            }
+        }
+    }
+
+    #[test]
     fn ranks_far_beyond_any_table_work() {
         let (zipf, mut random) = (Zipf::new(1 << 43, 0.99), SplitMix64::new(1, 0));
         let ranks: Vec<_> = (0..10_000).map(|_| zipf.sample(&mut random)).collect();

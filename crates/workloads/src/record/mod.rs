@@ -2,8 +2,8 @@
 //!
 //! A recording holds a stream exactly: accesses, threads, instruction counts and address-space
 //! events, in order. `docs/trace-format.md` describes the bytes. Each subject has its file:
-//! [`codec`] predicts addresses, [`items`] writes what is between accesses, [`block`] frames,
-//! compresses and checks a piece of both, [`footer`] holds totals and the index.
+//! `codec` predicts addresses, `items` writes what is between accesses, `block` frames,
+//! compresses and checks a piece of both, `footer` holds totals and the index.
 
 mod block;
 mod codec;

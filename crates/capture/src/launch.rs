@@ -7,14 +7,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use strata_ring::{Emulator, Identity, PLUGIN_FILE, ProcessId, Ring, program};
+use strata_ring::{Emulator, Execution, Identity, PLUGIN_FILE, ProcessId, Ring, program};
 
 /// Choices for a capture; the defaults are right for installed software.
 #[derive(Clone, Debug, Default)]
@@ -29,8 +28,8 @@ pub struct Options {
 
 /// A command ready to be started.
 pub(crate) struct Launch {
-    arguments: Vec<OsString>,
-    environment: Vec<OsString>,
+    emulator: PathBuf,
+    execution: Execution,
 }
 
 impl Launch {
@@ -54,7 +53,9 @@ impl Launch {
         };
         let environment = options.environment.unwrap_or_else(own_environment);
         let (arguments, environment) = emulator.command(program, environment, Identity::default());
-        Ok(Self { arguments, environment })
+        let execution = Execution::new(arguments, environment)
+            .map_err(|source| CaptureError::System { context: "composing the command", source })?;
+        Ok(Self { emulator: emulator.qemu, execution })
     }
 
     /// Starts the program. A thread of its own waits for it: the kernel's signal at the parent's
@@ -89,15 +90,7 @@ impl Launch {
     }
 
     fn command(self) -> Command {
-        let mut arguments = self.arguments.into_iter();
-        let mut command = Command::new(arguments.next().unwrap_or_default());
-        command.args(arguments).env_clear();
-        for variable in self.environment {
-            let bytes = variable.as_bytes();
-            let at = bytes.iter().position(|&byte| byte == b'=').unwrap_or(bytes.len());
-            let (name, value) = (&bytes[..at], bytes.get(at + 1..).unwrap_or_default());
-            command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
-        }
+        let mut command = Command::new(&self.emulator);
         let parent = std::process::id();
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
@@ -107,7 +100,8 @@ impl Launch {
                 if libc::getppid() != parent as libc::pid_t {
                     return Err(io::Error::from_raw_os_error(libc::ESRCH));
                 }
-                Ok(())
+                // Not left to the caller, which would sort the environment.
+                Err(self.execution.replace_process())
             });
         }
         command
@@ -188,8 +182,8 @@ fn find_emulator() -> Result<PathBuf, CaptureError> {
         .ok_or(CaptureError::NoEmulator)
 }
 
-/// The plugin named by `STRATA_PLUGIN`; else beside the executable, in or beside cargo's `deps`
-/// directory, or in `../lib/strata`.
+/// The plugin named by `STRATA_PLUGIN`; else in cargo's `deps` directory, which is always up to
+/// date, where a copy above it may not be; else beside the executable or in `../lib/strata`.
 fn find_plugin() -> Result<PathBuf, CaptureError> {
     if let Some(path) = env::var_os("STRATA_PLUGIN") {
         let path = PathBuf::from(path);
@@ -198,7 +192,7 @@ fn find_plugin() -> Result<PathBuf, CaptureError> {
     let executable = env::current_exe()
         .map_err(|source| CaptureError::System { context: "finding the executable", source })?;
     let directory = executable.parent().unwrap_or(&executable);
-    ["", "deps", "..", "../deps", "../lib/strata"]
+    ["deps", "../deps", "", "..", "../lib/strata"]
         .iter()
         .map(|place| directory.join(place).join(PLUGIN_FILE))
         .find_map(|file| file.canonicalize().ok())

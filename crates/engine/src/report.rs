@@ -62,7 +62,7 @@ pub struct Alignment {
 /// Memory of the workload against memory spent on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Bytes of base pages the program touched and did not give back, at most at any time.
+    /// Bytes of the distinct base pages the program touched.
     pub touched_bytes: u64,
     /// Bytes the guest allocated for the program, at most at any time; more than touched where
     /// huge pages hold untouched parts.
@@ -108,8 +108,6 @@ pub struct WalkPosition {
     pub position: String,
     /// References made; those a walk cache answered are not among them.
     pub references: u64,
-    /// References a walk cache saved.
-    pub cached: u64,
 }
 
 /// What one virtual CPU did.
@@ -180,8 +178,6 @@ pub struct Sample {
     pub alignment: Alignment,
     /// Fragmentation at that moment.
     pub fmfi: PerLayer<f64>,
-    /// Bytes of touched memory at that moment.
-    pub touched_bytes: u64,
     /// Bytes used for it at that moment.
     pub used_bytes: u64,
 }

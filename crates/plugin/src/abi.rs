@@ -2,9 +2,9 @@
 //! `unsafe`.
 
 use crate::calls::Call;
-use crate::guest;
 use crate::image::{self, Row};
 use crate::process::{MAX_THREADS, Process, SERIAL_INSTRUCTIONS, SLOTS};
+use crate::{environment, guest};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use strata_addr::Gva;
 use strata_ring::{Emulator, Ring};
-use strata_stream::{Access, AccessKind, Pid, Tid};
+use strata_stream::{Access, AccessKind, Backing, Pid, Tid};
 
 /// The interface version the emulator asks for before it installs the plugin.
 #[unsafe(no_mangle)]
@@ -181,6 +181,11 @@ fn maps() -> Vec<Row> {
 fn program_loaded() {
     let floor = image::floor(BEFORE.get().map_or(&[], Vec::as_slice));
     let mappings = image::mappings(&maps(), floor, guest::read);
+    for stack in mappings.iter().filter(|mapping| mapping.backing == Backing::Stack) {
+        for (address, word) in environment::corrections(stack.range, guest::read) {
+            guest::write_word(address, word);
+        }
+    }
     // SAFETY: yields a string that is never freed, or null.
     let path = unsafe { qemu_plugin_path_to_binary() };
     let path = (!path.is_null()).then(|| {

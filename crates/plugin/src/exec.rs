@@ -1,10 +1,8 @@
-//! `execve` into a new emulator instead of out of this one. One of the crate's rooms for `unsafe`:
-//! the host's `execve`.
+//! `execve` into a new emulator instead of out of this one: what is asked, and what becomes of it.
 
 use crate::calls::Call;
 use crate::guest;
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use strata_ring::program::{self, Program, Refusal};
 
@@ -74,25 +72,6 @@ fn opened(file: i32) -> PathBuf {
 fn is_own_image(path: &Path) -> bool {
     path == Path::new("/proc/self/exe")
         || path == Path::new("/proc").join(std::process::id().to_string()).join("exe")
-}
-
-/// Replaces the process. Returns only when the kernel refused.
-pub fn replace(arguments: Vec<OsString>, environment: Vec<OsString>) {
-    let c_strings = |list: Vec<OsString>| -> Option<Vec<CString>> {
-        list.into_iter().map(|text| CString::new(text.into_vec()).ok()).collect()
-    };
-    let (Some(arguments), Some(environment)) = (c_strings(arguments), c_strings(environment))
-    else {
-        return;
-    };
-    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
-    };
-    let Some(path) = arguments.first() else { return };
-    // SAFETY: both lists are null-terminated and, like what they point to, live during the call.
-    unsafe {
-        libc::execve(path.as_ptr(), pointers(&arguments).as_ptr(), pointers(&environment).as_ptr());
-    }
 }
 
 #[cfg(test)]

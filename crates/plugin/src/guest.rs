@@ -64,6 +64,18 @@ pub fn strings(address: u64) -> Option<Vec<OsString>> {
     Some(list)
 }
 
+/// Writes a word to the program's memory; `None` when it cannot be written.
+pub fn write_word(address: u64, word: u64) -> Option<()> {
+    let bytes = word.to_le_bytes();
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: the kernel reads `bytes` and checks the remote side, which is memory of the program.
+    let count = unsafe {
+        libc::process_vm_writev(std::process::id() as libc::pid_t, &local, 1, &remote, 1, 0)
+    };
+    (count == bytes.len() as isize).then_some(())
+}
+
 /// The length of a System V shared memory segment.
 pub fn segment_bytes(id: u64) -> Option<u64> {
     // SAFETY: every field of the structure is an integer or made of such; zero is a value of each.

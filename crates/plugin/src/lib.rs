@@ -9,10 +9,11 @@
 //! | `process` | the traced process: its identity, threads, slots; fork and exit |
 //! | `calls` | system calls that change the address space, as messages |
 //! | `image` | what is mapped before the first instruction |
+//! | `environment` | the program's variables under their true names |
 //! | `exec` | `execve` into a new emulator instead of out of it |
 //! | `guest` | reading the program's memory safely |
 //!
-//! `unsafe` is in `abi`, `guest` and `exec` (the host's `execve`).
+//! `unsafe` is in `abi` and `guest`, and in `process` where a thread's slot is looked up.
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
@@ -22,6 +23,7 @@
 
 mod abi;
 mod calls;
+mod environment;
 mod exec;
 mod guest;
 mod image;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use strata_ring::{Cut, Emulator, Lock, Message, Owner, ProcessId, Ring, Slot, encode};
+use strata_ring::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Ring, Slot, encode};
 use strata_stream::{Event, Pid, Tid};
 
 /// Most threads of one process at a time; the emulator's vCPU indices stay below it.
@@ -371,7 +371,7 @@ impl Process {
     }
 
     fn exec(&self, vcpu: u32, call: &Call) {
-        use crate::exec::{Plan, plan, replace};
+        use crate::exec::{Plan, plan};
         let reachable = |path| guest::may_write(path);
         match plan(call, self.program.get().map(PathBuf::as_path)) {
             Plan::Follow { program, environment } if reachable(&self.emulator.ring) => {
@@ -381,7 +381,10 @@ impl Process {
                 let identity = strata_ring::Identity { caller };
                 let (arguments, environment) =
                     self.emulator.command(program, environment, identity);
-                replace(arguments, environment);
+                // When the kernel refuses, the emulator's own call finds the error again.
+                if let Ok(execution) = Execution::new(arguments, environment) {
+                    execution.replace_process();
+                }
             }
             Plan::Follow { program, .. } => {
                 if !self.ring.consumer_runs() {

@@ -1,7 +1,8 @@
 //! The command line that runs a program under the emulator.
 
 use crate::program::Program;
-use std::ffi::{OsStr, OsString};
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use strata_stream::{Pid, Tid};
@@ -37,7 +38,9 @@ impl Emulator {
     /// `program` with `environment`.
     ///
     /// Variables that would act on the emulator itself, by its dynamic linker or its own
-    /// settings, reach the program alone.
+    /// settings, travel under names it does not know; so do those it would drop, without `=` or
+    /// with a name that was there before. The plugin takes the false names away again (see
+    /// [`false_name`]). The emulator reverses the order, so it is reversed here.
     pub fn command(
         &self,
         program: Program,
@@ -58,14 +61,24 @@ impl Emulator {
         let mut arguments: Vec<OsString> =
             vec![self.qemu.clone().into(), "-plugin".into(), OsString::from_vec(plugin)];
         arguments.extend(["-cpu".into(), CPU.into()]);
-        let (passed, held): (Vec<_>, Vec<_>) =
-            environment.into_iter().partition(|variable| !acts_on_emulator(variable));
-        for variable in held {
-            // The emulator splits at commas and knows no escape.
-            if !variable.as_bytes().contains(&b',') {
-                arguments.extend(["-E".into(), variable]);
-            }
+        let mut names = HashSet::new();
+        let mut passed = Vec::with_capacity(environment.len());
+        for variable in environment {
+            let bytes = variable.as_bytes();
+            let name = bytes.iter().position(|&byte| byte == b'=').map(|end| &bytes[..end]);
+            let plain = name.is_some_and(|name| {
+                !name.is_empty() && !acts_on_emulator(bytes) && names.insert(name.to_vec())
+            });
+            passed.push(match plain {
+                true => variable,
+                false => {
+                    let mut held = OsString::from(format!("{HELD}{}=", passed.len()));
+                    held.push(variable);
+                    held
+                }
+            });
         }
+        passed.reverse();
         let mut argv = program.argv.into_iter();
         arguments.extend(["-0".into(), argv.next().unwrap_or_default()]);
         arguments.push("--".into());
@@ -85,9 +98,19 @@ fn push_escaped(out: &mut Vec<u8>, path: &Path) {
     }
 }
 
-fn acts_on_emulator(variable: &OsStr) -> bool {
-    let variable = variable.as_bytes();
-    [&b"LD_"[..], b"QEMU_", b"GLIBC_TUNABLES=", b"MALLOC_", b"G_"]
+/// Begins the names under which variables travel that must not meet the emulator.
+const HELD: &str = "STRATA_HELD_";
+
+/// The length of the false name, `=` included, that a variable travels under; `None` when it
+/// travels under its own.
+pub fn false_name(variable: &[u8]) -> Option<usize> {
+    let rest = variable.strip_prefix(HELD.as_bytes())?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (digits > 0 && rest.get(digits) == Some(&b'=')).then_some(HELD.len() + digits + 1)
+}
+
+fn acts_on_emulator(variable: &[u8]) -> bool {
+    [HELD.as_bytes(), b"LD_", b"QEMU_", b"GLIBC_TUNABLES=", b"MALLOC_", b"G_"]
         .iter()
         .any(|prefix| variable.starts_with(prefix))
 }
@@ -100,11 +123,15 @@ mod tests {
     fn the_emulator_is_shielded_from_the_programs_environment() {
         let emulator = Emulator { qemu: "/q".into(), plugin: "/a,b.so".into(), ring: "/r".into() };
         let program = Program { path: "/bin/x".into(), argv: vec!["name".into(), "-1".into()] };
-        let environment = ["A=1,2", "LD_PRELOAD=y.so", "QEMU_STRACE=1"].map(OsString::from);
+        let environment =
+            ["A=1,2", "LD_DEBUG=a,b", "A=3", "none", "B="].map(OsString::from).to_vec();
         let caller = Some((Pid(3), Tid(4), 5));
-        let (arguments, environment) =
-            emulator.command(program, environment.into(), Identity { caller });
-        assert_eq!(environment, ["A=1,2"]);
+        let (arguments, environment) = emulator.command(program, environment, Identity { caller });
+        let held = ["STRATA_HELD_3=none", "STRATA_HELD_2=A=3", "STRATA_HELD_1=LD_DEBUG=a,b"];
+        assert_eq!(environment, ["B=", held[0], held[1], held[2], "A=1,2"]);
+        let restored = held.map(|text| &text[false_name(text.as_bytes()).unwrap()..]);
+        assert_eq!(restored, ["none", "A=3", "LD_DEBUG=a,b"]);
+        assert_eq!(false_name(b"A=1"), None);
         assert_eq!(
             arguments,
             [
@@ -113,10 +140,6 @@ mod tests {
                 "file=/a,,b.so,plugin=/a,,b.so,qemu=/q,ring=/r,pid=3,tid=4,image=5",
                 "-cpu",
                 "max,-erms",
-                "-E",
-                "LD_PRELOAD=y.so",
-                "-E",
-                "QEMU_STRACE=1",
                 "-0",
                 "name",
                 "--",

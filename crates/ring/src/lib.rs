@@ -25,13 +25,15 @@
 //! how far each sibling thread had come, and the consumer delivers that part first.
 
 mod command;
+mod execution;
 mod futex;
 mod liveness;
 mod memory;
 mod message;
 pub mod program;
 
-pub use command::{Emulator, Identity, PLUGIN_FILE};
+pub use command::{Emulator, Identity, PLUGIN_FILE, false_name};
+pub use execution::Execution;
 pub use futex::Lock;
 pub use liveness::ProcessId;
 pub use memory::{CAPACITY, Cut, Drain, Owner, Ring, Slot, SlotIndex};

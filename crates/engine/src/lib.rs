@@ -18,7 +18,7 @@ mod sweep;
 
 pub use pass::{Progress, Stop};
 pub use report::{Report, RunResult};
-pub use run::{Run, SetupError, StackKind};
+pub use run::{Built, Run, SetupError, StackKind};
 pub use setup::{Catalogue, PolicyInfo, Setup};
 pub use simulation::{Simulation, catalogue};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

@@ -71,3 +71,6 @@ pub trait Run: Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SetupError(pub String);
+
+/// A machine, or why there is none.
+pub type Built = Result<Box<dyn Run>, SetupError>;

@@ -1,6 +1,6 @@
 //! What a user can choose for one machine, and what there is to choose from.
 
-use crate::{Run, SetupError, StackKind};
+use crate::{Built, StackKind};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_params::Parameter;
 use strata_stream::WorkloadInfo;
@@ -65,7 +65,7 @@ pub struct Catalogue {
     /// Parameters of the model and of every policy; those of the CPU are in [`CpuModel`].
     pub parameters: Vec<Parameter>,
     /// Builds a machine.
-    pub build: fn(&Setup, &WorkloadInfo) -> Result<Box<dyn Run>, SetupError>,
+    pub build: fn(&Setup, &WorkloadInfo) -> Built,
 }
 
 impl Catalogue {

@@ -1,14 +1,14 @@
 //! Many runs over one stream, in as few readings of it as memory allows.
 
 use crate::pass::{Conditions, Ended, pass};
-use crate::{Progress, Run, RunResult, SetupError, Stop, memory};
+use crate::{Built, Progress, Run, RunResult, SetupError, Stop, memory};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{num::NonZeroUsize, thread};
 use strata_stream::{Source, SourceError, WorkloadInfo};
 
 /// Builds one machine for a workload.
-pub type Build<'a> = Box<dyn Fn(&WorkloadInfo) -> Result<Box<dyn Run>, SetupError> + Sync + 'a>;
+pub type Build<'a> = Box<dyn Fn(&WorkloadInfo) -> Built + Sync + 'a>;
 
 /// A workload could not be opened. One line: cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

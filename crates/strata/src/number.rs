@@ -48,6 +48,9 @@ pub fn ratio(value: Option<f64>) -> String {
 /// A share in percent: `41 %`, with a decimal below ten.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
+    if percent > 0.0 && percent < 0.05 {
+        return "< 0.1 %".to_owned();
+    }
     if percent != 0.0 && percent.abs() < 9.95 {
         format!("{percent:.1} %")
     } else {
@@ -90,6 +93,8 @@ mod tests {
         assert_eq!(percent(0.414), "41 %");
         assert_eq!(percent(0.0414), "4.1 %");
         assert_eq!(percent(0.0), "0 %");
+        assert_eq!(percent(0.0004), "< 0.1 %");
+        assert_eq!(percent(0.0006), "0.1 %");
         assert_eq!(percent(1.0), "100 %");
         assert_eq!(ratio(None), "-");
         assert_eq!(ratio(Some(1.0)), "1.00");

@@ -18,6 +18,10 @@ const DEFAULT_FMFI: f64 = 0.8;
 /// The least memory a guest can do anything with.
 const LEAST_MEMORY: u64 = 64 << 20;
 
+/// Parameters that matter to some policies alone, by the beginning of their names.
+const OWNED: [(&str, &[&str]); 2] =
+    [("xgemini.", &["xgemini"]), ("gemini.", &["gemini", "xgemini"])];
+
 /// What `strata run` is going to do.
 #[derive(Debug)]
 pub struct Plan {
@@ -167,11 +171,12 @@ fn constants(
         if constants.contains(name) {
             cpu.set(name, value).map_err(|error| Failure::usage(format!("--set: {error}")))?;
         } else if parameters.contains(&name.as_str()) {
-            let owner = name.split('.').next().unwrap_or_default();
-            let runs = pairs.iter().any(|(_, policy)| policy == owner);
-            if catalogue.policy(owner).is_some() && !runs {
+            let owners = OWNED.iter().find(|(prefix, _)| name.starts_with(prefix));
+            let idle = |owners: &&[&str]| pairs.iter().all(|(_, p)| !owners.contains(&p.as_str()));
+            if let Some(owners) = owners.map(|(_, owners)| *owners).filter(idle) {
                 return Err(Failure::usage(format!(
-                    "--set {name} has no effect without policy {owner}; add it to --policy"
+                    "--set {name} has no effect without policy {}; add it to --policy",
+                    owners.join(" or ")
                 )));
             }
             overrides.push((name.clone(), value.clone()));
@@ -233,7 +238,7 @@ mod tests {
                 policy("xgemini", &StackKind::ALL[2..]),
                 policy("aligned", &StackKind::ALL[..]),
             ],
-            parameters: vec![parameter("thp.scan_sleep"), parameter("cost.exit")],
+            parameters: vec![parameter("thp.scan_sleep"), parameter("xgemini.period")],
             build: |_, _| Err(SetupError("not built in these tests".into())),
         }
     }
@@ -300,7 +305,7 @@ mod tests {
             ("--set thp.scan_slep=1", "did you mean 'thp.scan_sleep'?"),
             ("--set core.base_cpu=1", "did you mean 'core.base_cpi'?"),
             ("--set core.base_cpi=x", "--set: core.base_cpi takes"),
-            ("--set thp.scan_sleep=1 --policy base", "add it to --policy"),
+            ("--set xgemini.period=1 --policy base,gemini", "without policy xgemini; add it"),
             ("--cpu brodwell-e5-2620v4", "did you mean broadwell-e5-2620v4"),
             ("--cpu ./nowhere.toml", "cannot read the CPU model"),
             ("--memory 1MiB", "at least 64MiB"),

@@ -281,12 +281,8 @@ impl Process {
                 PENDING.set(Some(Pending::Space(call)));
             }
             libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu),
+            // The emulator refuses clone3, as an old kernel would.
             libc::SYS_clone => self.clone_starts(vcpu, call.args[0]),
-            libc::SYS_clone3 => {
-                if let Some(flags) = guest::word(call.args[0]) {
-                    self.clone_starts(vcpu, flags);
-                }
-            }
             libc::SYS_execve | libc::SYS_execveat => self.exec(vcpu, &call),
             // What waits or wakes orders the threads: give what was done before it.
             number if self.is_parallel() && !calls::is_private(number) => self.hand_over(vcpu),

@@ -199,13 +199,16 @@ impl Process {
     /// How far the sibling threads of `vcpu` have come.
     fn cuts(&self, vcpu: u32) -> Vec<Cut> {
         (0..self.vcpus.load(Acquire))
-            .filter(|&other| other != vcpu && self.tid(other).is_some())
+            .filter(|&other| other != vcpu)
             .filter_map(|other| {
-                let slot = self.slot(other);
+                let (tid, slot) = (self.tid(other)?, self.slot(other));
                 let taking = slot.taking();
                 let accesses = slot.accesses().len() as u32;
-                let slot = self.ring.index(slot)?;
-                (accesses > 0).then_some(Cut { slot, taking, accesses })
+                // A thread that waits for a slot still points to its last, by now another's.
+                if slot.owner().tid != tid || accesses == 0 {
+                    return None;
+                }
+                Some(Cut { slot: self.ring.index(slot)?, taking, accesses })
             })
             .collect()
     }

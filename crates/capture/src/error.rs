@@ -30,10 +30,10 @@ pub enum CaptureError {
     #[error("{0}: has a set-user-ID or set-group-ID bit; run strata as that user")]
     Privileged(String),
     /// The emulator is missing.
-    #[error("qemu-x86_64 not found; install package qemu-user")]
-    NoEmulator,
+    #[error("{0}: no emulator; install package qemu-user")]
+    NoEmulator(PathBuf),
     /// The plugin is missing.
-    #[error("{PLUGIN} not found beside {0}; build it, or name it in STRATA_PLUGIN", PLUGIN = strata_ring::PLUGIN_FILE)]
+    #[error("{0}: no plugin there; build it (cargo build -p strata-plugin) or set STRATA_PLUGIN")]
     NoPlugin(PathBuf),
     /// The system refused something.
     #[error("{context}: {source}; free resources and try again")]

@@ -47,8 +47,12 @@ impl Launch {
             program::resolve(&file, argv).map_err(|reason| CaptureError::refused(&file, reason))?;
         let ring = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), ring.as_raw_fd()));
         let emulator = Emulator {
-            qemu: options.qemu.map_or_else(find_emulator, Ok)?,
-            plugin: options.plugin.map_or_else(find_plugin, Ok)?,
+            qemu: options.qemu.map_or_else(find_emulator, |path| {
+                path.canonicalize().map_err(|_| CaptureError::NoEmulator(path))
+            })?,
+            plugin: options.plugin.map_or_else(find_plugin, |path| {
+                path.canonicalize().map_err(|_| CaptureError::NoPlugin(path))
+            })?,
             ring,
         };
         let environment = options.environment.unwrap_or_else(own_environment);
@@ -179,7 +183,7 @@ fn own_environment() -> Vec<OsString> {
 fn find_emulator() -> Result<PathBuf, CaptureError> {
     program::search(OsStr::new("qemu-x86_64"), env::var_os("PATH").as_deref())
         .and_then(|path| path.canonicalize().ok())
-        .ok_or(CaptureError::NoEmulator)
+        .ok_or_else(|| CaptureError::NoEmulator("qemu-x86_64".into()))
 }
 
 /// The plugin named by `STRATA_PLUGIN`; else in cargo's `deps` directory, which is always up to
@@ -196,5 +200,5 @@ fn find_plugin() -> Result<PathBuf, CaptureError> {
         .iter()
         .map(|place| directory.join(place).join(PLUGIN_FILE))
         .find_map(|file| file.canonicalize().ok())
-        .ok_or(CaptureError::NoPlugin(executable))
+        .ok_or_else(|| CaptureError::NoPlugin(directory.join(PLUGIN_FILE)))
 }

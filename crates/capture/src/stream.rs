@@ -4,7 +4,6 @@ use crate::CaptureError;
 use crate::launch::{self, Launch, Options, Supervisor};
 use crate::processes::Processes;
 use crate::vmas::page_of;
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -34,8 +33,8 @@ pub struct Capture {
     supervisor: Supervisor,
     name: String,
     drain: Drain,
-    /// Slots delivered in part because of a cut: taking, accesses, instructions.
-    partial: HashMap<SlotIndex, (u64, usize, u64)>,
+    /// How much of each slot was delivered, by index: a cut delivers a part ahead.
+    progress: Vec<Progress>,
     processes: Processes,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
@@ -45,6 +44,15 @@ pub struct Capture {
     inferred: u64,
     stray: u64,
     notes: Vec<String>,
+}
+
+/// How much of a slot was delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// In which use of the slot.
+    taking: u64,
+    accesses: usize,
+    instructions: u64,
 }
 
 impl Capture {
@@ -73,7 +81,7 @@ impl Capture {
             supervisor,
             name: name.join(" "),
             drain: Drain::default(),
-            partial: HashMap::new(),
+            progress: Vec::new(),
             processes: Processes::default(),
             dying: Vec::new(),
             checked: Instant::now(),
@@ -105,7 +113,6 @@ impl Capture {
     /// Puts a committed slot into the batch and gives it back to the producers.
     fn deliver(&mut self, index: SlotIndex, batch: &mut Batch) {
         self.accesses(index, None, batch);
-        self.partial.remove(&index);
         let ring = self.ring.clone();
         let pid = ring.slot(index).owner().pid;
         let mut words = ring.slot(index).messages();
@@ -120,18 +127,20 @@ impl Capture {
     fn accesses(&mut self, index: SlotIndex, limit: Option<usize>, batch: &mut Batch) {
         let ring = self.ring.clone();
         let slot = ring.slot(index);
-        let taking = slot.taking();
-        let (done, counted) = match self.partial.get(&index) {
-            Some(&(of, done, counted)) if of == taking => (done, counted),
-            _ => (0, 0),
-        };
-        let (accesses, instructions) = (slot.accesses(), slot.instructions());
-        let end = limit.unwrap_or(accesses.len()).min(accesses.len()).max(done);
-        if limit.is_some() {
-            self.partial.insert(index, (taking, end, instructions));
+        let (taking, at) = (slot.taking(), index as usize);
+        if at >= self.progress.len() {
+            self.progress.resize(at + 1, Progress::default());
         }
+        let (accesses, instructions) = (slot.accesses(), slot.instructions());
+        let before = match self.progress[at] {
+            progress if progress.taking == taking => progress,
+            _ => Progress::default(),
+        };
+        let end = limit.unwrap_or(accesses.len()).min(accesses.len()).max(before.accesses);
+        self.progress[at] = Progress { taking, accesses: end, instructions };
         let owner = slot.owner();
-        self.run(owner.pid, owner.tid, instructions - counted, &accesses[done..end], batch);
+        let piece = &accesses[before.accesses..end];
+        self.run(owner.pid, owner.tid, instructions - before.instructions, piece, batch);
     }
 
     /// Adds a run, with mappings inferred where accesses fall outside all known ones.

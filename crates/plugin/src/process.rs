@@ -199,13 +199,16 @@ impl Process {
     /// How far the sibling threads of `vcpu` have come.
     fn cuts(&self, vcpu: u32) -> Vec<Cut> {
         (0..self.vcpus.load(Acquire))
-            .filter(|&other| other != vcpu && self.tid(other).is_some())
+            .filter(|&other| other != vcpu)
             .filter_map(|other| {
-                let slot = self.slot(other);
+                let (tid, slot) = (self.tid(other)?, self.slot(other));
                 let taking = slot.taking();
                 let accesses = slot.accesses().len() as u32;
-                let slot = self.ring.index(slot)?;
-                (accesses > 0).then_some(Cut { slot, taking, accesses })
+                // A thread that waits for a slot still points to its last, by now another's.
+                if slot.owner().tid != tid || accesses == 0 {
+                    return None;
+                }
+                Some(Cut { slot: self.ring.index(slot)?, taking, accesses })
             })
             .collect()
     }
@@ -281,12 +284,8 @@ impl Process {
                 PENDING.set(Some(Pending::Space(call)));
             }
             libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu),
+            // The emulator refuses clone3, as an old kernel would.
             libc::SYS_clone => self.clone_starts(vcpu, call.args[0]),
-            libc::SYS_clone3 => {
-                if let Some(flags) = guest::word(call.args[0]) {
-                    self.clone_starts(vcpu, flags);
-                }
-            }
             libc::SYS_execve | libc::SYS_execveat => self.exec(vcpu, &call),
             // What waits or wakes orders the threads: give what was done before it.
             number if self.is_parallel() && !calls::is_private(number) => self.hand_over(vcpu),

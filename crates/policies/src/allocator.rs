@@ -7,7 +7,6 @@
 use crate::booking::Booking;
 use crate::offsets::Offsets;
 use crate::timeout::BookingParameters;
-use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_frames::HUGE_ORDER;
@@ -15,13 +14,12 @@ use strata_paging::Region;
 use strata_stack::{Kernel, PageFault, Placement, SpaceId};
 
 strata_params::parameters! {
-    /// Huge preallocation, and when a fault may take a huge page.
+    /// Huge preallocation.
     pub struct AllocatorParameters {
         /// A region is completed and promoted when more base pages than this are present
         /// (Gemini 4.2).
         prealloc_pages: u64 = 256, "ema.prealloc_pages", "pages";
-        /// ... and fragmentation is at most this (Gemini 4.2); also the limit below which a fault
-        /// takes a huge page at once, which Gemini leaves open.
+        /// ... and fragmentation is at most this (Gemini 4.2).
         prealloc_fmfi: f64 = 0.5, "ema.prealloc_fmfi", "";
     }
 }
@@ -29,8 +27,9 @@ strata_params::parameters! {
 /// When a fault on an empty HPAS region takes a huge page at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultHuge {
-    /// When the other layer has a huge page there, or fragmentation is low.
-    Gemini,
+    /// As under Linux's `always`: Gemini changes where a huge page lies, not whether the fault
+    /// path asks for one (Gemini section 3: no more huge pages than before).
+    AsLinux,
     /// Never: memory use follows touch (xGemini IV.C).
     Never,
 }
@@ -42,8 +41,6 @@ pub struct Allocator {
     pub(crate) booking: Booking,
     /// Regions of this layer's memory that the layer below backs huge and nothing here uses.
     pub(crate) preferred: BTreeSet<u64>,
-    /// Upper regions, in the terms of this layer's faults, that the layer above maps huge.
-    pub(crate) wanted: FxHashSet<u64>,
     fault_huge: FaultHuge,
     settings: AllocatorParameters,
     cap: f64,
@@ -65,7 +62,6 @@ impl Allocator {
             offsets: Offsets::default(),
             booking: Booking::default(),
             preferred: BTreeSet::new(),
-            wanted: FxHashSet::default(),
             fault_huge,
             settings,
             cap: booking.cap,
@@ -79,8 +75,13 @@ impl Allocator {
         if !fault.vma.fits_huge(fault.page) || fault.vma.range.bytes() < SMALLEST_AREA {
             return Placement::Base;
         }
-        let Some(target) = self.target(kernel, fault, region) else { return Placement::Base };
-        if fault.huge_possible && self.takes_huge(kernel, region) {
+        let Some(target) = self.target(kernel, fault, region) else {
+            return match self.fault_huge {
+                FaultHuge::AsLinux => Placement::Linux,
+                FaultHuge::Never => Placement::Base,
+            };
+        };
+        if fault.huge_possible && self.fault_huge == FaultHuge::AsLinux {
             return Placement::HugeAt(target);
         }
         Placement::BaseAt(target + fault.page.index_in(PageSize::Huge))
@@ -107,18 +108,20 @@ impl Allocator {
             // Its pages lie anywhere already; an offset would not bring them together.
             return None;
         }
-        let target = match self.take_preferred(kernel) {
-            Some(preferred) => {
-                self.offsets.assign(fault.space, region, 1, preferred);
-                preferred
+        if let Some(preferred) = self.take_preferred(kernel) {
+            self.offsets.assign(fault.space, region, 1, preferred);
+            self.booking.book(kernel.memory_mut(), preferred, self.until, self.cap);
+            return Some(preferred);
+        }
+        let run = self.offsets.choose(kernel.memory(), fault.space, region, fault.vma.range)?;
+        // All of it is booked, or the next area would be sent to the same place.
+        for i in 0..run.regions {
+            let at = run.start + i * PageSize::Huge.base_pages();
+            if !self.booking.book(kernel.memory_mut(), at, self.until, self.cap) {
+                break;
             }
-            None => {
-                let memory = kernel.memory();
-                self.offsets.choose(memory, fault.space, region, fault.vma.range)?
-            }
-        };
-        self.booking.book(kernel.memory_mut(), target, self.until, self.cap);
-        Some(target)
+        }
+        Some(run.start)
     }
 
     /// Whether the wanted frame is free; a region not used so far is booked on the way.
@@ -153,16 +156,6 @@ impl Allocator {
             }
         }
         None
-    }
-
-    fn takes_huge(&self, kernel: &Kernel, region: Frame<Upper>) -> bool {
-        match self.fault_huge {
-            FaultHuge::Never => false,
-            FaultHuge::Gemini => {
-                self.wanted.contains(&region.get())
-                    || kernel.memory().fmfi(HUGE_ORDER) <= self.settings.prealloc_fmfi
-            }
-        }
     }
 
     /// Whether the region of a page just mapped is ready to be a huge page in place: complete, or

@@ -172,14 +172,6 @@ impl Coordination {
         }
     }
 
-    /// The lower layer learns what is huge above, in the terms of its own faults.
-    pub(crate) fn tell_lower(&mut self, stack: &Stack, lower: Layer, scan: &Scan) {
-        let slot = stack.hva(lower, Frame::new(0)).get();
-        let allocator = self.allocator(lower);
-        allocator.wanted.clear();
-        allocator.wanted.extend(scan.upper_huge.iter().map(|region| region + slot));
-    }
-
     /// A region of a layer's memory that the layer below backs huge and nothing uses.
     fn target_for(&mut self, stack: &Stack, layer: Layer) -> Option<Frame<Lower>> {
         let memory = stack.kernel(layer).memory();

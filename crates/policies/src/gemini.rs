@@ -24,7 +24,7 @@ pub struct Gemini {
 impl Gemini {
     /// Gemini as published.
     pub fn new(settings: GeminiSettings) -> Self {
-        Self { coordination: Coordination::new(settings, FaultHuge::Gemini) }
+        Self { coordination: Coordination::new(settings, FaultHuge::AsLinux) }
     }
 }
 
@@ -51,7 +51,6 @@ pub(crate) fn scan_all<P: Coordinating>(
         let scan = Scan::of(stack, upper);
         stack.charge_scan(scan.entries);
         policy.coordination().tell_upper(stack, upper, &scan);
-        policy.coordination().tell_lower(stack, upper + 1, &scan);
         promote_upper(policy, stack, upper, &scan, &budget)?;
         promote_lower(policy, stack, upper + 1, &scan, &budget)?;
     }

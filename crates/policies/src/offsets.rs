@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 use strata_addr::{Frame, PageSize, Range, space::Lower, space::Upper};
-use strata_frames::{Memory, REGION_FRAMES};
+use strata_frames::{Memory, REGION_FRAMES, Run};
 use strata_stack::SpaceId;
 
 /// One descriptor: `regions` HPAS regions from the key's page lie at `lower`.
@@ -43,14 +43,14 @@ impl Offsets {
     }
 
     /// Decides where `region` and what follows it in `area` goes: a free run that fits the rest of
-    /// the area, next-fit, or the largest. Returns the place of `region`.
+    /// the area, next-fit, or the largest. Returns the run; `region` lies at its start.
     pub fn choose(
         &mut self,
         memory: &Memory,
         space: SpaceId,
         region: Frame<Upper>,
         area: Range<Upper>,
-    ) -> Option<Frame<Lower>> {
+    ) -> Option<Run> {
         let end = area.end.floor(PageSize::Huge).page();
         let wanted = (end.get().saturating_sub(region.get()) / REGION_FRAMES).max(1);
         let from = self.cursor.unwrap_or(Frame::new(0));
@@ -58,7 +58,7 @@ impl Offsets {
         let regions = wanted.min(run.regions);
         self.cursor = Some(run.start + regions * REGION_FRAMES);
         self.assign(space, region, regions, run.start);
-        Some(run.start)
+        Some(Run { start: run.start, regions })
     }
 
     /// Decides that `regions` regions from `region` lie at `lower`, overriding what was decided for
@@ -141,7 +141,8 @@ mod tests {
         assert!(memory.alloc_at(lower(2), 0));
         let area = Range::new(Addr::new(0x40_0000), Addr::new(0x120_0000));
         let mut offsets = Offsets::default();
-        assert_eq!(offsets.choose(&memory, SPACE, upper(2), area), Some(lower(3)));
+        let run = offsets.choose(&memory, SPACE, upper(2), area);
+        assert_eq!(run, Some(Run { start: lower(3), regions: 7 }));
         assert_eq!(offsets.target(SPACE, upper(8)), Some(lower(9)));
         assert_eq!(offsets.target(SPACE, upper(9)), None, "past the area");
         assert_eq!(offsets.target(SpaceId(4), upper(2)), None);
@@ -153,7 +154,8 @@ mod tests {
         assert!(memory.alloc_at(lower(5), 0));
         let area = Range::new(upper(0).addr(), upper(8).addr());
         let mut offsets = Offsets::default();
-        assert_eq!(offsets.choose(&memory, SPACE, upper(0), area), Some(lower(0)));
+        let run = offsets.choose(&memory, SPACE, upper(0), area);
+        assert_eq!(run, Some(Run { start: lower(0), regions: 5 }));
         assert_eq!(offsets.target(SPACE, upper(4)), Some(lower(4)));
         assert_eq!(offsets.target(SPACE, upper(5)), None);
     }

@@ -78,6 +78,7 @@ impl Kernel {
             }
             None => self
                 .take(PageSize::Huge.order(), None)
+                .or_else(|| self.take_reserved_region())
                 .or_else(|| self.compact(compact_regions))
                 .ok_or(PromoteError::NoBlock)?,
         };
@@ -194,6 +195,16 @@ impl Kernel {
         self.copied(from, to);
         self.counters.migrated_pages += 1;
         self.give_back(from, 0);
+    }
+
+    /// Takes a reserved region that nothing in it uses: huge pages are what it is reserved for
+    /// (Gemini section 3).
+    fn take_reserved_region(&mut self) -> Option<Frame<Lower>> {
+        let region = self
+            .memory
+            .reservations()
+            .find(|region| u64::from(self.memory.free_in_region(*region)) == REGION)?;
+        self.take(PageSize::Huge.order(), Some(region))
     }
 
     /// Empties one HPAS region by moving its pages elsewhere and takes it. Looks at `limit`

@@ -38,11 +38,17 @@ fn best<T>(mut work: impl FnMut() -> T) -> (Duration, T) {
 fn drain(source: &mut dyn Source, limit: u64, mut each: impl FnMut(&Batch)) -> u64 {
     let (mut batch, mut accesses) = (Batch::new(), 0);
     while accesses < limit {
-        let fill = source.fill(&mut batch).expect("a sound source");
+        let fill = source.fill(&mut batch);
         accesses += batch.len() as u64;
         each(&batch);
-        if fill == Fill::End {
-            break;
+        match fill {
+            Ok(Fill::More) => {}
+            Ok(Fill::End) => break,
+            // What came before is good.
+            Err(error) => {
+                println!("{error}");
+                break;
+            }
         }
     }
     accesses

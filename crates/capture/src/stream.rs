@@ -15,8 +15,9 @@ use strata_stream::{
     Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
 };
 
-/// First and longest sleep while nothing arrives.
-const SLEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
+/// and with it a chance to do something else.
+const SLEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
 /// How often processes are checked for having ended silently.
 const CHECK: Duration = Duration::from_millis(200);
 /// Notes of programs kept; there is no use in thousands.
@@ -24,7 +25,10 @@ const NOTES: usize = 100;
 
 /// A program that runs under the emulator, and the stream of what it does.
 ///
-/// Dropping it ends the program.
+/// [`Source::fill`] returns an empty batch from time to time while the program waits for something,
+/// so that the caller can look at its own affairs. Dropping the capture ends the program. An
+/// interrupt from the terminal reaches the program as it reaches the caller; when the program ends
+/// by it, so does the stream, with everything done before.
 #[derive(Debug)]
 pub struct Capture {
     ring: Arc<Ring>,
@@ -182,7 +186,11 @@ impl Capture {
         match message {
             Message::Event(event) => self.event(event, batch),
             Message::Runs { pid, process } => {
-                if let Some(known) = self.processes.get(pid) {
+                // The parent's word counts more than the child's own: in a PID namespace a process
+                // does not know its number outside.
+                if let Some(known) = self.processes.get(pid)
+                    && (sender != pid || known.identity.is_none())
+                {
                     known.identity = Some(process);
                 }
             }
@@ -300,7 +308,7 @@ impl Capture {
             )));
         }
         self.ring.sleep(*sleep);
-        *sleep = (*sleep * 2).min(SLEEP[1]);
+        *sleep *= 2;
         Ok(false)
     }
 }
@@ -348,6 +356,9 @@ impl Source for Capture {
             }
             if self.idle(&mut sleep, batch)? {
                 break;
+            }
+            if sleep > SLEEP[1] {
+                return Ok(Fill::More);
             }
         }
         self.supervisor.status();

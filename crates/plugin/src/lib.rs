@@ -11,9 +11,10 @@
 //! | `image` | what is mapped before the first instruction |
 //! | `environment` | the program's variables under their true names |
 //! | `exec` | `execve` into a new emulator instead of out of it |
+//! | `glib` | a way around a fault of QEMU 7.2 in children of threaded processes |
 //! | `guest` | reading the program's memory safely |
 //!
-//! `unsafe` is in `abi` and `guest`, and in `process` where a thread's slot is looked up.
+//! `unsafe` is in `abi`, `glib` and `guest`, and in `process` where a thread's slot is looked up.
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
@@ -25,6 +26,7 @@ mod abi;
 mod calls;
 mod environment;
 mod exec;
+mod glib;
 mod guest;
 mod image;
 mod process;

@@ -37,6 +37,13 @@ enum Pending {
     Space(Call),
     /// Will make this process; the lock is held.
     Fork { child: Pid, tid: Tid },
+    /// Will start a thread.
+    Thread,
+}
+
+/// Whether the calling thread is about to start another.
+pub fn is_starting_thread() -> bool {
+    matches!(PENDING.get(), Some(Pending::Thread))
 }
 
 /// The traced process.
@@ -296,7 +303,7 @@ impl Process {
     /// A system call returned.
     pub fn call_ends(&self, vcpu: u32, result: i64) {
         match PENDING.take() {
-            None => {}
+            None | Some(Pending::Thread) => {}
             Some(Pending::Space(call)) => {
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)
@@ -335,6 +342,7 @@ impl Process {
         if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
             self.hand_over(vcpu);
             self.parallel.store(true, Relaxed);
+            PENDING.set(Some(Pending::Thread));
         } else {
             self.fork_starts(vcpu);
         }

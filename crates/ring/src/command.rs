@@ -60,7 +60,7 @@ impl Emulator {
         }
         let mut arguments: Vec<OsString> =
             vec![self.qemu.clone().into(), "-plugin".into(), OsString::from_vec(plugin)];
-        arguments.extend(["-cpu".into(), CPU.into()]);
+        arguments.extend(["-cpu", CPU].map(OsString::from));
         let mut names = HashSet::new();
         let mut passed = Vec::with_capacity(environment.len());
         for variable in environment {
@@ -79,6 +79,14 @@ impl Emulator {
             });
         }
         passed.reverse();
+        // The plugin mends a fault of the emulator (its module `glib`), for which it must be there
+        // first; the dynamic linker splits at blanks and colons.
+        if !self.plugin.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+            let mut preload = OsString::from("LD_PRELOAD=");
+            preload.push(&self.plugin);
+            passed.push(preload);
+            arguments.extend(["-U", "LD_PRELOAD"].map(OsString::from));
+        }
         let mut argv = program.argv.into_iter();
         arguments.extend(["-0".into(), argv.next().unwrap_or_default()]);
         arguments.push("--".into());
@@ -128,7 +136,8 @@ mod tests {
         let caller = Some((Pid(3), Tid(4), 5));
         let (arguments, environment) = emulator.command(program, environment, Identity { caller });
         let held = ["STRATA_HELD_3=none", "STRATA_HELD_2=A=3", "STRATA_HELD_1=LD_DEBUG=a,b"];
-        assert_eq!(environment, ["B=", held[0], held[1], held[2], "A=1,2"]);
+        let preload = "LD_PRELOAD=/a,b.so";
+        assert_eq!(environment, ["B=", held[0], held[1], held[2], "A=1,2", preload]);
         let restored = held.map(|text| &text[false_name(text.as_bytes()).unwrap()..]);
         assert_eq!(restored, ["none", "A=3", "LD_DEBUG=a,b"]);
         assert_eq!(false_name(b"A=1"), None);
@@ -140,6 +149,8 @@ mod tests {
                 "file=/a,,b.so,plugin=/a,,b.so,qemu=/q,ring=/r,pid=3,tid=4,image=5",
                 "-cpu",
                 "max,-erms",
+                "-U",
+                "LD_PRELOAD",
                 "-0",
                 "name",
                 "--",

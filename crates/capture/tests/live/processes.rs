@@ -57,6 +57,20 @@ fn exec_is_followed_however_it_is_done() {
 }
 
 #[test]
+fn a_child_of_a_threaded_process_may_start_threads() {
+    let program = Program::build("family", Linked::Pie);
+    let record = program.run(&["threads"]);
+    assert_eq!(record.info.exit_status, Some(6));
+    assert_eq!(record.info.notes, [""; 0]);
+    // In the parent one thread beside the first, in the child one beside its first.
+    let mut starts: Vec<_> = owners(&record).into_iter().collect();
+    starts.sort();
+    let pids: Vec<_> = starts.into_iter().map(|(_, pid)| pid.0).collect();
+    assert_eq!(pids, [0, 0, 1, 1]);
+    assert_eq!(shapes(&record.within(program.page("buffer"))), stores(100 + 200));
+}
+
+#[test]
 fn scripts_run_and_their_commands_are_followed() {
     let room = tempfile::tempdir().unwrap();
     let script = room.path().join("script");
@@ -96,10 +110,17 @@ fn a_program_outside_the_emulators_reach_runs_and_is_told_of() {
 #[test]
 fn arguments_and_environment_arrive_unchanged() {
     let program = Program::build("environment", Linked::Pie);
-    let environment: Vec<OsString> =
-        ["Z=1", "LD_LIBRARY_PATH=/a,b:/c", "A=2,3=4", "QEMU_STRACE=1", "MALLOC_PERTURB_=0", "B="]
-            .map(OsString::from)
-            .to_vec();
+    let environment: Vec<OsString> = [
+        "Z=1",
+        "LD_LIBRARY_PATH=/a,b:/c",
+        "LD_PRELOAD=",
+        "A=2,3=4",
+        "QEMU_STRACE=1",
+        "MALLOC_PERTURB_=0",
+        "B=",
+    ]
+    .map(OsString::from)
+    .to_vec();
     let options = Options { environment: Some(environment.clone()), ..Options::default() };
     let arguments = program.arguments(&["", "-plugin", "--", "two words"]);
     let capture = Capture::spawn(program.path.as_os_str(), &arguments, options).unwrap();

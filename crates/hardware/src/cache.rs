@@ -1,6 +1,8 @@
 //! One level of data cache.
 
+use crate::host;
 use crate::model::CacheGeometry;
+use wide::i32x4;
 
 /// log2 of the bytes in a cache line, on every CPU modelled.
 pub(crate) const LINE_SHIFT: u32 = 6;
@@ -13,7 +15,7 @@ const GROUP: usize = 4;
 ///
 /// A tag is the line number divided by the number of sets, plus 1, in 32 bits; 0 is "empty".
 pub(crate) struct Cache {
-    tags: Box<[u32]>,
+    tags: Box<[i32]>,
     ways: usize,
     /// Ways rounded up to whole groups.
     stride: usize,
@@ -46,58 +48,102 @@ impl Cache {
         }
     }
 
+    /// Set and tag of a line.
+    #[inline]
+    fn split(&self, line: u64) -> (usize, i32) {
+        debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
+        let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
+        ((line - quotient * self.sets) as usize, quotient as u32 as i32 + 1)
+    }
+
+    /// Asks the computer that runs the model to have the set of a line at hand soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, line: u64) {
+        if self.sets > 0 {
+            let first = self.split(line).0 * self.stride;
+            host::prefetch(&self.tags, first);
+            host::prefetch(&self.tags, first + self.stride - 1);
+        }
+    }
+
     /// Looks a line up, and puts it in when it is not there; either way it becomes the most
     /// recently used of its set. Returns whether it was there. `line` is the physical address
     /// divided by the line size.
-    #[inline]
+    ///
+    /// Inlined into each place of use: a level's associativity never changes, so its branches
+    /// there are always the same.
+    #[inline(always)]
     pub(crate) fn touch(&mut self, line: u64) -> bool {
         if self.sets == 0 {
             return false;
         }
-        debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
-        let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
-        let set = (line - quotient * self.sets) as usize;
-        let tag = quotient as u32 + 1;
+        let (set, tag) = self.split(line);
         let first = set * self.stride;
-        if self.tags[first] == tag {
-            return true;
-        }
-        // Ways in whole groups, so that the compiler can unroll and use vectors.
         let tags = &mut self.tags[first..first + self.stride];
-        match self.stride {
-            4 => search_and_move::<4>(tags, self.ways, tag),
-            8 => search_and_move::<8>(tags, self.ways, tag),
-            12 => search_and_move::<12>(tags, self.ways, tag),
-            16 => search_and_move::<16>(tags, self.ways, tag),
-            20 => search_and_move::<20>(tags, self.ways, tag),
-            _ => search_and_move_any(tags, self.ways, tag),
+        // Ways in whole groups, so that the compiler can unroll and use vectors.
+        if self.stride == 8 {
+            search_and_move::<2>(tags, self.ways, tag)
+        } else if self.stride == 20 {
+            search_and_move::<5>(tags, self.ways, tag)
+        } else if self.stride == 16 {
+            search_and_move::<4>(tags, self.ways, tag)
+        } else if self.stride == 12 {
+            search_and_move::<3>(tags, self.ways, tag)
+        } else {
+            search_and_move_any(&mut tags[..self.ways], tag)
         }
+    }
+
+    /// Whether the line is the most recently used of its set: then touching it would find it and
+    /// change nothing.
+    #[inline(always)]
+    pub(crate) fn is_newest(&self, line: u64) -> bool {
+        let (set, tag) = self.split(line);
+        self.tags.get(set * self.stride) == Some(&tag)
     }
 }
 
 /// Moves `tag` to the front of its set, the tags before it back by one; when it was not there, the
-/// last one drops out. Returns whether it was there.
-#[inline]
-fn search_and_move<const WAYS: usize>(tags: &mut [u32], ways: usize, tag: u32) -> bool {
-    let tags: &mut [u32; WAYS] = tags.try_into().expect("the slice has this length");
-    let mut equal = 0u32;
-    for other in tags.iter() {
-        equal |= u32::from(*other == tag);
+/// last one drops out. Returns whether it was there. No branch depends on where it was.
+#[inline(always)]
+fn search_and_move<const GROUPS: usize>(tags: &mut [i32], ways: usize, tag: i32) -> bool {
+    const FIRST_WAYS: i32x4 = i32x4::new([0, 1, 2, 3]);
+    let (tags, _) = tags.as_chunks_mut::<GROUP>();
+    let tags: &mut [[i32; GROUP]; GROUPS] = tags.try_into().expect("the slice has this length");
+    let wanted = i32x4::splat(tag);
+    let mut found = i32x4::ZERO;
+    let mut at = i32x4::ZERO;
+    for (group, first) in tags.iter().zip((0..).step_by(GROUP)) {
+        let same = i32x4::new(*group).simd_eq(wanted);
+        found |= same;
+        at |= same & (FIRST_WAYS + i32x4::splat(first));
     }
-    if equal != 0 {
-        return search_and_move_any(tags, ways, tag);
+    let tags = tags.as_flattened_mut();
+    if !found.any() {
+        tags.copy_within(0..GROUPS * GROUP - 1, 1);
+        tags[0] = tag;
+        if ways < GROUPS * GROUP {
+            tags[ways..].fill(0);
+        }
+        return false;
     }
-    tags.copy_within(0..WAYS - 1, 1);
-    tags[0] = tag;
-    if WAYS != ways {
-        tags[ways..].fill(0);
+    let [a, b, c, d] = at.to_array();
+    let last = i32x4::splat(a | b | c | d);
+    for first in (0..GROUPS).rev().map(|group| group * GROUP) {
+        let old = [tags[first], tags[first + 1], tags[first + 2], tags[first + 3]];
+        let before = if first == 0 { tag } else { tags[first - 1] };
+        let moved = i32x4::new([before, old[0], old[1], old[2]]);
+        let stays = (FIRST_WAYS + i32x4::splat(first as i32)).simd_gt(last);
+        let new = stays & i32x4::new(old) | !stays & moved;
+        tags[first..first + GROUP].copy_from_slice(&new.to_array());
     }
-    false
+    true
 }
 
-fn search_and_move_any(tags: &mut [u32], ways: usize, tag: u32) -> bool {
+/// The same for any associativity.
+fn search_and_move_any(tags: &mut [i32], tag: i32) -> bool {
     let mut moved = tag;
-    for other in &mut tags[..ways] {
+    for other in tags {
         std::mem::swap(other, &mut moved);
         if moved == tag {
             return true;

@@ -23,12 +23,15 @@ mod constants;
 mod counters;
 mod error;
 mod full;
+mod host;
 mod machine;
 mod model;
 #[cfg(test)]
 mod naive;
 mod preset;
+mod run;
 mod sets;
+mod small;
 mod tlb;
 mod trace;
 mod walkcache;
@@ -43,4 +46,5 @@ pub use model::{
     CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkGeometry,
 };
 pub use preset::Preset;
+pub use run::RunFault;
 pub use trace::{Reference, WalkTrace, draw, native_walk_diagram, walk_diagram};

@@ -154,14 +154,26 @@ impl Last {
     }
 }
 
-struct Cpu {
+/// What the TLBs say of a page.
+pub(crate) enum Held {
+    /// They hold it.
+    Yes(Translation),
+    /// They do not.
+    No,
+    /// They hold it, but it does not take a store: read-only, or not dirty yet.
+    NotForStores { held: Translation, in_l1: bool },
+}
+
+pub(crate) struct Cpu {
     last: Last,
     tlb_l1: Tlb,
     tlb_l2: Tlb,
     walk_caches: WalkCaches,
     l1d: Cache,
     l2: Cache,
-    counters: Counters,
+    pub(crate) counters: Counters,
+    /// Whether runs of accesses look ahead.
+    pub(crate) looks_ahead: bool,
     /// Cycles counted before the counters were reset.
     earlier: f64,
 }
@@ -176,8 +188,52 @@ impl Cpu {
             l1d: Cache::new(&model.cache.l1d),
             l2: Cache::new(&model.cache.l2),
             counters: Counters::default(),
+            looks_ahead: false,
             earlier: 0.0,
         }
+    }
+
+    /// Translates from the TLBs.
+    #[inline(always)]
+    pub(crate) fn translate(&mut self, asid: Asid, gva: Gva, store: bool) -> Held {
+        let key = Last::key(gva, asid);
+        if self.last.key == key && (!store || self.last.translation.takes_stores()) {
+            return Held::Yes(self.last.translation);
+        }
+        let vpn = gva.page();
+        let (held, in_l1) = match self.tlb_l1.lookup(vpn, asid) {
+            Some(held) => (held, true),
+            None => match self.tlb_l2.lookup(vpn, asid) {
+                Some(held) => {
+                    self.tlb_l1.fill(vpn, asid, held);
+                    (held, false)
+                }
+                None => return Held::No,
+            },
+        };
+        if store && !held.takes_stores() {
+            return Held::NotForStores { held, in_l1 };
+        }
+        self.counters.l1_misses += u64::from(!in_l1);
+        self.counters.l2_hits += u64::from(!in_l1);
+        self.last = Last { key, translation: held };
+        Held::Yes(held)
+    }
+
+    /// Counts a completed access.
+    #[inline]
+    pub(crate) fn count_access(&mut self, store: bool) {
+        self.counters.accesses += 1;
+        self.counters.loads += u64::from(!store);
+        self.counters.stores += u64::from(store);
+    }
+
+    /// Reads a line of data.
+    #[inline]
+    pub(crate) fn read(&mut self, llc: &mut Cache, line: u64) {
+        let mut memory = Hierarchy { l1d: &mut self.l1d, l2: &mut self.l2, llc };
+        let served = memory.read(line);
+        self.counters.data.add(served);
     }
 
     fn drop_page(&mut self, vpn: Vpn, asid: Asid) {
@@ -227,6 +283,12 @@ impl Machine {
         CpuId(self.cpus.len() as u32 - 1)
     }
 
+    /// One CPU and what it shares with the others.
+    #[inline]
+    pub(crate) fn cpu_and_llc(&mut self, cpu: CpuId) -> (&mut Cpu, &mut Cache) {
+        (&mut self.cpus[cpu.0 as usize], &mut self.llc)
+    }
+
     /// Number of CPUs.
     pub fn cpus(&self) -> usize {
         self.cpus.len()
@@ -256,11 +318,10 @@ impl Machine {
         }
         let translation = self.translate(cpu, asid, gva, store, tables)?;
         let cpu = &mut self.cpus[cpu.0 as usize];
-        cpu.counters.accesses += 1;
-        cpu.counters.loads += u64::from(!store);
-        cpu.counters.stores += u64::from(store);
-        let hpa = translation.resolve(gva);
-        touch(cpu, &mut self.llc, hpa, u64::from(bytes.max(1)));
+        cpu.count_access(store);
+        for line in lines(translation.resolve(gva), u64::from(bytes.max(1))) {
+            cpu.read(&mut self.llc, line);
+        }
         Ok(())
     }
 
@@ -283,17 +344,16 @@ impl Machine {
         let first_hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
         let second_hpa = self.translate(cpu, asid, second, store, tables)?.resolve(second);
         let cpu = &mut self.cpus[cpu.0 as usize];
-        cpu.counters.accesses += 1;
+        cpu.count_access(store);
         cpu.counters.page_crossings += 1;
-        cpu.counters.loads += u64::from(!store);
-        cpu.counters.stores += u64::from(store);
-        touch(cpu, &mut self.llc, first_hpa, on_first);
-        touch(cpu, &mut self.llc, second_hpa, bytes - on_first);
+        for line in lines(first_hpa, on_first).chain(lines(second_hpa, bytes - on_first)) {
+            cpu.read(&mut self.llc, line);
+        }
         Ok(())
     }
 
     #[inline]
-    fn translate<F: Format, U: Space, L: Space>(
+    pub(crate) fn translate<F: Format, U: Space, L: Space>(
         &mut self,
         cpu: CpuId,
         asid: Asid,
@@ -301,44 +361,30 @@ impl Machine {
         store: bool,
         tables: &mut Tables<'_, F, U, L>,
     ) -> Result<Translation, Fault> {
-        let key = Last::key(gva, asid);
-        let last = &self.cpus[cpu.0 as usize].last;
-        if last.key == key && (!store || last.translation.takes_stores()) {
-            return Ok(last.translation);
+        match self.cpus[cpu.0 as usize].translate(asid, gva, store) {
+            Held::Yes(translation) => Ok(translation),
+            other => self.translate_further(other, cpu, asid, gva, store, tables),
         }
-        self.translate_in_tlb(cpu, asid, gva, store, tables)
     }
 
+    /// Goes on with what [`Cpu::translate`] said.
     #[inline]
-    fn translate_in_tlb<F: Format, U: Space, L: Space>(
+    pub(crate) fn translate_further<F: Format, U: Space, L: Space>(
         &mut self,
-        id: CpuId,
+        held: Held,
+        cpu: CpuId,
         asid: Asid,
         gva: Gva,
         store: bool,
         tables: &mut Tables<'_, F, U, L>,
     ) -> Result<Translation, Fault> {
-        let cpu = &mut self.cpus[id.0 as usize];
-        let vpn = gva.page();
-        let (held, in_l1) = match cpu.tlb_l1.lookup(vpn, asid) {
-            Some(held) => (held, true),
-            None => match cpu.tlb_l2.lookup(vpn, asid) {
-                Some(held) => {
-                    cpu.tlb_l1.fill(vpn, asid, held);
-                    (held, false)
-                }
-                None => return self.walk_and_fill(id, asid, gva, store, tables, &mut ()),
-            },
-        };
-        if store && !held.takes_stores() {
-            return self.walk_for_store(id, asid, gva, held, in_l1, tables);
+        match held {
+            Held::Yes(translation) => Ok(translation),
+            Held::No => self.walk_and_fill(cpu, asid, gva, store, tables, &mut ()),
+            Held::NotForStores { held, in_l1 } => {
+                self.walk_for_store(cpu, asid, gva, held, in_l1, tables)
+            }
         }
-        if !in_l1 {
-            cpu.counters.l1_misses += 1;
-            cpu.counters.l2_hits += 1;
-        }
-        cpu.last = Last { key: Last::key(gva, asid), translation: held };
-        Ok(held)
     }
 
     /// Neither TLB level has the page.
@@ -568,16 +614,8 @@ impl Machine {
     }
 }
 
-/// Reads the lines that hold `bytes` bytes from `hpa`.
+/// The numbers of the cache lines that hold `bytes` bytes from `hpa`.
 #[inline]
-fn touch(cpu: &mut Cpu, llc: &mut Cache, hpa: u64, bytes: u64) {
-    let first = hpa >> LINE_SHIFT;
-    let last = (hpa + bytes - 1) >> LINE_SHIFT;
-    let mut memory = Hierarchy { l1d: &mut cpu.l1d, l2: &mut cpu.l2, llc };
-    let served = memory.read(first);
-    cpu.counters.data.add(served);
-    for line in first + 1..=last {
-        let served = memory.read(line);
-        cpu.counters.data.add(served);
-    }
+pub(crate) fn lines(hpa: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    hpa >> LINE_SHIFT..=(hpa + bytes - 1) >> LINE_SHIFT
 }

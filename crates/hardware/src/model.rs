@@ -240,6 +240,9 @@ impl CpuModel {
     }
 }
 
+/// Ways of a TLB array that is not fully associative.
+const MAX_WAYS: u32 = crate::sets::TICK as u32;
+
 fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
     let mut held = Vec::new();
     for (key, array) in &level.0 {
@@ -257,6 +260,9 @@ fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
             return impossible(format!(
                 "{entries} entries in {ways} ways: entries / ways must be a power of two"
             ));
+        }
+        if ways > MAX_WAYS && ways != entries {
+            return impossible(format!("{ways} ways: at most {MAX_WAYS}, or all entries"));
         }
         if entries > u32::from(u16::MAX / 2) {
             return impossible(format!("{entries} entries: at most {}", u16::MAX / 2));

@@ -94,7 +94,7 @@ enum Array {
 }
 
 impl Array {
-    #[inline]
+    #[inline(always)]
     fn lookup(&mut self, page: u64, tag: u64) -> Option<u64> {
         match self {
             Self::Sets(sets) => sets.lookup(page, tag),
@@ -109,7 +109,7 @@ impl Array {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self, page: u64, tag: u64, payload: u64) {
         match self {
             Self::Sets(sets) => sets.fill(page, tag, payload),
@@ -142,22 +142,28 @@ impl Array {
 /// A level of TLB.
 pub(crate) struct Tlb {
     arrays: Vec<Array>,
-    /// The array that holds a size.
-    of_size: [Option<u8>; 3],
+    /// Sizes that have an array.
+    held: [bool; 3],
+    /// The array of a size that has one.
+    of_size: [u8; 3],
     /// Sizes looked up: those with an entry filled since the last flush of everything. A lookup
     /// of the others could only miss.
     used: [bool; 3],
     /// 1 GiB translations are held in pieces of 2 MiB.
     smash_giant: bool,
+    /// There may be such pieces.
+    smashed: bool,
 }
 
 impl Tlb {
     pub(crate) fn new(level: &TlbLevel, smash_giant: bool) -> Self {
         let mut arrays = Vec::new();
-        let mut of_size = [None; 3];
+        let mut held = [false; 3];
+        let mut of_size = [0; 3];
         for (sizes, geometry) in level.arrays() {
             for size in sizes {
-                of_size[size as usize] = Some(arrays.len() as u8);
+                held[size as usize] = true;
+                of_size[size as usize] = arrays.len() as u8;
             }
             let sets = geometry.entries / geometry.ways;
             arrays.push(if sets == 1 && geometry.ways > MANY_WAYS {
@@ -166,33 +172,36 @@ impl Tlb {
                 Array::Sets(Sets::new(sets as usize, geometry.ways as usize))
             });
         }
-        let smash_giant = smash_giant && of_size[PageSize::Giant as usize].is_none();
-        Self { arrays, of_size, used: [false; 3], smash_giant }
+        let smash_giant = smash_giant && !held[PageSize::Giant as usize];
+        Self { arrays, held, of_size, used: [false; 3], smash_giant, smashed: false }
     }
 
     /// The size of the pieces in which translations of this size are held, if they are.
     fn piece(&self, size: PageSize) -> Option<PageSize> {
         let piece = if size == PageSize::Giant && self.smash_giant { PageSize::Huge } else { size };
-        self.of_size[piece as usize].map(|_| piece)
+        self.held[piece as usize].then_some(piece)
+    }
+
+    #[inline]
+    fn array(&mut self, size: PageSize) -> &mut Array {
+        &mut self.arrays[self.of_size[size as usize] as usize]
     }
 
     /// Whether entries of this size have a place here.
     pub(crate) fn holds(&self, size: PageSize) -> bool {
-        self.of_size[size as usize].is_some()
+        self.held[size as usize]
     }
 
     /// The translation of a page, which becomes the most recently used of its set. Sizes are
-    /// tried smallest first.
-    #[inline]
+    /// tried smallest first. Inlined into each place of use: a level's geometry never changes, so
+    /// its branches there are always the same.
+    #[inline(always)]
     pub(crate) fn lookup(&mut self, vpn: Vpn, asid: Asid) -> Option<Translation> {
         for size in PageSize::ALL {
-            if !self.used[size as usize] {
-                continue;
-            }
-            if let Some(at) = self.of_size[size as usize] {
+            if self.used[size as usize] {
                 let page = (vpn.get() & VPN_MASK) >> size.order();
-                let found = self.arrays[at as usize].lookup(page, tag(page, size, asid));
-                if let Some(payload) = found {
+                let tag = tag(page, size, asid);
+                if let Some(payload) = self.array(size).lookup(page, tag) {
                     return Some(Translation(payload));
                 }
             }
@@ -201,16 +210,15 @@ impl Tlb {
     }
 
     /// Holds a translation that [`Tlb::lookup`] did not find, if its size has a place here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(&mut self, vpn: Vpn, asid: Asid, translation: Translation) {
         let Some(size) = self.piece(translation.size()) else {
             return;
         };
-        let at = self.of_size[size as usize].expect("the size of a piece has an array");
         let page = (vpn.get() & VPN_MASK) >> size.order();
         self.used[size as usize] = true;
-        self.used[translation.size() as usize] = true;
-        self.arrays[at as usize].fill(page, tag(page, size, asid), translation.0);
+        self.smashed |= size != translation.size();
+        self.array(size).fill(page, tag(page, size, asid), translation.0);
     }
 
     /// Replaces the translation of a page in place, if it is here; recency stays.
@@ -218,9 +226,8 @@ impl Tlb {
         let Some(size) = self.piece(translation.size()) else {
             return;
         };
-        let at = self.of_size[size as usize].expect("the size of a piece has an array");
         let page = (vpn.get() & VPN_MASK) >> size.order();
-        if let Some(held) = self.arrays[at as usize].payload_mut(page, tag(page, size, asid)) {
+        if let Some(held) = self.array(size).payload_mut(page, tag(page, size, asid)) {
             *held = translation.0;
         }
     }
@@ -228,12 +235,12 @@ impl Tlb {
     /// Drops the translations of a page, whatever their size.
     pub(crate) fn invalidate_page(&mut self, vpn: Vpn, asid: Asid) {
         for size in PageSize::ALL {
-            if let (true, Some(at)) = (self.used[size as usize], self.of_size[size as usize]) {
+            if self.used[size as usize] {
                 let page = (vpn.get() & VPN_MASK) >> size.order();
-                self.arrays[at as usize].remove(page, tag(page, size, asid));
+                self.array(size).remove(page, tag(page, size, asid));
             }
         }
-        if self.smash_giant && self.used[PageSize::Giant as usize] {
+        if self.smashed {
             self.invalidate_pieces(vpn, asid);
         }
     }
@@ -242,8 +249,7 @@ impl Tlb {
     /// made from it (SDM volume 3A, section 4.10.4.1).
     fn invalidate_pieces(&mut self, vpn: Vpn, asid: Asid) {
         let giant = (vpn.get() & VPN_MASK) >> PageSize::Giant.order();
-        let array = self.of_size[PageSize::Huge as usize].expect("pieces have an array");
-        let array = &mut self.arrays[array as usize];
+        let array = self.array(PageSize::Huge);
         let pieces = PageSize::Giant.base_pages() / PageSize::Huge.base_pages();
         for page in giant * pieces..(giant + 1) * pieces {
             let tag = tag(page, PageSize::Huge, asid);
@@ -267,7 +273,7 @@ impl Tlb {
                 tag_asid(tag) == asid && from <= last && first <= to
             });
         }
-        if self.smash_giant && self.used[PageSize::Giant as usize] {
+        if self.smashed {
             let pages = PageSize::Giant.order();
             for giant in first >> pages..=last >> pages {
                 self.invalidate_pieces(Vpn::new(giant << pages), asid);
@@ -288,5 +294,6 @@ impl Tlb {
             array.clear();
         }
         self.used = [false; 3];
+        self.smashed = false;
     }
 }

@@ -3,6 +3,7 @@
 use crate::Asid;
 use crate::full::Full;
 use crate::model::WalkGeometry;
+use crate::small::Small;
 use strata_addr::PageSize;
 use strata_paging::TableId;
 
@@ -32,9 +33,14 @@ impl Default for Start {
 /// The paging-structure caches of one dimension: for each level above the leaves, entries that
 /// point to a table (SDM volume 3A, section 4.10.3; APM volume 2, section 5.5.1).
 pub(crate) struct WalkCache {
-    /// Entries read at level 2, 3, 4 and 5.
-    levels: [Full<Start>; 4],
+    /// Entries read at level 2.
+    lowest: Full<Start>,
+    /// Entries read at level 3, 4 and 5.
+    upper: [Small<Start>; 3],
 }
+
+/// Lowest level whose entries point to tables.
+const LOWEST: u8 = 2;
 
 /// Above the prefix of a 57-bit address without its lowest 21 bits.
 const ASID_SHIFT: u32 = 36;
@@ -47,12 +53,12 @@ fn tag(addr: u64, level: u8, asid: Asid) -> u64 {
 
 impl WalkCache {
     /// Caches with the numbers of entries for levels 2 to 5.
-    pub(crate) fn new(entries: [u16; 4]) -> Self {
-        Self { levels: entries.map(Full::new) }
+    pub(crate) fn new([lowest, upper @ ..]: [u16; 4]) -> Self {
+        Self { lowest: Full::new(lowest), upper: upper.map(Small::new) }
     }
 
-    /// The lowest table known on the way to `addr`, with the level of its entries. Levels whose
-    /// entries could not shorten the walk are not asked.
+    /// The lowest table known on the way to `addr`, with the level of its entries. Caches above
+    /// the first that hits are not asked.
     #[inline]
     pub(crate) fn lookup(
         &mut self,
@@ -61,8 +67,15 @@ impl WalkCache {
         root_level: u8,
         generation: u32,
     ) -> Option<(u8, Start)> {
-        for level in 2..=root_level {
-            let cache = &mut self.levels[level as usize - 2];
+        let lowest = tag(addr, LOWEST, asid);
+        if let Some(start) = self.lowest.lookup(lowest) {
+            if start.generation == generation {
+                return Some((LOWEST - 1, start));
+            }
+            self.lowest.remove(lowest);
+        }
+        for level in LOWEST + 1..=root_level {
+            let cache = &mut self.upper[usize::from(level - LOWEST - 1)];
             let tag = tag(addr, level, asid);
             if let Some(start) = cache.lookup(tag) {
                 if start.generation == generation {
@@ -77,24 +90,33 @@ impl WalkCache {
     /// Remembers the table that the entry read at `level` points to.
     #[inline]
     pub(crate) fn fill(&mut self, addr: u64, level: u8, asid: Asid, start: Start) {
-        self.levels[level as usize - 2].fill(tag(addr, level, asid), start);
+        let tag = tag(addr, level, asid);
+        if level == LOWEST {
+            self.lowest.fill(tag, start);
+        } else {
+            self.upper[usize::from(level - LOWEST - 1)].fill(tag, start);
+        }
     }
 
     /// Drops what is known of the way to `addr`.
     pub(crate) fn remove(&mut self, addr: u64, asid: Asid) {
-        for level in 2..=5 {
-            self.levels[level as usize - 2].remove(tag(addr, level, asid));
+        self.lowest.remove(tag(addr, LOWEST, asid));
+        for (level, cache) in (LOWEST + 1..).zip(&mut self.upper) {
+            cache.remove(tag(addr, level, asid));
         }
     }
 
     pub(crate) fn flush_asid(&mut self, asid: Asid) {
-        for cache in &mut self.levels {
-            cache.remove_where(|tag| (tag >> ASID_SHIFT) as u16 == asid.0);
+        let is_of = |tag: u64| (tag >> ASID_SHIFT) as u16 == asid.0;
+        self.lowest.remove_where(is_of);
+        for cache in &mut self.upper {
+            cache.remove_where(is_of);
         }
     }
 
     pub(crate) fn flush(&mut self) {
-        for cache in &mut self.levels {
+        self.lowest.clear();
+        for cache in &mut self.upper {
             cache.clear();
         }
     }

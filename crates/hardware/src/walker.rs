@@ -105,10 +105,14 @@ impl Hierarchy<'_> {
     /// are neither inclusive nor exclusive.
     #[inline]
     pub(crate) fn read(&mut self, line: u64) -> Level {
+        if self.l1d.is_newest(line) { Level::L1 } else { self.read_not_newest(line) }
+    }
+
+    fn read_not_newest(&mut self, line: u64) -> Level {
         if self.l1d.touch(line) { Level::L1 } else { self.read_below_l1(line) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_below_l1(&mut self, line: u64) -> Level {
         if self.l2.touch(line) {
             Level::L2

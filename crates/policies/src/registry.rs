@@ -35,6 +35,18 @@ pub const REGISTRY: &[Entry] = &[
         make: |_| Box::new(Linux::thp()),
     },
     Entry {
+        name: "guest-huge",
+        summary: "huge pages in the guest only: every one of them is misaligned",
+        source: "Host-B-VM-H of Gemini (EuroSys 2023) Fig. 2",
+        make: |_| Box::new(Linux::guest_huge()),
+    },
+    Entry {
+        name: "host-huge",
+        summary: "huge pages in the hypervisors only: every one of them is misaligned",
+        source: "Host-H-VM-B of Gemini (EuroSys 2023) Fig. 2; Misalignment in its other figures",
+        make: |_| Box::new(Linux::host_huge()),
+    },
+    Entry {
         name: "gemini",
         summary: "neighbouring layers align their huge pages; dual Gemini when nested (modified L1)",
         source: "Gemini (EuroSys 2023); xGemini (TC 2024) III.B",

@@ -93,8 +93,10 @@ impl Table {
     }
 }
 
+// `repr(C)`, so that tables that differ only in their marker have the same layout.
 /// A radix page table that maps pages of the space `U` to frames of the space `L`, with entries
 /// of format `F` and 3 to 5 levels.
+#[repr(C)]
 pub struct Radix<F, U, L> {
     pub(crate) tables: Vec<Table>,
     free: Vec<u32>,
@@ -117,6 +119,17 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
             generation: 0,
             marker: PhantomData,
         }
+    }
+
+    /// The same table between other spaces: the step from the roles of a layer to the spaces that
+    /// play them, as [`Addr::cross`] is for one address.
+    #[inline]
+    pub fn cross_mut<V: Space, M: Space>(&mut self) -> &mut Radix<F, V, M> {
+        let table: *mut Self = self;
+        // SAFETY: `Radix` is `repr(C)` and its space parameters only occur in a `PhantomData`, so
+        // both types have the same layout and the same valid values. The exclusive borrow of
+        // `self` lasts as long as the result.
+        unsafe { &mut *table.cast() }
     }
 
     /// Levels, the root's included.

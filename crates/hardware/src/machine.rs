@@ -1,0 +1,621 @@
+//! The machine: CPUs with private TLBs and caches, one shared last-level cache.
+
+use crate::cache::{Cache, LINE_SHIFT};
+use crate::counters::{Charge, Counters};
+use crate::model::CpuModel;
+use crate::tlb::{Tlb, Translation};
+use crate::walker::{Hierarchy, Observer, WalkCaches, WalkRules, Walked, Walker};
+use serde::Serialize;
+use strata_addr::space::{GuestPhysical, Space, Virtual};
+use strata_addr::{Gpa, Gva, PageSize, Range, Vpn};
+use strata_paging::{Format, Radix, X86};
+
+/// An address space of the guest, as the TLB tags it (PCID, ASID).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Asid(pub u16);
+
+/// A CPU of a [`Machine`]; numbers are dense from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+/// What the TLB does with a translation whose guest and second-stage mappings differ in size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Misaligned {
+    /// Holds the piece of the smaller size.
+    #[default]
+    Splinter,
+    /// Does not hold it (Gemini, EuroSys 2023, section 2.2).
+    NoFill,
+}
+
+/// The tables that the hardware sees.
+pub struct Tables<'a, F, U, L> {
+    /// The guest's page table.
+    pub guest: &'a mut Radix<X86, Virtual, GuestPhysical>,
+    /// The second stage; `None` on a native machine, where guest physical addresses are host
+    /// physical.
+    pub second: Option<&'a mut Radix<F, U, L>>,
+}
+
+/// Why an access could not complete. Whoever handles it repeats the access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A page fault, for the guest kernel.
+    Guest {
+        /// The address accessed.
+        gva: Gva,
+        /// Whether it was a store.
+        store: bool,
+        /// Whether the page is mapped, and the access broke its rights.
+        present: bool,
+    },
+    /// A violation in the second stage, for the hypervisor.
+    SecondStage {
+        /// The guest physical address: of the data, or of an entry of the guest's table.
+        gpa: Gpa,
+        /// Whether it was to be written. With accessed and dirty flags in the second stage, every
+        /// use of a guest table counts as a write.
+        store: bool,
+        /// Whether it is that of an entry of the guest's table.
+        during_walk: bool,
+    },
+}
+
+/// Cycles of one CPU, or of all, by what they went to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cycles {
+    /// Instructions x `core.base_cpi`.
+    pub base: f64,
+    /// Latency of data beyond the first-level cache x (1 - `core.data_overlap`).
+    pub data: f64,
+    /// Second-level TLB hits x `tlb.l2_hit_cycles`.
+    pub tlb: f64,
+    /// Completed walks x (1 - `core.walk_overlap`).
+    pub walk: f64,
+    /// Walks that ended in a fault, likewise.
+    pub faulted_walk: f64,
+    /// Booked, in the order of [`Charge::ALL`].
+    pub charged: [f64; 4],
+}
+
+impl Cycles {
+    /// The sum of all parts.
+    pub fn total(&self) -> f64 {
+        let charged: f64 = self.charged.iter().sum();
+        self.base + self.data + self.tlb + self.walk + self.faulted_walk + charged
+    }
+
+    /// Share of cycles in page walks, 0 to 1; 0 when there are no cycles.
+    pub fn walk_share(&self) -> f64 {
+        let total = self.total();
+        if total == 0.0 { 0.0 } else { (self.walk + self.faulted_walk) / total }
+    }
+}
+
+/// Constants of the cycle account.
+struct Account {
+    base_cpi: f64,
+    data_exposed: f64,
+    walk_exposed: f64,
+    tlb_l2_hit: f64,
+    l2: f64,
+    llc: f64,
+    memory: f64,
+}
+
+impl Account {
+    fn new(model: &CpuModel) -> Self {
+        Self {
+            base_cpi: model.core.base_cpi,
+            data_exposed: 1.0 - model.core.data_overlap,
+            walk_exposed: 1.0 - model.core.walk_overlap,
+            tlb_l2_hit: model.tlb.l2_hit_cycles.into(),
+            l2: model.cache.l2.cycles.into(),
+            llc: model.cache.llc.cycles.into(),
+            memory: model.cache.memory_cycles.into(),
+        }
+    }
+
+    /// What the counters cost. A hit in the first-level cache is part of the base CPI.
+    fn cycles(&self, counters: &Counters) -> Cycles {
+        let data = counters.data.l2 as f64 * self.l2
+            + counters.data.l3 as f64 * self.llc
+            + counters.data.memory as f64 * self.memory;
+        Cycles {
+            base: counters.instructions as f64 * self.base_cpi,
+            data: data * self.data_exposed,
+            tlb: counters.l2_hits as f64 * self.tlb_l2_hit,
+            walk: counters.walk_cycles as f64 * self.walk_exposed,
+            faulted_walk: counters.faulted_walk_cycles as f64 * self.walk_exposed,
+            charged: counters.charged.map(|cycles| cycles as f64),
+        }
+    }
+}
+
+/// The translation used last, in front of the first-level TLB. It is the most recently used entry
+/// of its set, so using it again changes nothing in the TLB, and no lookup is needed.
+struct Last {
+    /// Page number and address space; `NONE` when there is none.
+    key: u64,
+    translation: Translation,
+}
+
+impl Last {
+    const NONE: u64 = u64::MAX;
+
+    fn none() -> Self {
+        Self { key: Self::NONE, translation: Translation::new(0, PageSize::Base, false, false) }
+    }
+
+    /// 45 bits of page number above 16 of address space.
+    #[inline]
+    fn key(gva: Gva, asid: Asid) -> u64 {
+        (gva.get() << 7 >> (7 + PageSize::BASE_SHIFT)) << 16 | u64::from(asid.0)
+    }
+}
+
+/// What the TLBs say of a page.
+pub(crate) enum Held {
+    /// They hold it.
+    Yes(Translation),
+    /// They do not.
+    No,
+    /// They hold it, but it does not take a store: read-only, or not dirty yet.
+    NotForStores { held: Translation, in_l1: bool },
+}
+
+pub(crate) struct Cpu {
+    last: Last,
+    tlb_l1: Tlb,
+    tlb_l2: Tlb,
+    walk_caches: WalkCaches,
+    l1d: Cache,
+    l2: Cache,
+    pub(crate) counters: Counters,
+    /// Whether runs of accesses look ahead.
+    pub(crate) looks_ahead: bool,
+    /// Cycles counted before the counters were reset.
+    earlier: f64,
+}
+
+impl Cpu {
+    fn new(model: &CpuModel) -> Self {
+        Self {
+            last: Last::none(),
+            tlb_l1: Tlb::new(&model.tlb.l1, false),
+            tlb_l2: Tlb::new(&model.tlb.l2, model.tlb.smash_giant),
+            walk_caches: WalkCaches::new(&model.walk),
+            l1d: Cache::new(&model.cache.l1d),
+            l2: Cache::new(&model.cache.l2),
+            counters: Counters::default(),
+            looks_ahead: false,
+            earlier: 0.0,
+        }
+    }
+
+    /// Translates from the TLBs.
+    #[inline(always)]
+    pub(crate) fn translate(&mut self, asid: Asid, gva: Gva, store: bool) -> Held {
+        let key = Last::key(gva, asid);
+        if self.last.key == key && (!store || self.last.translation.takes_stores()) {
+            return Held::Yes(self.last.translation);
+        }
+        let vpn = gva.page();
+        let (held, in_l1) = match self.tlb_l1.lookup(vpn, asid) {
+            Some(held) => (held, true),
+            None => match self.tlb_l2.lookup(vpn, asid) {
+                Some(held) => {
+                    self.tlb_l1.fill(vpn, asid, held);
+                    (held, false)
+                }
+                None => return Held::No,
+            },
+        };
+        if store && !held.takes_stores() {
+            return Held::NotForStores { held, in_l1 };
+        }
+        self.counters.l1_misses += u64::from(!in_l1);
+        self.counters.l2_hits += u64::from(!in_l1);
+        self.last = Last { key, translation: held };
+        Held::Yes(held)
+    }
+
+    /// Counts a completed access.
+    #[inline]
+    pub(crate) fn count_access(&mut self, store: bool) {
+        self.counters.accesses += 1;
+        self.counters.loads += u64::from(!store);
+        self.counters.stores += u64::from(store);
+    }
+
+    /// Reads a line of data.
+    #[inline]
+    pub(crate) fn read(&mut self, llc: &mut Cache, line: u64) {
+        let mut memory = Hierarchy { l1d: &mut self.l1d, l2: &mut self.l2, llc };
+        let served = memory.read(line);
+        self.counters.data.add(served);
+    }
+
+    fn drop_page(&mut self, vpn: Vpn, asid: Asid) {
+        self.last.key = Last::NONE;
+        self.tlb_l1.invalidate_page(vpn, asid);
+        self.tlb_l2.invalidate_page(vpn, asid);
+    }
+}
+
+/// The modelled hardware.
+///
+/// Accessed and dirty flags of the tables are set as the CPU would. A change of a table must be
+/// followed by the invalidation that the manuals demand; a missing one leaves a stale translation
+/// in use, as it would on a real machine. There is one second stage for all address spaces.
+///
+/// Host physical addresses must be below [`crate::PHYSICAL_LIMIT`].
+pub struct Machine {
+    model: CpuModel,
+    misaligned: Misaligned,
+    rules: WalkRules,
+    account: Account,
+    cpus: Vec<Cpu>,
+    llc: Cache,
+}
+
+impl Machine {
+    /// A machine without CPUs.
+    pub fn new(model: &CpuModel, misaligned: Misaligned) -> Self {
+        Self {
+            model: model.clone(),
+            misaligned,
+            rules: WalkRules::new(model),
+            account: Account::new(model),
+            cpus: Vec::new(),
+            llc: Cache::new(&model.cache.llc),
+        }
+    }
+
+    /// The model it was built from.
+    pub fn model(&self) -> &CpuModel {
+        &self.model
+    }
+
+    /// Adds a CPU with empty TLBs and caches.
+    pub fn add_cpu(&mut self) -> CpuId {
+        self.cpus.push(Cpu::new(&self.model));
+        CpuId(self.cpus.len() as u32 - 1)
+    }
+
+    /// One CPU and what it shares with the others.
+    #[inline]
+    pub(crate) fn cpu_and_llc(&mut self, cpu: CpuId) -> (&mut Cpu, &mut Cache) {
+        (&mut self.cpus[cpu.0 as usize], &mut self.llc)
+    }
+
+    /// Number of CPUs.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// One load or store of `bytes` bytes, at most a page, at `gva`.
+    ///
+    /// # Errors
+    /// A [`Fault`], to be handled before the access is repeated. Only the repetition that
+    /// completes counts as an access.
+    ///
+    /// # Panics
+    /// When there is no such CPU.
+    #[inline]
+    pub fn access<F: Format, U: Space, L: Space>(
+        &mut self,
+        cpu: CpuId,
+        asid: Asid,
+        gva: Gva,
+        bytes: u32,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<(), Fault> {
+        let last_byte = gva.offset(PageSize::Base) + u64::from(bytes.max(1)) - 1;
+        if last_byte >= PageSize::Base.bytes() {
+            return self.access_two_pages(cpu, asid, gva, bytes, store, tables);
+        }
+        let translation = self.translate(cpu, asid, gva, store, tables)?;
+        let cpu = &mut self.cpus[cpu.0 as usize];
+        cpu.count_access(store);
+        for line in lines(translation.resolve(gva), u64::from(bytes.max(1))) {
+            cpu.read(&mut self.llc, line);
+        }
+        Ok(())
+    }
+
+    /// An access with bytes on two pages. Both are translated before anything is counted, so that
+    /// a fault on the second leaves nothing half done.
+    #[cold]
+    fn access_two_pages<F: Format, U: Space, L: Space>(
+        &mut self,
+        cpu: CpuId,
+        asid: Asid,
+        gva: Gva,
+        bytes: u32,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<(), Fault> {
+        debug_assert!(u64::from(bytes) <= PageSize::Base.bytes());
+        let bytes = u64::from(bytes);
+        let second = Gva::new((gva.get() & !(PageSize::Base.bytes() - 1)) + PageSize::Base.bytes());
+        let on_first = second - gva;
+        let first_hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
+        let second_hpa = self.translate(cpu, asid, second, store, tables)?.resolve(second);
+        let cpu = &mut self.cpus[cpu.0 as usize];
+        cpu.count_access(store);
+        cpu.counters.page_crossings += 1;
+        for line in lines(first_hpa, on_first).chain(lines(second_hpa, bytes - on_first)) {
+            cpu.read(&mut self.llc, line);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn translate<F: Format, U: Space, L: Space>(
+        &mut self,
+        cpu: CpuId,
+        asid: Asid,
+        gva: Gva,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<Translation, Fault> {
+        match self.cpus[cpu.0 as usize].translate(asid, gva, store) {
+            Held::Yes(translation) => Ok(translation),
+            other => self.translate_further(other, cpu, asid, gva, store, tables),
+        }
+    }
+
+    /// Goes on with what [`Cpu::translate`] said.
+    #[inline]
+    pub(crate) fn translate_further<F: Format, U: Space, L: Space>(
+        &mut self,
+        held: Held,
+        cpu: CpuId,
+        asid: Asid,
+        gva: Gva,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<Translation, Fault> {
+        match held {
+            Held::Yes(translation) => Ok(translation),
+            Held::No => self.walk_and_fill(cpu, asid, gva, store, tables, &mut ()),
+            Held::NotForStores { held, in_l1 } => {
+                self.walk_for_store(cpu, asid, gva, held, in_l1, tables)
+            }
+        }
+    }
+
+    /// Neither TLB level has the page.
+    #[inline(never)]
+    pub(crate) fn walk_and_fill<F: Format, U: Space, L: Space>(
+        &mut self,
+        id: CpuId,
+        asid: Asid,
+        gva: Gva,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+        observer: &mut impl Observer,
+    ) -> Result<Translation, Fault> {
+        let walked = self.walk(id, asid, gva, store, tables, observer)?;
+        let counters = &mut self.cpus[id.0 as usize].counters;
+        counters.l1_misses += 1;
+        counters.l2_misses += 1;
+        Ok(self.fill(id, asid, gva, &walked))
+    }
+
+    /// A store met an entry that does not take stores: read-only, or not dirty yet.
+    #[cold]
+    fn walk_for_store<F: Format, U: Space, L: Space>(
+        &mut self,
+        id: CpuId,
+        asid: Asid,
+        gva: Gva,
+        held: Translation,
+        in_l1: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<Translation, Fault> {
+        if !held.is_writable() {
+            // The CPU does not trust an entry that forbids: it walks, and faults only if the
+            // tables forbid too (SDM volume 3A, section 4.10.2.3).
+            self.cpus[id.0 as usize].drop_page(gva.page(), asid);
+            return self.walk_and_fill(id, asid, gva, true, tables, &mut ());
+        }
+        let walked = self.walk(id, asid, gva, true, tables, &mut ())?;
+        let cpu = &mut self.cpus[id.0 as usize];
+        cpu.counters.dirty_walks += 1;
+        if !in_l1 {
+            cpu.counters.l1_misses += 1;
+            cpu.counters.l2_hits += 1;
+        }
+        let now = walked.translation(held.size());
+        if now.is_same_page(held) {
+            cpu.tlb_l1.update(gva.page(), asid, now);
+            cpu.tlb_l2.update(gva.page(), asid, now);
+            cpu.last = Last { key: Last::key(gva, asid), translation: now };
+            return Ok(now);
+        }
+        cpu.drop_page(gva.page(), asid);
+        Ok(self.fill(id, asid, gva, &walked))
+    }
+
+    fn walk<F: Format, U: Space, L: Space>(
+        &mut self,
+        id: CpuId,
+        asid: Asid,
+        gva: Gva,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+        observer: &mut impl Observer,
+    ) -> Result<Walked, Fault> {
+        let Cpu { walk_caches, l1d, l2, counters, .. } = &mut self.cpus[id.0 as usize];
+        let mut walker = Walker {
+            caches: walk_caches,
+            memory: Hierarchy { l1d, l2, llc: &mut self.llc },
+            counters,
+            rules: &self.rules,
+            observer,
+            refs: 0,
+            cycles: 0,
+            nested_cycles: 0,
+        };
+        let result = walker.walk(asid, gva, store, tables);
+        let (refs, cycles, nested_cycles) = (walker.refs, walker.cycles, walker.nested_cycles);
+        counters.ept_walk_cycles += nested_cycles;
+        if store {
+            counters.dtlb_store_misses_walk_duration += cycles;
+        } else {
+            counters.dtlb_load_misses_walk_duration += cycles;
+        }
+        match &result {
+            Ok(_) => {
+                counters.walks += 1;
+                counters.walk_refs += refs;
+                counters.walk_cycles += cycles;
+            }
+            Err(fault) => {
+                counters.faulted_walks += 1;
+                counters.faulted_walk_refs += refs;
+                counters.faulted_walk_cycles += cycles;
+                walk_caches.drop_after(fault, gva, asid);
+                self.cpus[id.0 as usize].drop_page(gva.page(), asid);
+            }
+        }
+        result
+    }
+
+    /// Puts what a walk found into both TLB levels, where they take it.
+    #[inline]
+    fn fill(&mut self, id: CpuId, asid: Asid, gva: Gva, walked: &Walked) -> Translation {
+        let cpu = &mut self.cpus[id.0 as usize];
+        let mut size = walked.guest_size;
+        if let Some(second) = walked.second_size.filter(|second| *second != size) {
+            if self.misaligned == Misaligned::NoFill {
+                cpu.counters.unfilled_walks += 1;
+                cpu.last.key = Last::NONE;
+                return walked.translation(PageSize::Base);
+            }
+            if second < size {
+                cpu.counters.splintered_fills += 1;
+                size = second;
+            }
+        }
+        while !cpu.tlb_l1.holds(size) {
+            size = if size == PageSize::Giant { PageSize::Huge } else { PageSize::Base };
+        }
+        let translation = walked.translation(size);
+        cpu.counters.fills[size as usize] += 1;
+        cpu.tlb_l1.fill(gva.page(), asid, translation);
+        cpu.tlb_l2.fill(gva.page(), asid, translation);
+        cpu.last = Last { key: Last::key(gva, asid), translation };
+        translation
+    }
+
+    /// Drops one page of one address space on every CPU, and, as INVLPG does, everything that the
+    /// walk caches know of that address space (SDM volume 3A, section 4.10.4.1).
+    pub fn invalidate_page(&mut self, asid: Asid, page: Vpn) {
+        for cpu in &mut self.cpus {
+            cpu.drop_page(page, asid);
+            cpu.walk_caches.pwc.flush_asid(asid);
+        }
+    }
+
+    /// Drops every page of one address space that has a byte in `range`, on every CPU; the walk
+    /// caches as [`Machine::invalidate_page`].
+    pub fn invalidate_range(&mut self, asid: Asid, range: Range<Virtual>) {
+        for cpu in &mut self.cpus {
+            cpu.last.key = Last::NONE;
+            cpu.tlb_l1.invalidate_range(range, asid);
+            cpu.tlb_l2.invalidate_range(range, asid);
+            cpu.walk_caches.pwc.flush_asid(asid);
+        }
+    }
+
+    /// Drops everything of one address space on every CPU: a write of CR3, or INVPCID.
+    pub fn flush_asid(&mut self, asid: Asid) {
+        for cpu in &mut self.cpus {
+            cpu.last.key = Last::NONE;
+            cpu.tlb_l1.flush_asid(asid);
+            cpu.tlb_l2.flush_asid(asid);
+            cpu.walk_caches.pwc.flush_asid(asid);
+        }
+    }
+
+    /// Drops everything derived from the second stage on every CPU, as INVEPT or a flush of the
+    /// VM's ASID does: TLB entries, which combine both stages, all walk caches, the nested TLB
+    /// (SDM volume 3C, section 29.4.3.1; APM volume 2, section 15.16.1).
+    pub fn flush_second_stage(&mut self) {
+        self.flush_all();
+    }
+
+    /// Drops every translation on every CPU. Data caches keep their contents: they are tagged by
+    /// host physical address.
+    pub fn flush_all(&mut self) {
+        for cpu in &mut self.cpus {
+            cpu.last.key = Last::NONE;
+            cpu.tlb_l1.flush();
+            cpu.tlb_l2.flush();
+            cpu.walk_caches.flush();
+        }
+    }
+
+    /// Books cycles that software costs this CPU.
+    pub fn charge(&mut self, cpu: CpuId, kind: Charge, cycles: u64) {
+        self.cpus[cpu.0 as usize].counters.charged[kind as usize] += cycles;
+    }
+
+    /// Books retired instructions.
+    #[inline]
+    pub fn retire(&mut self, cpu: CpuId, instructions: u64) {
+        self.cpus[cpu.0 as usize].counters.instructions += instructions;
+    }
+
+    /// What was counted on a CPU since the last reset.
+    pub fn counters(&self, cpu: CpuId) -> &Counters {
+        &self.cpus[cpu.0 as usize].counters
+    }
+
+    /// What was counted on all CPUs since the last reset.
+    pub fn totals(&self) -> Counters {
+        let mut totals = Counters::default();
+        for cpu in &self.cpus {
+            totals += &cpu.counters;
+        }
+        totals
+    }
+
+    /// Sets every counter to 0 and keeps the state of TLBs and caches: the end of a warm-up.
+    pub fn reset_counters(&mut self) {
+        for cpu in &mut self.cpus {
+            cpu.earlier += self.account.cycles(&cpu.counters).total();
+            cpu.counters = Counters::default();
+        }
+    }
+
+    /// Cycles of a CPU since the last reset, by what they went to.
+    pub fn breakdown(&self, cpu: CpuId) -> Cycles {
+        self.account.cycles(self.counters(cpu))
+    }
+
+    /// Cycles of all CPUs since the last reset, by what they went to.
+    pub fn total_breakdown(&self) -> Cycles {
+        self.account.cycles(&self.totals())
+    }
+
+    /// Cycles of a CPU since the last reset.
+    pub fn cycles(&self, cpu: CpuId) -> u64 {
+        self.breakdown(cpu).total() as u64
+    }
+
+    /// Cycles of a CPU since it was added: its clock, which a reset does not turn back.
+    pub fn clock(&self, cpu: CpuId) -> u64 {
+        (self.cpus[cpu.0 as usize].earlier + self.breakdown(cpu).total()) as u64
+    }
+}
+
+/// The numbers of the cache lines that hold `bytes` bytes from `hpa`.
+#[inline]
+pub(crate) fn lines(hpa: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    hpa >> LINE_SHIFT..=(hpa + bytes - 1) >> LINE_SHIFT
+}

@@ -1,0 +1,299 @@
+//! One level of data TLB: arrays that each hold some page sizes.
+
+use crate::Asid;
+use crate::full::Full;
+use crate::model::TlbLevel;
+use crate::sets::Sets;
+use strata_addr::{Gva, PageSize, Range, Vpn, space::Virtual};
+
+/// Page number bits of a 57-bit address (SDM volume 3A, section 4.5.2).
+const VPN_BITS: u32 = 45;
+const VPN_MASK: u64 = (1 << VPN_BITS) - 1;
+
+/// A translation as a TLB entry holds it: frame, size and rights, in 64 bits.
+///
+/// ```text
+/// bit  63     62     61..60   39..0
+///      dirty  write  size     first base frame of the page
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Translation(u64);
+
+impl Translation {
+    const DIRTY: u64 = 1 << 63;
+    const WRITE: u64 = 1 << 62;
+    const FRAME: u64 = (1 << 40) - 1;
+
+    /// The translation for the page of `size` around the base frame `frame`.
+    #[inline]
+    pub(crate) fn new(frame: u64, size: PageSize, write: bool, dirty: bool) -> Self {
+        debug_assert!(frame <= Self::FRAME);
+        let first = frame & !(size.base_pages() - 1);
+        let flags = if write { Self::WRITE } else { 0 } | if dirty { Self::DIRTY } else { 0 };
+        Self(first | flags | (size as u64) << 60)
+    }
+
+    #[inline]
+    pub(crate) fn size(self) -> PageSize {
+        match self.0 >> 60 & 3 {
+            0 => PageSize::Base,
+            1 => PageSize::Huge,
+            _ => PageSize::Giant,
+        }
+    }
+
+    /// Whether a store needs no walk: allowed, and the dirty flags set already.
+    #[inline]
+    pub(crate) fn takes_stores(self) -> bool {
+        self.0 & (Self::WRITE | Self::DIRTY) == Self::WRITE | Self::DIRTY
+    }
+
+    #[inline]
+    pub(crate) fn is_writable(self) -> bool {
+        self.0 & Self::WRITE != 0
+    }
+
+    /// The host physical address behind `gva`, which must lie in the page.
+    #[inline]
+    pub(crate) fn resolve(self, gva: Gva) -> u64 {
+        ((self.0 & Self::FRAME) << PageSize::BASE_SHIFT) + gva.offset(self.size())
+    }
+
+    /// Whether both map the same page to the same place.
+    pub(crate) fn is_same_page(self, other: Self) -> bool {
+        (self.0 ^ other.0) & !(Self::WRITE | Self::DIRTY) == 0
+    }
+}
+
+/// ```text
+/// bit  63      62..61   60..45   44..0
+///      valid   size     asid     number of the page of that size
+/// ```
+#[inline]
+fn tag(page: u64, size: PageSize, asid: Asid) -> u64 {
+    1 << 63 | (size as u64) << 61 | u64::from(asid.0) << VPN_BITS | page
+}
+
+fn tag_asid(tag: u64) -> Asid {
+    Asid((tag >> VPN_BITS) as u16)
+}
+
+/// First and last base page that an entry covers.
+fn tag_pages(tag: u64) -> (u64, u64) {
+    let shift = 9 * (tag >> 61 & 3);
+    let page = tag & VPN_MASK;
+    (page << shift, (page << shift) + (1 << shift) - 1)
+}
+
+/// Above this associativity comparing every way costs more than a search structure.
+const MANY_WAYS: u32 = 8;
+
+enum Array {
+    Sets(Sets),
+    Full(Full<u64>),
+}
+
+impl Array {
+    #[inline(always)]
+    fn lookup(&mut self, page: u64, tag: u64) -> Option<u64> {
+        match self {
+            Self::Sets(sets) => sets.lookup(page, tag),
+            Self::Full(full) => full.lookup(tag),
+        }
+    }
+
+    fn payload_mut(&mut self, page: u64, tag: u64) -> Option<&mut u64> {
+        match self {
+            Self::Sets(sets) => sets.payload_mut(page, tag),
+            Self::Full(full) => full.payload_mut(tag),
+        }
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, page: u64, tag: u64, payload: u64) {
+        match self {
+            Self::Sets(sets) => sets.fill(page, tag, payload),
+            Self::Full(full) => full.fill(tag, payload),
+        }
+    }
+
+    fn remove(&mut self, page: u64, tag: u64) {
+        match self {
+            Self::Sets(sets) => sets.remove(page, tag),
+            Self::Full(full) => full.remove(tag),
+        }
+    }
+
+    fn remove_where(&mut self, drop: impl FnMut(u64) -> bool) {
+        match self {
+            Self::Sets(sets) => sets.remove_where(drop),
+            Self::Full(full) => full.remove_where(drop),
+        }
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Self::Sets(sets) => sets.clear(),
+            Self::Full(full) => full.clear(),
+        }
+    }
+}
+
+/// A level of TLB.
+pub(crate) struct Tlb {
+    arrays: Vec<Array>,
+    /// Sizes that have an array.
+    held: [bool; 3],
+    /// The array of a size that has one.
+    of_size: [u8; 3],
+    /// Sizes looked up: those with an entry filled since the last flush of everything. A lookup
+    /// of the others could only miss.
+    used: [bool; 3],
+    /// 1 GiB translations are held in pieces of 2 MiB.
+    smash_giant: bool,
+    /// There may be such pieces.
+    smashed: bool,
+}
+
+impl Tlb {
+    pub(crate) fn new(level: &TlbLevel, smash_giant: bool) -> Self {
+        let mut arrays = Vec::new();
+        let mut held = [false; 3];
+        let mut of_size = [0; 3];
+        for (sizes, geometry) in level.arrays() {
+            for size in sizes {
+                held[size as usize] = true;
+                of_size[size as usize] = arrays.len() as u8;
+            }
+            let sets = geometry.entries / geometry.ways;
+            arrays.push(if sets == 1 && geometry.ways > MANY_WAYS {
+                Array::Full(Full::new(geometry.entries as u16))
+            } else {
+                Array::Sets(Sets::new(sets as usize, geometry.ways as usize))
+            });
+        }
+        let smash_giant = smash_giant && !held[PageSize::Giant as usize];
+        Self { arrays, held, of_size, used: [false; 3], smash_giant, smashed: false }
+    }
+
+    /// The size of the pieces in which translations of this size are held, if they are.
+    fn piece(&self, size: PageSize) -> Option<PageSize> {
+        let piece = if size == PageSize::Giant && self.smash_giant { PageSize::Huge } else { size };
+        self.held[piece as usize].then_some(piece)
+    }
+
+    #[inline]
+    fn array(&mut self, size: PageSize) -> &mut Array {
+        &mut self.arrays[self.of_size[size as usize] as usize]
+    }
+
+    /// Whether entries of this size have a place here.
+    pub(crate) fn holds(&self, size: PageSize) -> bool {
+        self.held[size as usize]
+    }
+
+    /// The translation of a page, which becomes the most recently used of its set. Sizes are
+    /// tried smallest first. Inlined into each place of use: a level's geometry never changes, so
+    /// its branches there are always the same.
+    #[inline(always)]
+    pub(crate) fn lookup(&mut self, vpn: Vpn, asid: Asid) -> Option<Translation> {
+        for size in PageSize::ALL {
+            if self.used[size as usize] {
+                let page = (vpn.get() & VPN_MASK) >> size.order();
+                let tag = tag(page, size, asid);
+                if let Some(payload) = self.array(size).lookup(page, tag) {
+                    return Some(Translation(payload));
+                }
+            }
+        }
+        None
+    }
+
+    /// Holds a translation that [`Tlb::lookup`] did not find, if its size has a place here.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, vpn: Vpn, asid: Asid, translation: Translation) {
+        let Some(size) = self.piece(translation.size()) else {
+            return;
+        };
+        let page = (vpn.get() & VPN_MASK) >> size.order();
+        self.used[size as usize] = true;
+        self.smashed |= size != translation.size();
+        self.array(size).fill(page, tag(page, size, asid), translation.0);
+    }
+
+    /// Replaces the translation of a page in place, if it is here; recency stays.
+    pub(crate) fn update(&mut self, vpn: Vpn, asid: Asid, translation: Translation) {
+        let Some(size) = self.piece(translation.size()) else {
+            return;
+        };
+        let page = (vpn.get() & VPN_MASK) >> size.order();
+        if let Some(held) = self.array(size).payload_mut(page, tag(page, size, asid)) {
+            *held = translation.0;
+        }
+    }
+
+    /// Drops the translations of a page, whatever their size.
+    pub(crate) fn invalidate_page(&mut self, vpn: Vpn, asid: Asid) {
+        for size in PageSize::ALL {
+            if self.used[size as usize] {
+                let page = (vpn.get() & VPN_MASK) >> size.order();
+                self.array(size).remove(page, tag(page, size, asid));
+            }
+        }
+        if self.smashed {
+            self.invalidate_pieces(vpn, asid);
+        }
+    }
+
+    /// Drops all pieces of a 1 GiB page: invalidating one address of a page drops every entry
+    /// made from it (SDM volume 3A, section 4.10.4.1).
+    fn invalidate_pieces(&mut self, vpn: Vpn, asid: Asid) {
+        let giant = (vpn.get() & VPN_MASK) >> PageSize::Giant.order();
+        let array = self.array(PageSize::Huge);
+        let pieces = PageSize::Giant.base_pages() / PageSize::Huge.base_pages();
+        for page in giant * pieces..(giant + 1) * pieces {
+            let tag = tag(page, PageSize::Huge, asid);
+            let held = array.payload_mut(page, tag).map(|payload| Translation(*payload));
+            if held.is_some_and(|held| held.size() == PageSize::Giant) {
+                array.remove(page, tag);
+            }
+        }
+    }
+
+    /// Drops every translation of a page that has a byte in `range`.
+    pub(crate) fn invalidate_range(&mut self, range: Range<Virtual>, asid: Asid) {
+        if range.is_empty() {
+            return;
+        }
+        let first = range.start.page().get() & VPN_MASK;
+        let last = (range.end.get() - 1) >> PageSize::BASE_SHIFT & VPN_MASK;
+        for array in &mut self.arrays {
+            array.remove_where(|tag| {
+                let (from, to) = tag_pages(tag);
+                tag_asid(tag) == asid && from <= last && first <= to
+            });
+        }
+        if self.smashed {
+            let pages = PageSize::Giant.order();
+            for giant in first >> pages..=last >> pages {
+                self.invalidate_pieces(Vpn::new(giant << pages), asid);
+            }
+        }
+    }
+
+    /// Drops every translation of one address space.
+    pub(crate) fn flush_asid(&mut self, asid: Asid) {
+        for array in &mut self.arrays {
+            array.remove_where(|tag| tag_asid(tag) == asid);
+        }
+    }
+
+    /// Drops everything.
+    pub(crate) fn flush(&mut self) {
+        for array in &mut self.arrays {
+            array.clear();
+        }
+        self.used = [false; 3];
+        self.smashed = false;
+    }
+}

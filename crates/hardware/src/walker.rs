@@ -1,0 +1,439 @@
+//! The page walker: native and two-dimensional walks, reference by reference.
+
+use crate::cache::{Cache, LINE_SHIFT};
+use crate::counters::Level;
+use crate::machine::{Asid, Fault, Tables};
+use crate::model::{CpuModel, WalkGeometry};
+use crate::tlb::Translation;
+use crate::walkcache::{Backing, NestedTlb, Start, WalkCache};
+use crate::{Counters, WalkPosition};
+use strata_addr::{Addr, Gpa, Gva, PageSize, space::GuestPhysical, space::Space};
+use strata_paging::{Format, Radix, TableId, X86, index};
+
+/// Sees every reference of a walk.
+pub(crate) trait Observer {
+    fn reference(&mut self, position: WalkPosition, hpa: u64);
+}
+
+/// Nobody looks.
+impl Observer for () {
+    #[inline]
+    fn reference(&mut self, _: WalkPosition, _: u64) {}
+}
+
+/// The walk caches of one CPU.
+pub(crate) struct WalkCaches {
+    pub(crate) pwc: WalkCache,
+    pub(crate) nested_pwc: WalkCache,
+    pub(crate) ntlb: NestedTlb,
+}
+
+/// Nested entries belong to no address space: there is one second stage.
+const NO_ASID: Asid = Asid(0);
+
+impl WalkCaches {
+    pub(crate) fn new(walk: &WalkGeometry) -> Self {
+        Self {
+            pwc: WalkCache::new([
+                walk.pd_entries,
+                walk.pdpt_entries,
+                walk.pml4_entries,
+                walk.pml5_entries,
+            ]),
+            nested_pwc: WalkCache::new([
+                walk.nested_pd_entries,
+                walk.nested_pdpt_entries,
+                walk.nested_pml4_entries,
+                walk.nested_pml5_entries,
+            ]),
+            ntlb: NestedTlb::new(walk),
+        }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.pwc.flush();
+        self.nested_pwc.flush();
+        self.ntlb.flush();
+    }
+
+    /// Drops what a fault makes a CPU drop: everything that would be used to translate the
+    /// address again (SDM volume 3A, section 4.10.4.1; volume 3C, section 29.4.3.1).
+    pub(crate) fn drop_after(&mut self, fault: &Fault, gva: Gva, asid: Asid) {
+        self.pwc.remove(gva.get(), asid);
+        if let Fault::SecondStage { gpa, .. } = fault {
+            self.nested_pwc.remove(gpa.get(), NO_ASID);
+            self.ntlb.remove(gpa.get());
+        }
+    }
+}
+
+/// What a walker needs to know of the CPU model.
+pub(crate) struct WalkRules {
+    combined: bool,
+    through_l1d: bool,
+    second_stage_flags: bool,
+    pwc_cycles: u64,
+    ntlb_cycles: u64,
+    /// By [`Level`].
+    latency: [u64; 4],
+}
+
+impl WalkRules {
+    pub(crate) fn new(model: &CpuModel) -> Self {
+        let cache = &model.cache;
+        Self {
+            combined: model.walk.combined,
+            through_l1d: model.walk.through_l1d,
+            second_stage_flags: model.walk.second_stage_flags,
+            pwc_cycles: model.walk.pwc_cycles.into(),
+            ntlb_cycles: model.walk.ntlb_cycles.into(),
+            latency: [cache.l1d.cycles, cache.l2.cycles, cache.llc.cycles, cache.memory_cycles]
+                .map(u64::from),
+        }
+    }
+}
+
+/// The data caches that a CPU reads through.
+pub(crate) struct Hierarchy<'m> {
+    pub(crate) l1d: &'m mut Cache,
+    pub(crate) l2: &'m mut Cache,
+    pub(crate) llc: &'m mut Cache,
+}
+
+impl Hierarchy<'_> {
+    /// Reads a line; every level that misses is filled. No level is told what another drops: they
+    /// are neither inclusive nor exclusive.
+    #[inline]
+    pub(crate) fn read(&mut self, line: u64) -> Level {
+        if self.l1d.is_newest(line) { Level::L1 } else { self.read_not_newest(line) }
+    }
+
+    fn read_not_newest(&mut self, line: u64) -> Level {
+        if self.l1d.touch(line) { Level::L1 } else { self.read_below_l1(line) }
+    }
+
+    #[inline(always)]
+    fn read_below_l1(&mut self, line: u64) -> Level {
+        if self.l2.touch(line) {
+            Level::L2
+        } else if self.llc.touch(line) {
+            Level::Llc
+        } else {
+            Level::Memory
+        }
+    }
+}
+
+/// One walk under way.
+pub(crate) struct Walker<'m, O> {
+    pub(crate) caches: &'m mut WalkCaches,
+    pub(crate) memory: Hierarchy<'m>,
+    pub(crate) counters: &'m mut Counters,
+    pub(crate) rules: &'m WalkRules,
+    pub(crate) observer: &'m mut O,
+    /// References so far.
+    pub(crate) refs: u64,
+    /// Cycles so far.
+    pub(crate) cycles: u64,
+    /// Those of the second stage.
+    pub(crate) nested_cycles: u64,
+}
+
+/// What a walk found, before it becomes a TLB entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walked {
+    /// Base frame of the page accessed.
+    pub(crate) frame: u64,
+    pub(crate) guest_size: PageSize,
+    /// `None` without a second stage.
+    pub(crate) second_size: Option<PageSize>,
+    pub(crate) write: bool,
+    /// Whether a store needs to set no dirty flag.
+    pub(crate) dirty: bool,
+}
+
+impl Walked {
+    /// The TLB entry of this size.
+    pub(crate) fn translation(&self, size: PageSize) -> Translation {
+        Translation::new(self.frame, size, self.write, self.dirty)
+    }
+}
+
+/// The guest's table page that a walk reads, as the second stage sees it.
+struct TablePage {
+    /// Host frame.
+    frame: u64,
+    /// Whether the second stage lets it be written.
+    write: bool,
+}
+
+impl<O: Observer> Walker<'_, O> {
+    /// Walks for `gva`, from the lowest table that the walk caches know.
+    pub(crate) fn walk<F: Format, U: Space, L: Space>(
+        &mut self,
+        asid: Asid,
+        gva: Gva,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<Walked, Fault> {
+        let generation = tables.guest.generation() as u32;
+        let mut level = tables.guest.levels();
+        let mut table = TableId::ROOT;
+        let mut page = None;
+        if let Some((from, start)) = self.caches.pwc.lookup(gva.get(), asid, level, generation) {
+            self.counters.pwc.hits += 1;
+            self.cycles += self.rules.pwc_cycles;
+            level = from;
+            table = start.table;
+            if self.rules.combined {
+                page = Some(TablePage { frame: start.frame, write: start.write });
+            }
+        } else {
+            self.counters.pwc.misses += 1;
+        }
+        // The walk cache learns of a table when its host frame is known: at its first reference.
+        let mut fill = false;
+        loop {
+            let at = index(gva.get(), level);
+            let gpa = tables.guest.entry_addr(table, at);
+            let page = match page.take() {
+                Some(page) => page,
+                None => self.table_page(gpa, level, tables)?,
+            };
+            if fill {
+                let start = Start { table, generation, frame: page.frame, write: page.write };
+                self.caches.pwc.fill(gva.get(), level + 1, asid, start);
+            }
+            let hpa = (page.frame << PageSize::BASE_SHIFT) + gpa.offset(PageSize::Base);
+            self.read_guest_entry(level, hpa);
+            let bits = tables.guest.entry(table, at);
+            if !X86::is_present(bits) {
+                return Err(Fault::Guest { gva, store, present: false });
+            }
+            if X86::is_leaf(bits, level) {
+                let slot = Slot { table, at, level, gpa, bits, page };
+                return self.finish(gva, store, slot, tables);
+            }
+            self.mark_guest(table, at, false, gpa, &page, tables.guest)?;
+            table = tables.guest.child(table, at);
+            level -= 1;
+            fill = true;
+        }
+    }
+
+    /// The leaf is found: rights, flags, and the translation of the data's guest physical
+    /// address.
+    fn finish<F: Format, U: Space, L: Space>(
+        &mut self,
+        gva: Gva,
+        store: bool,
+        slot: Slot,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<Walked, Fault> {
+        let write = slot.bits & X86::WRITE != 0;
+        if store && !write {
+            return Err(Fault::Guest { gva, store, present: true });
+        }
+        self.mark_guest(slot.table, slot.at, false, slot.gpa, &slot.page, tables.guest)?;
+        let guest_size = PageSize::at_level(slot.level).expect("leaves are at levels 1 to 3");
+        let gpa = (X86::frame(slot.bits) << PageSize::BASE_SHIFT) + gva.offset(guest_size);
+        let (backing, second_size) = match tables.second.as_deref_mut() {
+            None => {
+                let frame = gpa >> PageSize::BASE_SHIFT;
+                (Backing { frame, size: PageSize::Base, write: true, dirty: true }, None)
+            }
+            Some(second) => {
+                let backing = self.nested(gpa, store, 0, second)?;
+                (backing, Some(backing.size))
+            }
+        };
+        // The dirty flag says that a store happened: it is set only once nothing can fault.
+        if store {
+            self.mark_guest(slot.table, slot.at, true, slot.gpa, &slot.page, tables.guest)?;
+        }
+        Ok(Walked {
+            frame: backing.resolve(gpa) >> PageSize::BASE_SHIFT,
+            guest_size,
+            second_size,
+            write: write && backing.write,
+            dirty: (store || slot.bits & X86::DIRTY != 0) && backing.dirty,
+        })
+    }
+
+    /// The table page behind the guest physical address of an entry.
+    fn table_page<F: Format, U: Space, L: Space>(
+        &mut self,
+        gpa: Gpa,
+        level: u8,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<TablePage, Fault> {
+        match tables.second.as_deref_mut() {
+            None => Ok(TablePage { frame: gpa.page().get(), write: true }),
+            Some(second) => {
+                // With accessed and dirty flags in the second stage, reads of guest tables count
+                // as writes (SDM volume 3C, section 29.3.3.2; APM volume 2, section 15.25.6).
+                let write = self.rules.second_stage_flags;
+                let backing = self.nested(gpa.get(), write, level, second)?;
+                let frame = backing.resolve(gpa.get()) >> PageSize::BASE_SHIFT;
+                Ok(TablePage { frame, write: backing.write })
+            }
+        }
+    }
+
+    /// Translates a guest physical address for the row `guest` of the walk: a hit of the nested
+    /// TLB, or a nested walk.
+    fn nested<F: Format, U: Space, L: Space>(
+        &mut self,
+        gpa: u64,
+        write: bool,
+        guest: u8,
+        second: &mut Radix<F, U, L>,
+    ) -> Result<Backing, Fault> {
+        if let Some(backing) = self.caches.ntlb.lookup(gpa) {
+            if !write || backing.write && backing.dirty {
+                self.counters.ntlb.hits += 1;
+                self.cycles += self.rules.ntlb_cycles;
+                self.nested_cycles += self.rules.ntlb_cycles;
+                return Ok(backing);
+            }
+            self.caches.ntlb.remove(gpa);
+        }
+        self.counters.ntlb.misses += 1;
+        let backing = self.nested_walk(gpa, write, guest, second)?;
+        self.caches.ntlb.fill(gpa, backing);
+        Ok(backing)
+    }
+
+    fn nested_walk<F: Format, U: Space, L: Space>(
+        &mut self,
+        gpa: u64,
+        write: bool,
+        guest: u8,
+        second: &mut Radix<F, U, L>,
+    ) -> Result<Backing, Fault> {
+        let fault =
+            Fault::SecondStage { gpa: Gpa::new(gpa), store: write, during_walk: guest != 0 };
+        let generation = second.generation() as u32;
+        let mut level = second.levels();
+        let mut table = TableId::ROOT;
+        if let Some((from, start)) = self.caches.nested_pwc.lookup(gpa, NO_ASID, level, generation)
+        {
+            self.counters.npwc.hits += 1;
+            self.cycles += self.rules.pwc_cycles;
+            self.nested_cycles += self.rules.pwc_cycles;
+            level = from;
+            table = start.table;
+        } else {
+            self.counters.npwc.misses += 1;
+        }
+        loop {
+            let at = index(gpa, level);
+            let hpa = second.entry_addr(table, at);
+            self.read_nested_entry(WalkPosition { guest, nested: level }, hpa);
+            let bits = second.entry(table, at);
+            if !F::is_present(bits) {
+                return Err(fault);
+            }
+            if F::is_leaf(bits, level) {
+                let writable = bits & F::WRITE != 0;
+                if write && !writable {
+                    return Err(fault);
+                }
+                let flags = self.rules.second_stage_flags;
+                if flags {
+                    self.mark_second(table, at, write, second);
+                }
+                return Ok(Backing {
+                    frame: F::frame(bits),
+                    size: PageSize::at_level(level).expect("leaves are at levels 1 to 3"),
+                    write: writable,
+                    dirty: !flags || write || bits & F::DIRTY != 0,
+                });
+            }
+            if self.rules.second_stage_flags {
+                self.mark_second(table, at, false, second);
+            }
+            table = second.child(table, at);
+            let start = Start { table, generation, ..Start::default() };
+            self.caches.nested_pwc.fill(gpa, level, NO_ASID, start);
+            level -= 1;
+        }
+    }
+
+    #[inline]
+    fn mark_second<F: Format, U: Space, L: Space>(
+        &mut self,
+        table: TableId,
+        at: usize,
+        dirty: bool,
+        second: &mut Radix<F, U, L>,
+    ) {
+        if second.mark(table, at, dirty) {
+            self.counters.second_stage_flag_writes += 1;
+        }
+    }
+
+    /// Sets flags in a guest entry, which is a write to guest memory: the second stage must allow
+    /// it.
+    #[inline]
+    fn mark_guest(
+        &mut self,
+        table: TableId,
+        at: usize,
+        dirty: bool,
+        gpa: Gpa,
+        page: &TablePage,
+        guest: &mut Radix<X86, strata_addr::space::Virtual, GuestPhysical>,
+    ) -> Result<(), Fault> {
+        let wanted = X86::ACCESSED | if dirty { X86::DIRTY } else { 0 };
+        if guest.entry(table, at) & wanted == wanted {
+            return Ok(());
+        }
+        if !page.write {
+            return Err(Fault::SecondStage { gpa, store: true, during_walk: true });
+        }
+        guest.mark(table, at, dirty);
+        self.counters.guest_flag_writes += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn read_guest_entry(&mut self, level: u8, hpa: u64) {
+        let position = WalkPosition { guest: level, nested: 0 };
+        let (served, cycles) = self.reference(position, hpa);
+        self.counters.page_walker_loads_dtlb.add(served);
+        self.cycles += cycles;
+    }
+
+    #[inline]
+    fn read_nested_entry<L: Space>(&mut self, position: WalkPosition, hpa: Addr<L>) {
+        let (served, cycles) = self.reference(position, hpa.get());
+        self.counters.page_walker_loads_ept_dtlb.add(served);
+        self.cycles += cycles;
+        self.nested_cycles += cycles;
+    }
+
+    #[inline]
+    fn reference(&mut self, position: WalkPosition, hpa: u64) -> (Level, u64) {
+        self.observer.reference(position, hpa);
+        self.refs += 1;
+        self.counters.walk_positions[position.index()] += 1;
+        let line = hpa >> LINE_SHIFT;
+        let served = if self.rules.through_l1d {
+            self.memory.read(line)
+        } else {
+            self.memory.read_below_l1(line)
+        };
+        (served, self.rules.latency[served as usize])
+    }
+}
+
+/// The guest's leaf entry.
+struct Slot {
+    table: TableId,
+    at: usize,
+    level: u8,
+    gpa: Gpa,
+    bits: u64,
+    page: TablePage,
+}

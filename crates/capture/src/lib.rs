@@ -12,9 +12,17 @@
 //! included. Programs started for a capture end with it: they are killed when the [`Capture`] is
 //! dropped before.
 //!
-//! What differs from a run without emulator: `vfork` is a `fork` (so `posix_spawn` of a missing
-//! program yields a child that exits with 127), `clone3` and `execveat` are refused as on an old
-//! kernel, mappings lie where the emulator puts them.
+//! # What differs from a run without emulator
+//! - Mappings lie where the emulator puts them: executables and `mmap` from 0x4000000000 upward,
+//!   the stack as one mapping of the stack limit's size, the heap never given back to the kernel
+//!   (the stream tells the program's own `brk`).
+//! - `vfork` is a `fork`, so `posix_spawn` of a missing program yields a child that exits with
+//!   127. `clone3` and `execveat` are refused as by an old kernel; C libraries know how to do
+//!   without. A user namespace cannot be unshared, as the emulator has a thread of its own.
+//! - The processor has no fast string operations and no AVX-512.
+//! - Programs the emulator cannot run (32-bit ones, those with a set-ID bit) and processes that
+//!   gave up the user or the root directory they started with run natively from their next
+//!   `execve` on, unseen; a note says so.
 
 mod error;
 mod launch;

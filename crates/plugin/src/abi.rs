@@ -117,8 +117,8 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
     }
 }
 
-/// Inline addition is half the price of a call, but all vCPUs would add to one word without
-/// atomicity. So it serves while there is one thread; when a second is about to start, the
+/// Inline addition spares a call for each block (a tenth of a whole capture of sqlite3), but all
+/// vCPUs would add to one word without atomicity. So it serves while there is one thread; when a second is about to start, the
 /// emulator itself discards all translated code, and what is translated then calls.
 ///
 /// # Safety

@@ -10,9 +10,10 @@
 //!             behind
 //! ```
 //!
-//! A worker always takes the free run that is furthest behind, so runs that are slow get more of
-//! the threads' time and no thread idles while there is work. A run meets every batch in order
-//! and on one thread at a time; which thread that is cannot influence it.
+//! A worker takes the free run that is furthest behind, so runs that are slow get more of the
+//! threads' time and no thread idles while there is work; it stays with that run for some batches,
+//! since its tables are in the core's cache now. A run meets every batch in order and on one
+//! thread at a time; which thread that is cannot influence it.
 
 use crate::{Run, RunResult};
 use std::collections::VecDeque;
@@ -26,6 +27,10 @@ use strata_stream::{Batch, Fill, Source, SourceError};
 /// Batches the reader may be ahead of the slowest run: enough to ride over uneven batches, few
 /// enough to stay in the last-level cache (16 Ki accesses of 8 bytes each).
 pub(crate) const WINDOW: usize = 32;
+
+/// Batches a worker's run may be ahead of the free run that is furthest behind before the worker
+/// changes to that one.
+const STREAK: u64 = 12;
 
 /// Batches between two looks at how much memory a run holds.
 const MEMORY_INTERVAL: u64 = 16;
@@ -207,11 +212,19 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The next thing to do; `None` when there is nothing now but will be.
-    fn next_job(&mut self) -> Option<Job> {
+    /// The next thing to do for a worker that had the run `last` before; `None` when there is
+    /// nothing now but will be.
+    fn next_job(&mut self, last: Option<usize>) -> Option<Job> {
         let idle = self.slots.iter().enumerate().filter(|(_, s)| matches!(s.seat, Seat::Idle(_)));
-        let behind = idle.min_by_key(|(_, slot)| slot.position).map(|(i, s)| (i, s.position));
-        if let Some((index, position)) = behind {
+        let idle = idle.map(|(index, slot)| (index, slot.position));
+        let behind = idle.clone().min_by_key(|&(_, position)| position);
+        if let Some((mut index, mut position)) = behind {
+            let stay = idle.clone().find(|&(other, at)| {
+                Some(other) == last && at < self.end() && at < position + STREAK
+            });
+            if let Some(stay) = stay {
+                (index, position) = stay;
+            }
             if position < self.end() {
                 let batch = Arc::clone(&self.window[(position - self.first) as usize]);
                 return Some(Job::Consume(index, self.take(index), batch));
@@ -325,9 +338,11 @@ impl<'a> Shared<'a> {
             self.work.notify_all();
             self.room.notify_all();
         });
+        let mut last = None;
         loop {
-            match self.wait_for_job() {
+            match self.wait_for_job(last) {
                 Job::Consume(index, mut run, batch) => {
+                    last = Some(index);
                     run.consume(&batch);
                     drop(batch);
                     self.lock().give_back(index, run);
@@ -344,10 +359,10 @@ impl<'a> Shared<'a> {
         mem::forget(broken);
     }
 
-    fn wait_for_job(&self) -> Job {
+    fn wait_for_job(&self, last: Option<usize>) -> Job {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.next_job() {
+            if let Some(job) = state.next_job(last) {
                 return job;
             }
             state = self.work.wait(state).expect("runs are not called with the lock held");

@@ -14,7 +14,7 @@ use clock::Clock;
 use relocation::Relocation;
 use samples::Samples;
 use strata_addr::{Gva, Range};
-use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, Tables};
+use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, RunFault, Tables};
 use strata_stack::{Exhausted, Feedback, Flush, Policy, SpaceId, Spending, Stack};
 use strata_stream::{Access, Batch, Event, Step, Tid};
 
@@ -180,7 +180,7 @@ impl Simulation {
             let (done, fault) = self.until_fault(cpu, space, rest);
             faults = if done > 0 { 0 } else { faults };
             rest = &rest[done..];
-            let Some(fault) = fault else { return };
+            let Some(fault) = fault else { continue };
             faults += 1;
             if faults > FAULT_LIMIT {
                 self.unresolved_accesses += 1;
@@ -210,44 +210,21 @@ impl Simulation {
         space: SpaceId,
         accesses: &[Access],
     ) -> (usize, Option<Fault>) {
-        let moves = self.stack.moves_areas(space);
-        let asid = Asid(space.0);
-        if moves {
-            return self.until_fault_moved(cpu, space, accesses);
+        let moved;
+        let mut accesses = accesses;
+        if self.stack.moves_areas(space) {
+            accesses = &accesses[..accesses.len().min(Relocation::RUN)];
+            moved = self.relocation.modelled_run(&self.stack, space, accesses);
+            accesses = moved;
         }
         let Some((guest, second)) = self.stack.hardware_tables(space) else {
             return (accesses.len(), None);
         };
         let mut tables = Tables { guest, second };
-        for (done, access) in accesses.iter().enumerate() {
-            let (gva, size, store) = (access.addr(), access.size(), access.is_store());
-            if let Err(fault) = self.machine.access(cpu, asid, gva, size, store, &mut tables) {
-                return (done, Some(fault));
-            }
+        match self.machine.access_run(cpu, Asid(space.0), accesses, &mut tables) {
+            Ok(()) => (accesses.len(), None),
+            Err(RunFault { completed, fault }) => (completed, Some(fault)),
         }
-        (accesses.len(), None)
-    }
-
-    /// As [`Simulation::until_fault`], where Huge Aligner has moved areas of the process.
-    fn until_fault_moved(
-        &mut self,
-        cpu: CpuId,
-        space: SpaceId,
-        accesses: &[Access],
-    ) -> (usize, Option<Fault>) {
-        let asid = Asid(space.0);
-        for (done, access) in accesses.iter().enumerate() {
-            let gva = self.relocation.modelled(&self.stack, space, access.addr());
-            let Some((guest, second)) = self.stack.hardware_tables(space) else {
-                return (accesses.len(), None);
-            };
-            let mut tables = Tables { guest, second };
-            let (size, store) = (access.size(), access.is_store());
-            if let Err(fault) = self.machine.access(cpu, asid, gva, size, store, &mut tables) {
-                return (done, Some(fault));
-            }
-        }
-        (accesses.len(), None)
     }
 
     /// Software's part of a fault.

@@ -7,7 +7,7 @@ use crate::tlb::{Tlb, Translation};
 use crate::walker::{Hierarchy, Observer, WalkCaches, WalkRules, Walked, Walker};
 use serde::Serialize;
 use strata_addr::space::{GuestPhysical, Space, Virtual};
-use strata_addr::{Gpa, Gva, PageSize, Range, Vpn};
+use strata_addr::{Gpa, Gva, Hpa, PageSize, Range, Vpn};
 use strata_paging::{Format, Radix, X86};
 
 /// An address space of the guest, as the TLB tags it (PCID, ASID).
@@ -312,17 +312,37 @@ impl Machine {
         store: bool,
         tables: &mut Tables<'_, F, U, L>,
     ) -> Result<(), Fault> {
+        self.access_to(cpu, asid, gva, bytes, store, tables).map(|_| ())
+    }
+
+    /// The same as [`Machine::access`], for whoever wants to know where the first byte was found.
+    ///
+    /// # Errors
+    /// As [`Machine::access`].
+    ///
+    /// # Panics
+    /// As [`Machine::access`].
+    #[inline]
+    pub fn access_to<F: Format, U: Space, L: Space>(
+        &mut self,
+        cpu: CpuId,
+        asid: Asid,
+        gva: Gva,
+        bytes: u32,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<Hpa, Fault> {
         let last_byte = gva.offset(PageSize::Base) + u64::from(bytes.max(1)) - 1;
         if last_byte >= PageSize::Base.bytes() {
             return self.access_two_pages(cpu, asid, gva, bytes, store, tables);
         }
-        let translation = self.translate(cpu, asid, gva, store, tables)?;
+        let hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
         let cpu = &mut self.cpus[cpu.0 as usize];
         cpu.count_access(store);
-        for line in lines(translation.resolve(gva), u64::from(bytes.max(1))) {
+        for line in lines(hpa, u64::from(bytes.max(1))) {
             cpu.read(&mut self.llc, line);
         }
-        Ok(())
+        Ok(Hpa::new(hpa))
     }
 
     /// An access with bytes on two pages. Both are translated before anything is counted, so that
@@ -336,10 +356,10 @@ impl Machine {
         bytes: u32,
         store: bool,
         tables: &mut Tables<'_, F, U, L>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Hpa, Fault> {
         debug_assert!(u64::from(bytes) <= PageSize::Base.bytes());
         let bytes = u64::from(bytes);
-        let second = Gva::new((gva.get() & !(PageSize::Base.bytes() - 1)) + PageSize::Base.bytes());
+        let second = gva.floor(PageSize::Base) + PageSize::Base.bytes();
         let on_first = second - gva;
         let first_hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
         let second_hpa = self.translate(cpu, asid, second, store, tables)?.resolve(second);
@@ -349,7 +369,7 @@ impl Machine {
         for line in lines(first_hpa, on_first).chain(lines(second_hpa, bytes - on_first)) {
             cpu.read(&mut self.llc, line);
         }
-        Ok(())
+        Ok(Hpa::new(first_hpa))
     }
 
     #[inline]

@@ -6,14 +6,15 @@
 //! a time, so that the misses overlap. The look ahead only reads; it changes nothing.
 
 use crate::cache::{Cache, LINE_SHIFT};
+use crate::host;
 use crate::machine::{Asid, CpuId, Fault, Held, Machine, Tables, lines};
-use strata_addr::PageSize;
 use strata_addr::space::Space;
-use strata_paging::{Format, Radix, TableId, X86, index};
+use strata_addr::{Addr, PageSize};
+use strata_paging::{ENTRIES, Format, Radix, Region, X86, index};
 use strata_stream::Access;
 
 /// Accesses looked at together: enough misses to fill what a core keeps outstanding.
-const WINDOW: usize = 16;
+const WINDOW: usize = 32;
 
 /// Walks in a window that make looking ahead in the next one worth its time.
 const WORTHWHILE: u64 = 3;
@@ -133,108 +134,68 @@ impl Pending {
     }
 }
 
-/// Where the last descent ended, to start the next one lower.
+/// Where a table maps an address to, as far as it is known without waiting.
 #[derive(Clone, Copy)]
-struct Descent {
-    /// Address >> 30; `NONE` at first.
-    region: u64,
-    /// The table with entries of level 2 for that region.
-    table: TableId,
+enum Ahead<'t> {
+    /// Not mapped.
+    Nowhere,
+    /// Found on the way: mapped by a large page.
+    There(u64),
+    /// In this leaf table, whose entry was asked for.
+    Entry(&'t [u64; ENTRIES]),
 }
 
-impl Descent {
-    const NONE: u64 = u64::MAX;
-
-    fn new() -> Self {
-        Self { region: Self::NONE, table: TableId::ROOT }
+impl<'t> Ahead<'t> {
+    #[inline]
+    fn ask<F: Format, U: Space, L: Space>(radix: &'t Radix<F, U, L>, addr: Addr<U>) -> Self {
+        match radix.region(addr.floor(PageSize::Huge).page()) {
+            Region::Absent => Self::Nowhere,
+            Region::Huge(page) => Self::There(page.frame.addr().get() + addr.offset(page.size)),
+            Region::Base { entries, .. } => {
+                host::prefetch(entries, index(addr.get(), PageSize::Base.level()));
+                Self::Entry(entries)
+            }
+        }
     }
 
-    /// The leaf entry for an address, if there is one: table, index, level, bits.
     #[inline]
-    fn leaf<F: Format, U: Space, L: Space>(
-        &mut self,
-        radix: &Radix<F, U, L>,
-        addr: u64,
-    ) -> Option<Leaf> {
-        let region = addr >> PageSize::Giant.shift();
-        let (mut table, mut level) = (self.table, 2);
-        if region != self.region {
-            (table, level) = (TableId::ROOT, radix.levels());
-        }
-        loop {
-            if level == 2 {
-                *self = Self { region, table };
+    fn resolve<F: Format>(self, addr: u64) -> Option<u64> {
+        match self {
+            Self::Nowhere => None,
+            Self::There(found) => Some(found),
+            Self::Entry(entries) => {
+                let bits = entries[index(addr, PageSize::Base.level())];
+                let offset = addr & (PageSize::Base.bytes() - 1);
+                F::is_present(bits).then(|| F::frame(bits) << PageSize::BASE_SHIFT | offset)
             }
-            let at = index(addr, level);
-            let bits = radix.entry(table, at);
-            if level == 1 {
-                // Not looked at yet: nothing waits for it.
-                return Some(Leaf { table, at, level, bits });
-            }
-            if !F::is_present(bits) {
-                return None;
-            }
-            if F::is_leaf(bits, level) {
-                return Some(Leaf { table, at, level, bits });
-            }
-            table = radix.child(table, at);
-            level -= 1;
         }
     }
 }
 
-#[derive(Clone, Copy)]
-struct Leaf {
-    table: TableId,
-    at: usize,
-    level: u8,
-    bits: u64,
-}
-
-impl Leaf {
-    /// Where the leaf maps an address to.
-    #[inline]
-    fn resolve<F: Format>(&self, addr: u64) -> Option<u64> {
-        let offset = (1 << (12 + 9 * (u32::from(self.level) - 1))) - 1;
-        F::is_present(self.bits)
-            .then(|| F::frame(self.bits) << PageSize::BASE_SHIFT | addr & offset)
-    }
-}
-
+/// Asks for what the walks of a window will read: first all entries of the guest's table, then
+/// those of the second stage for the data, then the sets of the last-level cache.
+#[inline(never)]
 fn look_ahead<F: Format, U: Space, L: Space>(
     window: &[Access],
     llc: &Cache,
     tables: &Tables<'_, F, U, L>,
 ) {
-    let mut guest_leaves = [None; WINDOW];
-    let mut descent = Descent::new();
-    for (access, leaf) in window.iter().zip(&mut guest_leaves) {
-        *leaf = descent.leaf(tables.guest, access.addr().get());
+    let mut guest = [Ahead::Nowhere; WINDOW];
+    for (access, ahead) in window.iter().zip(&mut guest) {
+        *ahead = Ahead::ask(tables.guest, access.addr());
     }
-    let gpas = window.iter().zip(&guest_leaves);
-    let gpas =
-        gpas.map(|(access, leaf)| leaf.and_then(|leaf| leaf.resolve::<X86>(access.addr().get())));
+    let gpas = window.iter().zip(guest);
+    let gpas = gpas.map(|(access, ahead)| ahead.resolve::<X86>(access.addr().get()));
     let Some(second) = tables.second.as_deref() else {
-        for hpa in gpas.flatten() {
-            llc.prefetch(hpa >> LINE_SHIFT);
-        }
+        gpas.flatten().for_each(|hpa| llc.prefetch(hpa >> LINE_SHIFT));
         return;
     };
-    let mut seconds = [None; WINDOW];
-    let mut descent = Descent::new();
-    for (gpa, found) in gpas.zip(&mut seconds) {
-        *found = gpa.and_then(|gpa| Some((gpa, descent.leaf(second, gpa)?)));
+    let mut backing = [(0, Ahead::Nowhere); WINDOW];
+    for (gpa, ahead) in gpas.flatten().zip(&mut backing) {
+        *ahead = (gpa, Ahead::ask(second, Addr::new(gpa)));
     }
-    let mut descent = Descent::new();
-    for leaf in guest_leaves.iter().flatten() {
-        let gpa = tables.guest.entry_addr(leaf.table, leaf.at).get();
-        if let Some(hpa) = descent.leaf(second, gpa).and_then(|leaf| leaf.resolve::<F>(gpa)) {
-            llc.prefetch(hpa >> LINE_SHIFT);
-        }
-    }
-    for (gpa, leaf) in seconds.iter().flatten() {
-        llc.prefetch(second.entry_addr(leaf.table, leaf.at).get() >> LINE_SHIFT);
-        if let Some(hpa) = leaf.resolve::<F>(*gpa) {
+    for (gpa, ahead) in backing {
+        if let Some(hpa) = ahead.resolve::<F>(gpa) {
             llc.prefetch(hpa >> LINE_SHIFT);
         }
     }

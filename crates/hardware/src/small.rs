@@ -51,3 +51,46 @@ impl<P: Copy> Small<P> {
         self.entries.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::naive::NaiveSets;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_array_equals_its_naive_twin(
+            entries in 0u16..6,
+            ops in prop::collection::vec((0u8..10, 0u64..12, any::<u64>()), 1..200),
+        ) {
+            let mut fast = Small::new(entries);
+            let mut naive = NaiveSets::new(1, entries.into());
+            for (op, key, payload) in ops {
+                let tag = key + 1;
+                match op {
+                    0 => {
+                        fast.remove(tag);
+                        naive.remove(0, tag);
+                    }
+                    1 if key == 0 => {
+                        fast.clear();
+                        naive.remove_where(|_| true);
+                    }
+                    2 if key < 4 => {
+                        fast.remove_where(|tag| tag % 4 == key);
+                        naive.remove_where(|tag| tag % 4 == key);
+                    }
+                    _ => {
+                        let got = fast.lookup(tag);
+                        prop_assert_eq!(got, naive.lookup(0, tag));
+                        if got.is_none() {
+                            fast.fill(tag, payload);
+                            naive.fill(0, tag, payload);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

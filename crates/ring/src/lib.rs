@@ -31,10 +31,12 @@ mod liveness;
 mod memory;
 mod message;
 pub mod program;
+mod slot;
 
 pub use command::{Emulator, Identity, PLUGIN_FILE, false_name};
 pub use execution::Execution;
 pub use futex::Lock;
 pub use liveness::ProcessId;
-pub use memory::{CAPACITY, Cut, Drain, Owner, Ring, Slot, SlotIndex};
+pub use memory::{Drain, Ring};
 pub use message::{Message, decode, encode};
+pub use slot::{CAPACITY, Cut, Owner, Slot, SlotIndex};

@@ -113,6 +113,21 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
+fn a_result_that_does_not_fit_leaves_the_old_file_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("x.json"), "old").unwrap();
+    // No file may grow beyond one block, and no signal tells: writing fails as on a full disk.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 1; exec {} run {SMALL} --policy base --json x.json",
+        program().display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&directory).output().unwrap();
+    refused(&output, 1, "cannot write x.json");
+    assert_eq!(fs::read_to_string(directory.path().join("x.json")).unwrap(), "old");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no half file is left");
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_failure_to_speak_of() {
     let mut command = strata("list parameters");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -10,7 +10,7 @@ use crate::host;
 use crate::machine::{Asid, CpuId, Fault, Held, Machine, Tables, lines};
 use strata_addr::space::Space;
 use strata_addr::{Addr, PageSize};
-use strata_paging::{ENTRIES, Format, Radix, Region, X86, index};
+use strata_paging::{ENTRIES, Format, Radix, Region, TableId, X86, index};
 use strata_stream::Access;
 
 /// Accesses looked at together: enough misses to fill what a core keeps outstanding.
@@ -141,20 +141,88 @@ enum Ahead<'t> {
     Nowhere,
     /// Found on the way: mapped by a large page.
     There(u64),
-    /// In this leaf table, whose entry was asked for.
-    Entry(&'t [u64; ENTRIES]),
+    /// In this leaf table, which starts at this address. Its entry was asked for.
+    Entry(&'t [u64; ENTRIES], u64),
 }
 
-impl<'t> Ahead<'t> {
+/// The way to the leaf tables of one table; keeps where the last one ended.
+struct Guide<'t, F, U, L> {
+    radix: &'t Radix<F, U, L>,
+    /// Address >> 30 of the last way.
+    region: u64,
+    /// The table with entries of level 2 there.
+    table: TableId,
+}
+
+impl<'t, F: Format, U: Space, L: Space> Guide<'t, F, U, L> {
+    fn new(radix: &'t Radix<F, U, L>) -> Self {
+        Self { radix, region: u64::MAX, table: TableId::ROOT }
+    }
+
+    /// The table with entries of level 2 on the way to `addr`, if there is one.
     #[inline]
-    fn ask<F: Format, U: Space, L: Space>(radix: &'t Radix<F, U, L>, addr: Addr<U>) -> Self {
-        match radix.region(addr.floor(PageSize::Huge).page()) {
-            Region::Absent => Self::Nowhere,
-            Region::Huge(page) => Self::There(page.frame.addr().get() + addr.offset(page.size)),
+    fn above_leaves(&mut self, addr: Addr<U>) -> Option<TableId> {
+        let region = addr.get() >> PageSize::Giant.shift();
+        if region == self.region {
+            return Some(self.table);
+        }
+        let mut table = TableId::ROOT;
+        for level in (PageSize::Giant.level()..=self.radix.levels()).rev() {
+            let at = index(addr.get(), level);
+            let bits = self.radix.entry(table, at);
+            if !F::is_present(bits) || F::is_leaf(bits, level) {
+                return None;
+            }
+            table = self.radix.child(table, at);
+        }
+        (self.region, self.table) = (region, table);
+        Some(table)
+    }
+
+    /// Asks for the leaf entry of an address.
+    #[inline]
+    fn ask(&mut self, addr: Addr<U>) -> Ahead<'t> {
+        match self.radix.region(addr.floor(PageSize::Huge).page()) {
+            Region::Absent => Ahead::Nowhere,
+            Region::Huge(page) => Ahead::There(page.frame.addr().get() + addr.offset(page.size)),
             Region::Base { entries, .. } => {
                 host::prefetch(entries, index(addr.get(), PageSize::Base.level()));
-                Self::Entry(entries)
+                let level = PageSize::Huge.level();
+                let above = self.above_leaves(addr).expect("a leaf table has a parent");
+                let frame = F::frame(self.radix.entry(above, index(addr.get(), level)));
+                Ahead::Entry(entries, frame << PageSize::BASE_SHIFT)
             }
+        }
+    }
+
+    /// Where an address is mapped to, read without asking first.
+    #[inline]
+    fn find(&mut self, addr: Addr<U>) -> Option<u64> {
+        let mut table = self.above_leaves(addr)?;
+        let mut level = PageSize::Huge.level();
+        loop {
+            let at = index(addr.get(), level);
+            let bits = self.radix.entry(table, at);
+            if !F::is_present(bits) {
+                return None;
+            }
+            if F::is_leaf(bits, level) {
+                let size = PageSize::at_level(level)?;
+                return Some((F::frame(bits) << PageSize::BASE_SHIFT) + addr.offset(size));
+            }
+            table = self.radix.child(table, at);
+            level -= 1;
+        }
+    }
+}
+
+impl Ahead<'_> {
+    /// Address of the entry asked for.
+    #[inline]
+    fn entry_addr(self, addr: u64) -> Option<u64> {
+        match self {
+            Self::Entry(_, table) => Some(table + 8 * index(addr, PageSize::Base.level()) as u64),
+            Self::Nowhere | Self::There(_) => None,
         }
     }
 
@@ -163,7 +231,7 @@ impl<'t> Ahead<'t> {
         match self {
             Self::Nowhere => None,
             Self::There(found) => Some(found),
-            Self::Entry(entries) => {
+            Self::Entry(entries, _) => {
                 let bits = entries[index(addr, PageSize::Base.level())];
                 let offset = addr & (PageSize::Base.bytes() - 1);
                 F::is_present(bits).then(|| F::frame(bits) << PageSize::BASE_SHIFT | offset)
@@ -172,30 +240,42 @@ impl<'t> Ahead<'t> {
     }
 }
 
-/// Asks for what the walks of a window will read: first all entries of the guest's table, then
-/// those of the second stage for the data, then the sets of the last-level cache.
+/// Asks for what the walks of a window will read: first the entries of the guest's table, then
+/// those of the second stage for the data, and the sets of the last-level cache for all of them.
 #[inline(never)]
 fn look_ahead<F: Format, U: Space, L: Space>(
     window: &[Access],
     llc: &Cache,
     tables: &Tables<'_, F, U, L>,
 ) {
-    let mut guest = [Ahead::Nowhere; WINDOW];
-    for (access, ahead) in window.iter().zip(&mut guest) {
-        *ahead = Ahead::ask(tables.guest, access.addr());
+    let mut guest = Guide::new(tables.guest);
+    let mut leaves = [Ahead::Nowhere; WINDOW];
+    for (access, leaf) in window.iter().zip(&mut leaves) {
+        *leaf = guest.ask(access.addr());
     }
-    let gpas = window.iter().zip(guest);
-    let gpas = gpas.map(|(access, ahead)| ahead.resolve::<X86>(access.addr().get()));
+    let gvas = window.iter().map(|access| access.addr().get());
+    let gpas = gvas.clone().zip(leaves).map(|(gva, leaf)| leaf.resolve::<X86>(gva));
+    let entries = gvas.zip(leaves).filter_map(|(gva, leaf)| leaf.entry_addr(gva));
     let Some(second) = tables.second.as_deref() else {
-        gpas.flatten().for_each(|hpa| llc.prefetch(hpa >> LINE_SHIFT));
+        gpas.flatten().chain(entries).for_each(|hpa| llc.prefetch(hpa >> LINE_SHIFT));
         return;
     };
-    let mut backing = [(0, Ahead::Nowhere); WINDOW];
-    for (gpa, ahead) in gpas.flatten().zip(&mut backing) {
-        *ahead = (gpa, Ahead::ask(second, Addr::new(gpa)));
+    let mut table_pages = Guide::new(second);
+    for gpa in entries {
+        if let Some(hpa) = table_pages.find(Addr::new(gpa)) {
+            llc.prefetch(hpa >> LINE_SHIFT);
+        }
     }
-    for (gpa, ahead) in backing {
-        if let Some(hpa) = ahead.resolve::<F>(gpa) {
+    let mut data = Guide::new(second);
+    let mut backing = [(0, Ahead::Nowhere); WINDOW];
+    for (gpa, leaf) in gpas.flatten().zip(&mut backing) {
+        *leaf = (gpa, data.ask(Addr::new(gpa)));
+        if let Some(hpa) = leaf.1.entry_addr(gpa) {
+            llc.prefetch(hpa >> LINE_SHIFT);
+        }
+    }
+    for (gpa, leaf) in backing {
+        if let Some(hpa) = leaf.resolve::<F>(gpa) {
             llc.prefetch(hpa >> LINE_SHIFT);
         }
     }

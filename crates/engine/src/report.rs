@@ -44,7 +44,7 @@ pub struct Tlb {
     pub fills: BTreeMap<String, u64>,
 }
 
-/// Huge pages of the guest at the end of the run and how they are backed.
+/// Huge pages of the guest at one moment and how they are backed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alignment {
     /// Huge pages of the guest.
@@ -215,7 +215,7 @@ pub struct RunResult {
     pub elapsed_seconds: f64,
     /// Where the cycles went.
     pub cycles_by_kind: Cycles,
-    /// Huge pages at the end.
+    /// Huge pages when the guest used most memory: at the end, unless memory was given back.
     pub alignment: Alignment,
     /// Page faults each layer handled.
     pub faults: PerLayer<u64>,
@@ -227,7 +227,7 @@ pub struct RunResult {
     pub promotions: u64,
     /// Huge pages split, over all layers.
     pub demotions: u64,
-    /// Unusable free space index for order 9 at the end, 0 to 1.
+    /// Unusable free space index for order 9 at that same moment, 0 to 1.
     pub fmfi: PerLayer<f64>,
     /// Memory touched and used.
     pub memory: Memory,
@@ -313,6 +313,12 @@ impl Report {
     /// A report over `runs`, with throughput related to the first run of each stack.
     pub fn new(workload: WorkloadInfo, mut runs: Vec<RunResult>) -> Self {
         relate(&mut runs);
+        // Every run saw the same accesses, so what was counted on the way is true of each.
+        let touched = workload.footprint_bytes.unwrap_or(0);
+        for memory in runs.iter_mut().map(|run| &mut run.memory) {
+            memory.touched_bytes =
+                if memory.touched_bytes == 0 { touched } else { memory.touched_bytes };
+        }
         Self {
             strata: VERSION,
             partial: false,

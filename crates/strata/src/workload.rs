@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use strata_capture::Capture;
 use strata_engine::OpenError;
 use strata_stream::{Source, WorkloadInfo};
-use strata_workloads::{Format, Generator};
+use strata_workloads::{Format, Generator, Measured};
 
 /// Where a stream comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,12 +71,19 @@ impl Input {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
                 let capture =
                     Capture::spawn(program, arguments, strata_capture::Options::default());
-                Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
+                let capture = capture.map_err(|error| OpenError(error.to_string()))?;
+                Ok(Box::new(Measured::new(capture)))
             }
-            Self::Trace(path, format) => strata_workloads::open(path, *format).map_err(|error| {
-                let hint = if path.exists() { "" } else { "; to run a program write it after --" };
-                OpenError(format!("{error}{hint}"))
-            }),
+            Self::Trace(path, format) => {
+                let trace = strata_workloads::open(path, *format).map_err(|error| {
+                    let hint =
+                        if path.exists() { "" } else { "; to run a program write it after --" };
+                    OpenError(format!("{error}{hint}"))
+                })?;
+                // Recordings know their footprint; counting it again would cost for nothing.
+                let counted = trace.info().footprint_bytes.is_some();
+                Ok(if counted { trace } else { Box::new(Measured::new(trace)) })
+            }
             Self::Generator(spec) => {
                 let generator =
                     Generator::parse(spec).map_err(|error| OpenError(error.to_string()))?;

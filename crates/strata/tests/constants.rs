@@ -41,5 +41,8 @@ fn the_document_lists_every_constant() {
         std::fs::write(path, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
         return;
     }
-    assert_eq!(shown, expected, "the table is out of date: run with UPDATE_DOCS=1");
+    for (shown, expected) in shown.lines().zip(expected.lines()) {
+        assert_eq!(shown, expected, "the table is out of date: run with UPDATE_DOCS=1");
+    }
+    assert_eq!(shown.len(), expected.len(), "the table is out of date: run with UPDATE_DOCS=1");
 }

@@ -16,15 +16,19 @@ pub mod generate;
 pub mod lackey;
 pub mod record;
 
+mod footprint;
 mod format;
 mod infer;
 mod input;
+mod measured;
 mod size;
 mod suggest;
 
+pub use footprint::Footprint;
 pub use format::Format;
 pub use generate::Generator;
 pub use input::Input;
+pub use measured::Measured;
 pub use size::{parse_count, parse_size};
 
 use std::io;

@@ -26,6 +26,9 @@ const FLUSH_CEILING: u64 = 33;
 /// five levels needs at most one per guest level, one for the data, and their retries.
 const FAULT_LIMIT: u32 = 64;
 
+/// Unmapping less than this is not worth a look at all tables.
+const NOTABLE_UNMAP: u64 = 16 << 20;
+
 /// A machine consuming a stream.
 pub struct Simulation {
     stack: Stack,
@@ -41,6 +44,8 @@ pub struct Simulation {
     /// Frames of the guest in use before the workload.
     guest_frames_before: u64,
     peak_guest_frames: u64,
+    /// What memory looked like when the guest used most of it.
+    fullest: outcome::State,
     /// Why the whole VM is gone, once it is.
     dead: Option<String>,
     lost_accesses: u64,
@@ -68,6 +73,7 @@ impl Run for Simulation {
 
     fn finish(mut self: Box<Self>) -> RunResult {
         self.take_sample();
+        self.note_state();
         self.outcome()
     }
 
@@ -116,6 +122,9 @@ impl Simulation {
             Event::ThreadStart { tid, .. } => {
                 self.cpu_of(*tid);
             }
+            // Memory is about to be given back: what was made of it would not show at the end.
+            Event::ProcessExit { .. } | Event::Exec { .. } => self.note_state(),
+            Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => self.note_state(),
             Event::ThreadExit { tid } => {
                 if let Some(cpu) = self.cpus.get_mut(tid.0 as usize).and_then(Option::take) {
                     self.clock.end(cpu, &self.machine);

@@ -24,7 +24,32 @@ pub(crate) struct Context {
     pub(crate) parameters: BTreeMap<String, String>,
 }
 
+/// What memory looks like at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Frames of the guest in use.
+    frames: u64,
+    alignment: Alignment,
+    fmfi: PerLayer<f64>,
+    causes: Vec<Cause>,
+}
+
 impl Simulation {
+    /// Keeps the present state if the guest has never used more memory.
+    pub(super) fn note_state(&mut self) {
+        let frames = self.stack.kernel(0).memory().used_frames();
+        if frames < self.fullest.frames {
+            return;
+        }
+        self.peak_guest_frames = self.peak_guest_frames.max(frames);
+        self.fullest = State {
+            frames,
+            alignment: self.alignment(),
+            fmfi: self.per_layer(|layer| self.stack.fmfi(layer)),
+            causes: if self.outcome.explain { self.causes() } else { Vec::new() },
+        };
+    }
+
     pub(super) fn sample_if_due(&mut self) {
         let accesses = self.machine.totals().accesses;
         if self.samples.is_due(accesses) {
@@ -102,7 +127,7 @@ impl Simulation {
             elapsed_cycles,
             elapsed_seconds: elapsed_cycles as f64 / self.clock.frequency(),
             cycles_by_kind,
-            alignment: self.alignment(),
+            alignment: self.fullest.alignment,
             faults: self.per_layer(|layer| kernels[layer].faults),
             exits: self
                 .stack
@@ -115,14 +140,14 @@ impl Simulation {
             migrated_pages: sum(|kernel| kernel.migrated_pages),
             promotions: sum(|kernel| kernel.promotions) + shadow_promotions,
             demotions: sum(|kernel| kernel.demotions) + shadow_demotions,
-            fmfi: self.per_layer(|layer| self.stack.fmfi(layer)),
+            fmfi: self.fullest.fmfi,
             memory: self.memory(),
             layers: self.layers(),
             relative_throughput: None,
             counters: perf_counters(&counters, &kernels, (shadow_promotions, shadow_demotions)),
             cpus: self.cpu_totals(),
             notes: self.notes(),
-            explain: if self.outcome.explain { self.causes() } else { Vec::new() },
+            explain: self.fullest.causes,
             parameters: self.outcome.parameters.clone(),
             samples: self.samples.into_series(),
         }

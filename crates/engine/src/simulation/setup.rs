@@ -1,6 +1,6 @@
 //! From what the user chose to a machine.
 
-use super::outcome::Context;
+use super::outcome::{Context, State};
 use super::{Clock, Relocation, Samples, Simulation};
 use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind};
 use std::collections::BTreeMap;
@@ -151,6 +151,7 @@ impl Simulation {
         Ok(Self {
             guest_frames_before,
             peak_guest_frames: guest_frames_before,
+            fullest: State::default(),
             stack,
             policy,
             machine,

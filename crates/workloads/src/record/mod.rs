@@ -8,7 +8,6 @@
 mod block;
 mod codec;
 mod footer;
-mod footprint;
 mod items;
 mod reader;
 mod varint;

@@ -2,8 +2,8 @@
 
 use super::block::{BLOCK_ACCESSES, BLOCK_ITEM_BYTES, Packer};
 use super::footer::{self, BlockEntry, Summary};
-use super::footprint::Footprint;
 use super::{HEADER_LEN, codec, file_header, items};
+use crate::Footprint;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

@@ -183,8 +183,12 @@ fn search_and_move<const GROUPS: usize>(
     }
     let tags = tags.as_flattened_mut();
     if !found.any() {
-        tags.copy_within(0..GROUPS * GROUP - 1, 1);
-        tags[0] = tag;
+        for first in (1..GROUPS).rev().map(|group| group * GROUP) {
+            let moved = group_at(tags, first - 1);
+            tags[first..first + GROUP].copy_from_slice(&moved);
+        }
+        let moved = [tag, tags[0], tags[1], tags[2]];
+        tags[..GROUP].copy_from_slice(&moved);
         if ways < GROUPS * GROUP {
             tags[ways..].fill(EMPTY);
         }
@@ -193,14 +197,20 @@ fn search_and_move<const GROUPS: usize>(
     let [a, b, c, d] = at.to_array();
     let last = i32x4::splat(a | b | c | d);
     for first in (0..GROUPS).rev().map(|group| group * GROUP) {
-        let old = [tags[first], tags[first + 1], tags[first + 2], tags[first + 3]];
-        let before = if first == 0 { tag } else { tags[first - 1] };
-        let moved = i32x4::new([before, old[0], old[1], old[2]]);
+        let old = group_at(tags, first);
+        let moved =
+            if first == 0 { [tag, old[0], old[1], old[2]] } else { group_at(tags, first - 1) };
         let stays = (FIRST_WAYS + i32x4::splat(first as i32)).simd_gt(last);
-        let new = stays & i32x4::new(old) | !stays & moved;
+        let new = stays & i32x4::new(old) | !stays & i32x4::new(moved);
         tags[first..first + GROUP].copy_from_slice(&new.to_array());
     }
     true
+}
+
+/// The tags of one vector, from any way on.
+#[inline(always)]
+fn group_at(tags: &[i32], first: usize) -> [i32; GROUP] {
+    tags[first..first + GROUP].try_into().expect("the slice has this length")
 }
 
 #[cfg(test)]

@@ -10,20 +10,6 @@ pub(crate) const LINE_SHIFT: u32 = 6;
 /// Tags compared and moved together: one 128-bit vector.
 const GROUP: usize = 4;
 
-/// The tags of a set-associative cache with true LRU replacement. Within a set the tags are in
-/// order of use, so that one pass both searches and moves; there is no payload to move with them.
-///
-/// A tag is the line number divided by the number of sets, plus 1, in 32 bits; 0 is "empty".
-pub(crate) struct Cache {
-    tags: Box<[i32]>,
-    ways: usize,
-    /// Ways rounded up to whole groups.
-    stride: usize,
-    sets: u64,
-    /// 2^63 / sets, rounded up: a division by a multiplication, exact for the numbers in question.
-    reciprocal: u64,
-}
-
 /// Host physical addresses below this are told apart by every cache: 16 TiB, less the last lines,
 /// whose tags would be that of an empty way.
 pub const PHYSICAL_LIMIT: u64 = (MIN_SETS * u32::MAX as u64) << LINE_SHIFT;
@@ -34,36 +20,136 @@ pub(crate) const MIN_SETS: u64 = 64;
 /// With more, the division by multiplication would not be exact.
 pub(crate) const MAX_SETS: u64 = 1 << 24;
 
-impl Cache {
-    pub(crate) fn new(geometry: &CacheGeometry) -> Self {
-        let ways = geometry.ways as usize;
-        let stride = ways.next_multiple_of(GROUP);
-        let sets = geometry.sets();
-        Self {
-            tags: vec![0; sets as usize * stride].into_boxed_slice(),
-            ways,
-            stride,
-            sets,
-            reciprocal: if sets == 0 { 0 } else { (1u64 << 63).div_ceil(sets) },
+/// How a line number becomes a set and a tag: remainder and quotient by the number of sets.
+#[derive(Clone, Copy)]
+struct Divider {
+    sets: u64,
+    /// log2 of the sets, if they are a power of two.
+    shift: Option<u32>,
+    /// 2^63 / sets, rounded up: a division by a multiplication, exact for the numbers in question.
+    reciprocal: u64,
+}
+
+impl Divider {
+    fn new(sets: u64) -> Self {
+        let shift = sets.is_power_of_two().then_some(sets.trailing_zeros());
+        Self { sets, shift, reciprocal: (1u64 << 63).div_ceil(sets) }
+    }
+
+    /// Set, and a tag that is never [`EMPTY`].
+    #[inline(always)]
+    fn split(&self, line: u64) -> (usize, i32) {
+        debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
+        let (quotient, remainder) = match self.shift {
+            Some(shift) => (line >> shift, line & (self.sets - 1)),
+            None => {
+                let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
+                (quotient, line - quotient * self.sets)
+            }
+        };
+        (remainder as usize, quotient as u32 as i32 + 1)
+    }
+}
+
+/// Tag of a way that holds nothing.
+const EMPTY: i32 = 0;
+
+/// Tags of sets with up to `GROUPS` x 4 ways.
+pub(crate) struct Tags<const GROUPS: usize> {
+    sets: Box<[[[i32; GROUP]; GROUPS]]>,
+    ways: usize,
+    divider: Divider,
+}
+
+impl<const GROUPS: usize> Tags<GROUPS> {
+    fn new(sets: u64, ways: usize) -> Self {
+        debug_assert!(ways <= GROUPS * GROUP);
+        let sets_of_tags = vec![[[EMPTY; GROUP]; GROUPS]; sets as usize];
+        Self { sets: sets_of_tags.into_boxed_slice(), ways, divider: Divider::new(sets) }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, line: u64) {
+        let set = self.divider.split(line).0;
+        host::prefetch(&self.sets, set);
+        if size_of::<[[i32; GROUP]; GROUPS]>() > 1 << LINE_SHIFT {
+            host::prefetch(self.sets[set].as_flattened(), self.ways - 1);
         }
     }
 
-    /// Set and tag of a line.
-    #[inline]
-    fn split(&self, line: u64) -> (usize, i32) {
-        debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
-        let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
-        ((line - quotient * self.sets) as usize, quotient as u32 as i32 + 1)
+    #[inline(always)]
+    fn is_newest(&self, line: u64) -> bool {
+        let (set, tag) = self.divider.split(line);
+        self.sets[set][0][0] == tag
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, line: u64) -> bool {
+        let (set, tag) = self.divider.split(line);
+        search_and_move(&mut self.sets[set], self.ways, tag)
+    }
+}
+
+/// The tags of a set-associative cache with true LRU replacement. Within a set the tags are in
+/// order of use, so that one pass both searches and moves; there is no payload to move with them.
+///
+/// A tag is the line number divided by the number of sets, plus 1, in 32 bits. The usual
+/// associativities have code of their own, unrolled.
+pub(crate) enum Cache {
+    /// No cache: every lookup misses.
+    Absent,
+    UpTo8(Tags<2>),
+    UpTo12(Tags<3>),
+    UpTo16(Tags<4>),
+    UpTo20(Tags<5>),
+    UpTo32(Tags<8>),
+    UpTo64(Tags<16>),
+}
+
+/// The same expression for every associativity, and one for no cache.
+macro_rules! each {
+    ($cache:expr, $absent:expr, $tags:pat => $do:expr) => {
+        match $cache {
+            Cache::Absent => $absent,
+            Cache::UpTo8($tags) => $do,
+            Cache::UpTo12($tags) => $do,
+            Cache::UpTo16($tags) => $do,
+            Cache::UpTo20($tags) => $do,
+            Cache::UpTo32($tags) => $do,
+            Cache::UpTo64($tags) => $do,
+        }
+    };
+}
+
+/// The largest associativity of a data cache.
+pub(crate) const MAX_WAYS: u32 = 64;
+
+impl Cache {
+    /// An empty cache; its geometry has been checked.
+    pub(crate) fn new(geometry: &CacheGeometry) -> Self {
+        let (sets, ways) = (geometry.sets(), geometry.ways as usize);
+        match ways {
+            _ if sets == 0 => Self::Absent,
+            0..=8 => Self::UpTo8(Tags::new(sets, ways)),
+            9..=12 => Self::UpTo12(Tags::new(sets, ways)),
+            13..=16 => Self::UpTo16(Tags::new(sets, ways)),
+            17..=20 => Self::UpTo20(Tags::new(sets, ways)),
+            21..=32 => Self::UpTo32(Tags::new(sets, ways)),
+            _ => Self::UpTo64(Tags::new(sets, ways)),
+        }
     }
 
     /// Asks the computer that runs the model to have the set of a line at hand soon.
     #[inline]
     pub(crate) fn prefetch(&self, line: u64) {
-        if self.sets > 0 {
-            let first = self.split(line).0 * self.stride;
-            host::prefetch(&self.tags, first);
-            host::prefetch(&self.tags, first + self.stride - 1);
-        }
+        each!(self, (), tags => tags.prefetch(line));
+    }
+
+    /// Whether the line is the most recently used of its set: then touching it would find it and
+    /// change nothing.
+    #[inline(always)]
+    pub(crate) fn is_newest(&self, line: u64) -> bool {
+        each!(self, false, tags => tags.is_newest(line))
     }
 
     /// Looks a line up, and puts it in when it is not there; either way it becomes the most
@@ -74,42 +160,19 @@ impl Cache {
     /// there are always the same.
     #[inline(always)]
     pub(crate) fn touch(&mut self, line: u64) -> bool {
-        if self.sets == 0 {
-            return false;
-        }
-        let (set, tag) = self.split(line);
-        let first = set * self.stride;
-        let tags = &mut self.tags[first..first + self.stride];
-        // Ways in whole groups, so that the compiler can unroll and use vectors.
-        if self.stride == 8 {
-            search_and_move::<2>(tags, self.ways, tag)
-        } else if self.stride == 20 {
-            search_and_move::<5>(tags, self.ways, tag)
-        } else if self.stride == 16 {
-            search_and_move::<4>(tags, self.ways, tag)
-        } else if self.stride == 12 {
-            search_and_move::<3>(tags, self.ways, tag)
-        } else {
-            search_and_move_any(&mut tags[..self.ways], tag)
-        }
-    }
-
-    /// Whether the line is the most recently used of its set: then touching it would find it and
-    /// change nothing.
-    #[inline(always)]
-    pub(crate) fn is_newest(&self, line: u64) -> bool {
-        let (set, tag) = self.split(line);
-        self.tags.get(set * self.stride) == Some(&tag)
+        each!(self, false, tags => tags.touch(line))
     }
 }
 
 /// Moves `tag` to the front of its set, the tags before it back by one; when it was not there, the
 /// last one drops out. Returns whether it was there. No branch depends on where it was.
 #[inline(always)]
-fn search_and_move<const GROUPS: usize>(tags: &mut [i32], ways: usize, tag: i32) -> bool {
+fn search_and_move<const GROUPS: usize>(
+    tags: &mut [[i32; GROUP]; GROUPS],
+    ways: usize,
+    tag: i32,
+) -> bool {
     const FIRST_WAYS: i32x4 = i32x4::new([0, 1, 2, 3]);
-    let (tags, _) = tags.as_chunks_mut::<GROUP>();
-    let tags: &mut [[i32; GROUP]; GROUPS] = tags.try_into().expect("the slice has this length");
     let wanted = i32x4::splat(tag);
     let mut found = i32x4::ZERO;
     let mut at = i32x4::ZERO;
@@ -120,36 +183,34 @@ fn search_and_move<const GROUPS: usize>(tags: &mut [i32], ways: usize, tag: i32)
     }
     let tags = tags.as_flattened_mut();
     if !found.any() {
-        tags.copy_within(0..GROUPS * GROUP - 1, 1);
-        tags[0] = tag;
+        for first in (1..GROUPS).rev().map(|group| group * GROUP) {
+            let moved = group_at(tags, first - 1);
+            tags[first..first + GROUP].copy_from_slice(&moved);
+        }
+        let moved = [tag, tags[0], tags[1], tags[2]];
+        tags[..GROUP].copy_from_slice(&moved);
         if ways < GROUPS * GROUP {
-            tags[ways..].fill(0);
+            tags[ways..].fill(EMPTY);
         }
         return false;
     }
     let [a, b, c, d] = at.to_array();
     let last = i32x4::splat(a | b | c | d);
     for first in (0..GROUPS).rev().map(|group| group * GROUP) {
-        let old = [tags[first], tags[first + 1], tags[first + 2], tags[first + 3]];
-        let before = if first == 0 { tag } else { tags[first - 1] };
-        let moved = i32x4::new([before, old[0], old[1], old[2]]);
+        let old = group_at(tags, first);
+        let moved =
+            if first == 0 { [tag, old[0], old[1], old[2]] } else { group_at(tags, first - 1) };
         let stays = (FIRST_WAYS + i32x4::splat(first as i32)).simd_gt(last);
-        let new = stays & i32x4::new(old) | !stays & moved;
+        let new = stays & i32x4::new(old) | !stays & i32x4::new(moved);
         tags[first..first + GROUP].copy_from_slice(&new.to_array());
     }
     true
 }
 
-/// The same for any associativity.
-fn search_and_move_any(tags: &mut [i32], tag: i32) -> bool {
-    let mut moved = tag;
-    for other in tags {
-        std::mem::swap(other, &mut moved);
-        if moved == tag {
-            return true;
-        }
-    }
-    false
+/// The tags of one vector, from any way on.
+#[inline(always)]
+fn group_at(tags: &[i32], first: usize) -> [i32; GROUP] {
+    tags[first..first + GROUP].try_into().expect("the slice has this length")
 }
 
 #[cfg(test)]
@@ -162,7 +223,7 @@ mod tests {
         #[test]
         fn the_cache_equals_its_naive_twin(
             sets in prop_oneof![1u64..9, Just(40_960), Just(16_384)],
-            ways in 1u32..23,
+            ways in prop_oneof![1u32..23, 30u32..=64],
             lines in prop::collection::vec((0u64..60, 0u64..3), 1..600),
             base in 0u64..1 << 28,
         ) {
@@ -184,9 +245,10 @@ mod tests {
         fn sets_and_tags_are_quotient_and_remainder(
             line in 0..PHYSICAL_LIMIT >> LINE_SHIFT, sets in 1..=MAX_SETS,
         ) {
-            let reciprocal = (1u64 << 63).div_ceil(sets);
-            let quotient = ((u128::from(line) * u128::from(reciprocal)) >> 63) as u64;
-            prop_assert_eq!(quotient, line / sets);
+            let expected = ((line % sets) as usize, (line / sets) as u32 as i32 + 1);
+            prop_assert_eq!(Divider::new(sets).split(line), expected);
+            let by_multiplication = Divider { shift: None, ..Divider::new(sets) };
+            prop_assert_eq!(by_multiplication.split(line), expected);
         }
     }
 

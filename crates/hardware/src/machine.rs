@@ -236,6 +236,15 @@ impl Cpu {
         self.counters.data.add(served);
     }
 
+    /// Reads from the first to the last line, mostly the same.
+    #[inline]
+    fn read_lines(&mut self, llc: &mut Cache, (first, last): (u64, u64)) {
+        self.read(llc, first);
+        for line in first + 1..last + 1 {
+            self.read(llc, line);
+        }
+    }
+
     fn drop_page(&mut self, vpn: Vpn, asid: Asid) {
         self.last.key = Last::NONE;
         self.tlb_l1.invalidate_page(vpn, asid);
@@ -339,9 +348,7 @@ impl Machine {
         let hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
         let cpu = &mut self.cpus[cpu.0 as usize];
         cpu.count_access(store);
-        for line in lines(hpa, u64::from(bytes.max(1))) {
-            cpu.read(&mut self.llc, line);
-        }
+        cpu.read_lines(&mut self.llc, lines(hpa, u64::from(bytes.max(1))));
         Ok(Hpa::new(hpa))
     }
 
@@ -366,9 +373,8 @@ impl Machine {
         let cpu = &mut self.cpus[cpu.0 as usize];
         cpu.count_access(store);
         cpu.counters.page_crossings += 1;
-        for line in lines(first_hpa, on_first).chain(lines(second_hpa, bytes - on_first)) {
-            cpu.read(&mut self.llc, line);
-        }
+        cpu.read_lines(&mut self.llc, lines(first_hpa, on_first));
+        cpu.read_lines(&mut self.llc, lines(second_hpa, bytes - on_first));
         Ok(Hpa::new(first_hpa))
     }
 
@@ -634,8 +640,8 @@ impl Machine {
     }
 }
 
-/// The numbers of the cache lines that hold `bytes` bytes from `hpa`.
+/// The numbers of the first and the last cache line that hold `bytes` bytes from `hpa`.
 #[inline]
-pub(crate) fn lines(hpa: u64, bytes: u64) -> impl Iterator<Item = u64> {
-    hpa >> LINE_SHIFT..=(hpa + bytes - 1) >> LINE_SHIFT
+pub(crate) fn lines(hpa: u64, bytes: u64) -> (u64, u64) {
+    (hpa >> LINE_SHIFT, (hpa + bytes - 1) >> LINE_SHIFT)
 }

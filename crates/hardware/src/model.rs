@@ -241,7 +241,7 @@ impl CpuModel {
 }
 
 /// Ways of a TLB array that is not fully associative.
-const MAX_WAYS: u32 = crate::sets::TICK as u32;
+const MAX_WAYS: u32 = crate::sets::MAX_WAYS;
 
 fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
     let mut held = Vec::new();
@@ -282,6 +282,9 @@ fn check_cache(name: &str, cache: &CacheGeometry) -> Result<(), ModelError> {
             "{} bytes in {} ways: bytes must be a multiple of ways x 64",
             cache.bytes, cache.ways
         ));
+    }
+    if cache.ways > cache::MAX_WAYS {
+        return impossible(format!("{} ways: at most {}", cache.ways, cache::MAX_WAYS));
     }
     if !(cache::MIN_SETS..=cache::MAX_SETS).contains(&cache.sets()) {
         return impossible(format!(

@@ -94,8 +94,10 @@ impl Machine {
         };
         let (cpu, llc) = self.cpu_and_llc(id);
         cpu.count_access(store);
-        for line in lines(translation.resolve(gva), bytes.into()) {
-            llc.prefetch(line);
+        let (first, last) = lines(translation.resolve(gva), bytes.into());
+        llc.prefetch(first);
+        pending.push(first);
+        for line in first + 1..last + 1 {
             pending.push(line);
         }
         Ok(())

@@ -17,10 +17,16 @@ impl<P: Copy> Small<P> {
     /// The payload behind `tag`, which becomes the most recently used.
     #[inline]
     pub(crate) fn lookup(&mut self, tag: u64) -> Option<P> {
-        let at = self.entries.iter().position(|entry| entry.0 == tag)?;
-        if at > 0 {
-            self.entries[..=at].rotate_right(1);
+        match self.entries.first() {
+            Some(first) if first.0 == tag => Some(first.1),
+            _ => self.lookup_older(tag),
         }
+    }
+
+    #[inline(never)]
+    fn lookup_older(&mut self, tag: u64) -> Option<P> {
+        let at = self.entries.iter().position(|entry| entry.0 == tag)?;
+        self.entries[..=at].rotate_right(1);
         Some(self.entries[0].1)
     }
 

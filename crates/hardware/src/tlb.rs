@@ -215,6 +215,7 @@ impl Tlb {
         let Some(size) = self.piece(translation.size()) else {
             return;
         };
+        debug_assert!(self.held[size as usize]);
         let page = (vpn.get() & VPN_MASK) >> size.order();
         self.used[size as usize] = true;
         self.smashed |= size != translation.size();

@@ -59,7 +59,7 @@ impl WalkCache {
 
     /// The lowest table known on the way to `addr`, with the level of its entries. Caches above
     /// the first that hits are not asked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup(
         &mut self,
         addr: u64,

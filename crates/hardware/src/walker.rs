@@ -17,7 +17,7 @@ pub(crate) trait Observer {
 
 /// Nobody looks.
 impl Observer for () {
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, _: WalkPosition, _: u64) {}
 }
 
@@ -110,6 +110,11 @@ impl Hierarchy<'_> {
 
     fn read_not_newest(&mut self, line: u64) -> Level {
         if self.l1d.touch(line) { Level::L1 } else { self.read_below_l1(line) }
+    }
+
+    /// Reads a line for the walker. It is rarely the newest of its set.
+    fn read_for_walk(&mut self, line: u64, through_l1d: bool) -> Level {
+        if through_l1d && self.l1d.touch(line) { Level::L1 } else { self.read_below_l1(line) }
     }
 
     #[inline(always)]
@@ -413,17 +418,13 @@ impl<O: Observer> Walker<'_, O> {
         self.nested_cycles += cycles;
     }
 
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, position: WalkPosition, hpa: u64) -> (Level, u64) {
         self.observer.reference(position, hpa);
         self.refs += 1;
         self.counters.walk_positions[position.index()] += 1;
         let line = hpa >> LINE_SHIFT;
-        let served = if self.rules.through_l1d {
-            self.memory.read(line)
-        } else {
-            self.memory.read_below_l1(line)
-        };
+        let served = self.memory.read_for_walk(line, self.rules.through_l1d);
         (served, self.rules.latency[served as usize])
     }
 }

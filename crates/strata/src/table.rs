@@ -139,7 +139,7 @@ fn translation(lines: &mut Lines<'_>) {
 }
 
 fn huge_pages(lines: &mut Lines<'_>) {
-    lines.heading("guest huge pages (peak memory)");
+    lines.heading("guest huge pages at peak");
     lines.row("all", |run| count(run.alignment.guest_huge));
     lines.row("well aligned", |run| count(run.alignment.well_aligned));
     if lines.runs.iter().any(|run| run.alignment.pseudo_huge > 0) {

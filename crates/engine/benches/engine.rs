@@ -128,11 +128,16 @@ fn steady() {
         }
     }
     let accesses = counted.iter().map(|batch| batch.len() as u64).sum();
-    for (policy, aim) in [("xgemini", "15"), ("base", "5")] {
-        let mut run = Simulation::new(&setup(policy), &source.info()).expect("it fits");
+    for (policy, fmfi, aim) in [("xgemini", 0.8, "15"), ("xgemini", 0.0, "15"), ("base", 0.8, "5")]
+    {
+        let setup = Setup { fragmentation: vec![fmfi], ..setup(policy) };
+        let mut run = Box::new(Simulation::new(&setup, &source.info()).expect("it fits"));
         before.iter().for_each(|batch| run.consume(batch));
         let (timing, ()) = timed(|| counted.iter().for_each(|batch| run.consume(batch)));
-        rate(&format!("nested {policy}, random 1 GiB, one core"), accesses, timing, aim);
+        rate(&format!("nested {policy}, random 1 GiB, FMFI {fmfi}"), accesses, timing, aim);
+        let found = run.finish();
+        let per_thousand = found.tlb.l2_misses as f64 * 1e3 / found.accesses as f64;
+        println!("{:46} {per_thousand:6.1} TLB misses per 1000 accesses", "");
     }
 }
 

@@ -148,12 +148,12 @@ fn run(setup: &Setup, policies: &[&str], workload: &str) -> Vec<RunResult> {
 }
 
 /// The micro-benchmark of Gemini's Fig. 2: random accesses in a VM whose memory is not fragmented.
-pub fn microbenchmark(policies: &[&str], kibibytes: u64, misaligned: Misaligned) -> Vec<RunResult> {
+pub fn microbenchmark(policies: &[&str], mebibytes: u64, misaligned: Misaligned) -> Vec<RunResult> {
     const COUNTED: u64 = 1_000_000;
-    let pages = kibibytes >> 2;
-    let memory = (kibibytes * MEMORY_OVER_FOOTPRINT << 10).max(LEAST_MEMORY);
+    let pages = mebibytes << 8;
+    let memory = (mebibytes * MEMORY_OVER_FOOTPRINT * MIB).max(LEAST_MEMORY);
     let setup = Setup { misaligned, ..setup(StackKind::Vm, memory, 0.0, pages + COUNTED) };
-    let workload = format!("random:size={kibibytes}KiB,touch=yes,accesses={}", 2 * COUNTED);
+    let workload = format!("random:size={mebibytes}MiB,touch=yes,accesses={}", 2 * COUNTED);
     run(&setup, policies, &workload)
 }
 

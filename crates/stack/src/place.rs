@@ -40,7 +40,7 @@ pub(crate) struct Placements {
 
 /// Room kept above a heap that moved, so that it can grow.
 const HEAP_ROOM: u64 = 1 << 40;
-const MOVED_AREAS: u64 = 0x1000_0000_0000;
+const MOVED_AREAS: u64 = 0x6000_0000_0000;
 
 impl Default for Placements {
     fn default() -> Self {
@@ -117,8 +117,13 @@ impl Placements {
         let padded = traced.pad(PageSize::Huge);
         let mut shift = 0;
         if !vmas.overlapping(padded).is_empty() {
+            let room = padded.bytes() + if heap { HEAP_ROOM } else { 0 };
+            while let Some(taken) = vmas.overlapping(Range::sized(Addr::new(self.next), room)).pop()
+            {
+                self.next = taken.range.end.ceil(PageSize::Huge).get();
+            }
             shift = self.next.wrapping_sub(padded.start.get());
-            self.next += padded.bytes() + if heap { HEAP_ROOM } else { 0 };
+            self.next += room;
             self.moved += 1;
         }
         let padded =

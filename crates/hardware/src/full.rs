@@ -1,5 +1,9 @@
 //! A fully associative array of tagged entries with true LRU replacement.
 
+/// Buckets for each entry. With so many, a miss mostly finds its bucket empty and a hit mostly
+/// finds its slot first, so that the branches of a search are predictable.
+const BUCKETS_PER_ENTRY: usize = 16;
+
 /// No slot.
 const NIL: u16 = u16::MAX;
 
@@ -36,7 +40,7 @@ impl<P: Copy + Default> Full<P> {
             older: if at + 1 == entries { NIL } else { at + 1 },
             chain: NIL,
         };
-        let buckets = (4 * entries as usize).next_power_of_two().max(2);
+        let buckets = (BUCKETS_PER_ENTRY * entries as usize).next_power_of_two().max(2);
         Self {
             slots: (0..entries).map(slot).collect(),
             buckets: vec![NIL; buckets].into_boxed_slice(),

@@ -20,7 +20,8 @@ impl Last {
     pub(crate) const NONE: u64 = u64::MAX;
 
     pub(crate) fn none() -> Self {
-        Self { key: Self::NONE, translation: Translation::new(0, PageSize::Base, false, false) }
+        let base = PageSize::Base;
+        Self { key: Self::NONE, translation: Translation::new(0, base, base, false, false) }
     }
 
     /// 45 bits of page number above 16 of address space.
@@ -121,7 +122,15 @@ impl Cpu {
         }
     }
 
-    pub(crate) fn drop_page(&mut self, vpn: Vpn, asid: Asid) {
+    /// Drops the TLB entries for one base page.
+    pub(crate) fn drop_entries(&mut self, vpn: Vpn, asid: Asid) {
+        self.last.key = Last::NONE;
+        self.tlb_l1.drop_entries(vpn, asid);
+        self.tlb_l2.drop_entries(vpn, asid);
+    }
+
+    /// Drops a page, and all of a larger one that is held in pieces.
+    pub(crate) fn invalidate_page(&mut self, vpn: Vpn, asid: Asid) {
         self.last.key = Last::NONE;
         self.tlb_l1.invalidate_page(vpn, asid);
         self.tlb_l2.invalidate_page(vpn, asid);

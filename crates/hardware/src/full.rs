@@ -116,11 +116,11 @@ impl<P: Copy + Default> Full<P> {
         }
     }
 
-    /// Drops every entry whose tag satisfies `drop`.
-    pub(crate) fn remove_where(&mut self, mut drop: impl FnMut(u64) -> bool) {
+    /// Drops every entry whose tag and payload satisfy `drop`.
+    pub(crate) fn remove_where(&mut self, mut drop: impl FnMut(u64, &P) -> bool) {
         for at in 0..self.slots.len() {
-            let tag = self.slots[at].tag;
-            if tag != 0 && drop(tag) {
+            let slot = &self.slots[at];
+            if slot.tag != 0 && drop(slot.tag, &slot.payload) {
                 self.empty(at as u16);
             }
         }
@@ -216,7 +216,7 @@ mod tests {
                         naive.remove_where(|_| true);
                     }
                     2 if key < 4 => {
-                        fast.remove_where(|tag| tag % 4 == key);
+                        fast.remove_where(|tag, _| tag % 4 == key);
                         naive.remove_where(|tag| tag % 4 == key);
                     }
                     _ => {

@@ -255,7 +255,7 @@ impl Machine {
         if !held.is_writable() {
             // The CPU does not trust an entry that forbids: it walks, and faults only if the
             // tables forbid too (SDM volume 3A, section 4.10.2.3).
-            self.cpus[id.0 as usize].drop_page(gva.page(), asid);
+            self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
             return self.walk_and_fill(id, asid, gva, true, tables, &mut ());
         }
         let walked = self.walk(id, asid, gva, true, tables, &mut ())?;
@@ -272,7 +272,7 @@ impl Machine {
             cpu.last = Last { key: Last::key(gva, asid), translation: now };
             return Ok(now);
         }
-        cpu.drop_page(gva.page(), asid);
+        cpu.drop_entries(gva.page(), asid);
         Ok(self.fill(id, asid, gva, &walked))
     }
 
@@ -315,7 +315,7 @@ impl Machine {
                 counters.faulted_walk_refs += refs;
                 counters.faulted_walk_cycles += cycles;
                 walk_caches.drop_after(fault, gva, asid);
-                self.cpus[id.0 as usize].drop_page(gva.page(), asid);
+                self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
             }
         }
         result
@@ -352,7 +352,7 @@ impl Machine {
     /// walk caches know of that address space (SDM volume 3A, section 4.10.4.1).
     pub fn invalidate_page(&mut self, asid: Asid, page: Vpn) {
         for cpu in &mut self.cpus {
-            cpu.drop_page(page, asid);
+            cpu.invalidate_page(page, asid);
             cpu.walk_caches.pwc.flush_asid(asid);
         }
     }

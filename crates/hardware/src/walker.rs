@@ -161,7 +161,7 @@ pub(crate) struct Walked {
 impl Walked {
     /// The TLB entry of this size.
     pub(crate) fn translation(&self, size: PageSize) -> Translation {
-        Translation::new(self.frame, size, self.write, self.dirty)
+        Translation::new(self.frame, size, self.guest_size, self.write, self.dirty)
     }
 }
 

@@ -264,6 +264,42 @@ fn a_load_sets_accessed_flags_and_a_store_dirty_flags() {
 }
 
 #[test]
+fn both_levels_learn_that_a_page_is_dirty() {
+    let mut world = World::new(&default_model(), Misaligned::Splinter, true);
+    for page in 0..16 {
+        // All in one set of the first level; in many sets of the second.
+        world.map_guest(page * 16, PageSize::Base, page, Rights::READ_WRITE);
+        world.map_second(page, PageSize::Base, page, Rights::READ_WRITE);
+    }
+    world.access(0, 8, false).unwrap();
+    world.access(0, 8, true).unwrap();
+    assert_eq!(counters(&world).dirty_walks, 1);
+    world.access(16 * 4096, 8, false).unwrap();
+    world.access(0, 8, true).unwrap();
+    assert_eq!((counters(&world).dirty_walks, counters(&world).l2_hits), (1, 0), "first level");
+    for page in 1..16 {
+        world.access(page * 16 * 4096, 8, false).unwrap();
+    }
+    world.access(0, 8, true).unwrap();
+    assert_eq!((counters(&world).dirty_walks, counters(&world).l2_hits), (1, 1), "second level");
+}
+
+#[test]
+fn a_freed_table_is_not_walked_even_without_an_invalidation() {
+    let mut world = World::new(&default_model(), Misaligned::Splinter, false);
+    world.map_guest(0, PageSize::Base, 7, Rights::READ_WRITE);
+    world.map_guest(1, PageSize::Base, 8, Rights::READ_WRITE);
+    world.access(0, 8, false).unwrap();
+    // The leaf table goes, and its number with it to the table of another region.
+    world
+        .guest
+        .collapse(Vpn::new(0), Frame::new(512), Rights::READ_WRITE, &mut world.guest_frames)
+        .unwrap();
+    world.map_guest(512 + 1, PageSize::Base, 99, Rights::READ_WRITE);
+    assert_eq!(world.access(4096, 8, false).unwrap(), world.expected(4096).unwrap());
+}
+
+#[test]
 fn without_flags_in_the_second_stage_only_real_writes_of_tables_need_permission() {
     let model = CpuModel::preset("i7-920").unwrap();
     let world = World::new(&model, Misaligned::Splinter, true);

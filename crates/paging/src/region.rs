@@ -1,7 +1,7 @@
 //! HPAS regions: the 2 MiB granule at which base pages become a huge page and back.
 
 use crate::radix::decode_leaf;
-use crate::{ENTRIES, Format, FrameSource, Mapping, NoFrame, Radix, Rights, index};
+use crate::{ENTRIES, Format, FrameSource, Mapping, NoFrame, Radix, Rights, TableId, index};
 use strata_addr::{Frame, PageSize, space::Space};
 
 const HUGE_LEVEL: u8 = 2;
@@ -31,6 +31,33 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
             return Region::Base { entries: &table.entries, present: table.present };
         }
         self.mapping(addr).map_or(Region::Absent, Region::Huge)
+    }
+
+    /// Calls `visit` for every huge page (and larger), in address order, without reading leaf
+    /// tables.
+    pub fn for_each_huge(&self, mut visit: impl FnMut(Frame<U>, Mapping<L>)) {
+        self.visit_huge(TableId::ROOT, self.levels(), 0, &mut visit);
+    }
+
+    fn visit_huge(
+        &self,
+        table: TableId,
+        level: u8,
+        base: u64,
+        visit: &mut impl FnMut(Frame<U>, Mapping<L>),
+    ) {
+        for at in 0..ENTRIES {
+            let bits = self.entry(table, at);
+            if !F::is_present(bits) {
+                continue;
+            }
+            let start = base + ((at as u64) << (9 * (u32::from(level) - 1)));
+            if F::is_leaf(bits, level) {
+                visit(Frame::new(start), decode_leaf::<F, L>(bits, level));
+            } else if level > HUGE_LEVEL {
+                self.visit_huge(self.child(table, at), level - 1, start, visit);
+            }
+        }
     }
 
     /// Replaces whatever base pages map the region at `page` by one huge page; the leaf table

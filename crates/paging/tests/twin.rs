@@ -140,6 +140,11 @@ fn compare<F: Format>(radix: &Radix<F, Upper, Lower>, twin: &Twin) {
         }
     });
     assert_eq!(&seen, twin);
+    let mut huge = Vec::new();
+    radix.for_each_huge(|page, _| huge.push(page.get()));
+    let expected: Vec<u64> =
+        twin.iter().filter(|(at, page)| *at % 512 == 0 && page.2).map(|(at, _)| *at).collect();
+    assert_eq!(huge, expected);
     for (&page, &(frame, ..)) in twin {
         let addr = Frame::<Upper>::new(page).addr() + 123;
         assert_eq!(radix.translate(addr), Some(Frame::<Lower>::new(frame).addr() + 123));

@@ -59,3 +59,13 @@ pub trait Source: Send {
     /// good.
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError>;
 }
+
+impl<S: Source + ?Sized> Source for Box<S> {
+    fn info(&self) -> WorkloadInfo {
+        (**self).info()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
+        (**self).fill(batch)
+    }
+}

@@ -1,0 +1,44 @@
+# make demo   builds Strata and runs a real program through nested memory under five policies
+# make test   everything a change must pass: tests, formatting, lints, documentation
+# make deps   installs the Debian packages the tests run (demo installs its own)
+
+.PHONY: demo test deps build format lint doc
+
+# To build: a C compiler and linker. To run programs live: the emulator.
+BUILD_PACKAGES = gcc libc6-dev qemu-user
+# What the demonstration runs.
+DEMO_PACKAGES = sqlite3
+# What the tests run through the emulator, besides.
+TEST_PACKAGES = xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
+
+STRATA = target/release/strata
+
+demo: rust
+	scripts/packages $(BUILD_PACKAGES) $(DEMO_PACKAGES)
+	cargo build --release --quiet --package strata
+	$(STRATA) run --stack nested -- sqlite3 -batch -init demo/orders.sql :memory: .quit
+
+test: deps format lint doc
+	cargo test --workspace --quiet
+
+deps: rust
+	scripts/packages $(BUILD_PACKAGES) $(DEMO_PACKAGES) $(TEST_PACKAGES)
+
+build: rust
+	scripts/packages $(BUILD_PACKAGES)
+	cargo build --release --package strata
+
+format:
+	cargo fmt --all --check
+
+lint:
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+
+.PHONY: rust
+rust:
+	@command -v cargo >/dev/null || { \
+	  echo "Rust is missing: install it as https://rustup.rs says, then run make again" >&2; \
+	  exit 1; }

@@ -1,0 +1,8 @@
+//! Captures of small programs whose every access is known.
+
+mod accesses;
+mod ends;
+mod mappings;
+mod processes;
+mod refusals;
+mod support;

@@ -1,0 +1,76 @@
+//! What the scheduler needs to know of a machine.
+
+use crate::RunResult;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use strata_stream::Batch;
+
+/// Which translation stack a program runs on.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum StackKind {
+    /// One layer: a kernel on hardware.
+    Native,
+    /// Two layers: a guest on L0.
+    Vm,
+    /// Three layers: L2 on L1 on L0.
+    #[default]
+    Nested,
+}
+
+impl StackKind {
+    /// Every kind, from the fewest layers to the most.
+    pub const ALL: [Self; 3] = [Self::Native, Self::Vm, Self::Nested];
+
+    /// The name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Vm => "vm",
+            Self::Nested => "nested",
+        }
+    }
+
+    /// Layers that translate.
+    pub const fn layers(self) -> usize {
+        match self {
+            Self::Native => 1,
+            Self::Vm => 2,
+            Self::Nested => 3,
+        }
+    }
+}
+
+impl fmt::Display for StackKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One machine, a stack under a policy, consuming a stream.
+pub trait Run: Send {
+    /// Takes in the next part of the stream. Never fails: trouble such as a layer out of memory
+    /// is part of the result.
+    fn consume(&mut self, batch: &Batch);
+
+    /// What was found, when no more of the stream comes.
+    fn finish(self: Box<Self>) -> RunResult;
+
+    /// Bytes of this process's memory it holds now, roughly.
+    fn memory_estimate(&self) -> u64;
+
+    /// Seconds of simulated time so far, for the progress display; 0 when unknown.
+    fn simulated_seconds(&self) -> f64 {
+        0.0
+    }
+}
+
+/// A machine could not be built. One line: cause and remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SetupError(pub String);
+
+/// A machine, or why there is none.
+pub type Built = Result<Box<dyn Run>, SetupError>;

@@ -1,0 +1,362 @@
+//! One machine: a stack of layers under a policy, on modelled hardware, fed with a stream.
+
+mod clock;
+mod outcome;
+mod relocation;
+mod samples;
+mod setup;
+
+pub use setup::catalogue;
+
+use crate::Run;
+use crate::report::RunResult;
+use clock::Clock;
+use relocation::Relocation;
+use samples::Samples;
+use strata_addr::{Gva, Range};
+use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, RunFault, Tables};
+use strata_stack::{Exhausted, Feedback, Flush, Policy, SpaceId, Spending, Stack};
+use strata_stream::{Access, Batch, Event, Step, Tid};
+
+/// Pages beyond which Linux flushes an address space rather than single pages
+/// (`arch/x86/mm/tlb.c`, `tlb_single_page_flush_ceiling`).
+const FLUSH_CEILING: u64 = 33;
+
+/// Faults one access may take before it is given up as something the model cannot do. A 2D walk of
+/// five levels needs at most one per guest level, one for the data, and their retries.
+const FAULT_LIMIT: u32 = 64;
+
+/// Unmapping less than this is not worth a look at all tables.
+const NOTABLE_UNMAP: u64 = 16 << 20;
+
+/// A machine consuming a stream.
+pub struct Simulation {
+    stack: Stack,
+    policy: Box<dyn Policy>,
+    machine: Machine,
+    clock: Clock,
+    /// By thread number.
+    cpus: Vec<Option<CpuId>>,
+    idle_cpus: Vec<CpuId>,
+    relocation: Relocation,
+    samples: Samples,
+    warmup_left: u64,
+    /// Frames of the guest in use before the workload.
+    guest_frames_before: u64,
+    peak_guest_frames: u64,
+    /// What memory looked like when the guest used most of it.
+    fullest: outcome::State,
+    /// Why the whole VM is gone, once it is.
+    dead: Option<String>,
+    lost_accesses: u64,
+    unresolved_accesses: u64,
+    last_feedback: (u64, u64),
+    outcome: outcome::Context,
+}
+
+impl Run for Simulation {
+    fn consume(&mut self, batch: &Batch) {
+        for step in batch.steps() {
+            if self.dead.is_some() {
+                if let Step::Run { accesses, .. } = step {
+                    self.lost_accesses += accesses.len() as u64;
+                }
+                continue;
+            }
+            match step {
+                Step::Event(event) => self.event(event),
+                Step::Run { tid, instructions, accesses } => self.run(tid, instructions, accesses),
+            }
+        }
+        self.sample_if_due();
+    }
+
+    fn finish(mut self: Box<Self>) -> RunResult {
+        self.take_sample();
+        self.note_state();
+        self.outcome()
+    }
+
+    fn memory_estimate(&self) -> u64 {
+        let stack = &self.stack;
+        let tables: usize = (0..stack.depth())
+            .map(|layer| {
+                let spaces = stack.kernel(layer).spaces();
+                let own: usize = spaces.map(|(_, space)| space.table().table_pages()).sum();
+                let second = if layer > 0 { stack.second_stage(layer).table_pages() } else { 0 };
+                own + second
+            })
+            .sum();
+        let shadow = match stack.hardware_second_stage() {
+            Some(table) if stack.depth() > 2 => table.table_pages(),
+            _ => 0,
+        };
+        let owners: u64 =
+            (0..stack.depth()).map(|layer| stack.kernel(layer).memory().used_frames() * 8).sum();
+        (tables + shadow) as u64 * 4096 + owners
+    }
+
+    fn simulated_seconds(&self) -> f64 {
+        self.clock.now()
+    }
+}
+
+impl Simulation {
+    /// The CPU of a thread; one is added for a thread not seen before.
+    fn cpu_of(&mut self, tid: Tid) -> CpuId {
+        let index = tid.0 as usize;
+        if self.cpus.len() <= index {
+            self.cpus.resize(index + 1, None);
+        }
+        if let Some(cpu) = self.cpus[index] {
+            return cpu;
+        }
+        let cpu = self.idle_cpus.pop().unwrap_or_else(|| self.machine.add_cpu());
+        self.clock.start(cpu, &self.machine);
+        self.cpus[index] = Some(cpu);
+        cpu
+    }
+
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::ThreadStart { tid, .. } => {
+                self.cpu_of(*tid);
+            }
+            // Memory is about to be given back: what was made of it would not show at the end.
+            Event::ProcessExit { .. } | Event::Exec { .. } => self.note_state(),
+            Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => self.note_state(),
+            Event::ThreadExit { tid } => {
+                if let Some(cpu) = self.cpus.get_mut(tid.0 as usize).and_then(Option::take) {
+                    self.clock.end(cpu, &self.machine);
+                    self.idle_cpus.push(cpu);
+                    // The lowest free number is used next, whatever the order of the exits.
+                    self.idle_cpus.sort_unstable_by(|a, b| b.cmp(a));
+                }
+            }
+            _ => {}
+        }
+        let done = self.stack.event(self.policy.as_mut(), event);
+        self.relocation.forget();
+        let cpu = self.clock.last();
+        self.settle(cpu);
+        if let Err(exhausted) = done {
+            let space = event_process(event).and_then(|pid| self.stack.process_space(pid));
+            self.out_of_memory(exhausted, space);
+        }
+    }
+
+    /// A run of accesses by one thread, cut where the warm-up ends.
+    fn run(&mut self, tid: Tid, instructions: u64, accesses: &[Access]) {
+        let cpu = self.cpu_of(tid);
+        self.clock.resume(cpu, &self.machine);
+        let warm = self.warmup_left.min(accesses.len() as u64) as usize;
+        if self.warmup_left > 0 {
+            let share = if accesses.is_empty() {
+                instructions
+            } else {
+                (u128::from(instructions) * warm as u128 / accesses.len() as u128) as u64
+            };
+            self.machine.retire(cpu, share);
+            self.accesses(cpu, tid, &accesses[..warm]);
+            self.warmup_left -= warm as u64;
+            if self.warmup_left > 0 {
+                return self.pass_time(cpu);
+            }
+            self.end_warmup();
+            self.machine.retire(cpu, instructions - share);
+        } else {
+            self.machine.retire(cpu, instructions);
+        }
+        self.accesses(cpu, tid, &accesses[warm..]);
+        self.pass_time(cpu);
+    }
+
+    fn end_warmup(&mut self) {
+        self.machine.reset_counters();
+        self.stack.reset_counters();
+        self.clock.reset(&self.machine);
+        self.last_feedback = (0, 0);
+    }
+
+    fn accesses(&mut self, cpu: CpuId, tid: Tid, accesses: &[Access]) {
+        let Some(mut space) = self.stack.thread_space(tid) else {
+            self.lost_accesses += accesses.len() as u64;
+            return;
+        };
+        let mut rest = accesses;
+        let mut faults = 0;
+        while !rest.is_empty() {
+            let (done, fault) = self.until_fault(cpu, space, rest);
+            faults = if done > 0 { 0 } else { faults };
+            rest = &rest[done..];
+            let Some(fault) = fault else { continue };
+            faults += 1;
+            if faults > FAULT_LIMIT {
+                self.unresolved_accesses += 1;
+                rest = &rest[1..];
+                faults = 0;
+                continue;
+            }
+            let handled = self.handle(space, fault);
+            self.settle(cpu);
+            if let Err(exhausted) = handled {
+                self.out_of_memory(exhausted, Some(space));
+                match self.stack.thread_space(tid) {
+                    Some(survivor) if self.dead.is_none() => space = survivor,
+                    _ => {
+                        self.lost_accesses += rest.len() as u64;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hardware's part: accesses until one faults. Returns how many completed.
+    fn until_fault(
+        &mut self,
+        cpu: CpuId,
+        space: SpaceId,
+        accesses: &[Access],
+    ) -> (usize, Option<Fault>) {
+        let moved;
+        let mut accesses = accesses;
+        if self.stack.moves_areas(space) {
+            accesses = &accesses[..accesses.len().min(Relocation::RUN)];
+            moved = self.relocation.modelled_run(&self.stack, space, accesses);
+            accesses = moved;
+        }
+        let Some((guest, second)) = self.stack.hardware_tables(space) else {
+            return (accesses.len(), None);
+        };
+        let mut tables = Tables { guest, second };
+        match self.machine.access_run(cpu, Asid(space.0), accesses, &mut tables) {
+            Ok(()) => (accesses.len(), None),
+            Err(RunFault { completed, fault }) => (completed, Some(fault)),
+        }
+    }
+
+    /// Software's part of a fault.
+    fn handle(&mut self, space: SpaceId, fault: Fault) -> Result<(), Exhausted> {
+        let policy = self.policy.as_mut();
+        match fault {
+            Fault::Guest { gva, store, .. } => {
+                let page = gva.page().cross();
+                self.stack.guest_fault(policy, space, page, store).map(drop)
+            }
+            Fault::SecondStage { gpa, .. } => {
+                self.stack.second_stage_fault(policy, gpa.page().cross())
+            }
+        }
+    }
+
+    /// Passes what software did on to hardware: translations to drop, cycles to charge.
+    fn settle(&mut self, cpu: CpuId) {
+        if self.stack.has_flushes() {
+            let others = self.machine.cpus() > self.idle_cpus.len() + 1;
+            let shootdown = self.stack.costs().shootdown;
+            for flush in self.stack.drain_flushes() {
+                match flush {
+                    Flush::SecondStage => self.machine.flush_second_stage(),
+                    Flush::Space(space) => self.machine.flush_asid(Asid(space.0)),
+                    Flush::Pages(change) => {
+                        let asid = Asid(change.space.0);
+                        if change.pages > FLUSH_CEILING {
+                            self.machine.flush_asid(asid);
+                        } else {
+                            let start: Gva = change.page.addr().cross();
+                            let range = Range::sized(start, change.pages << 12);
+                            self.machine.invalidate_range(asid, range);
+                        }
+                        if others {
+                            self.machine.charge(cpu, Charge::Shootdown, shootdown);
+                        }
+                    }
+                }
+            }
+        }
+        let spent = self.stack.take_spent();
+        if !spent.is_zero() {
+            for kind in Spending::ALL {
+                let charge = match kind {
+                    Spending::GuestFault | Spending::HypervisorFault => Charge::Fault,
+                    Spending::Exit => Charge::Exit,
+                    Spending::Background => Charge::Background,
+                    Spending::Shootdown => Charge::Shootdown,
+                };
+                self.machine.charge(cpu, charge, spent.0[kind as usize]);
+            }
+        }
+    }
+
+    /// Time has passed on a CPU: background work that is due is done, on that CPU's account.
+    fn pass_time(&mut self, cpu: CpuId) {
+        self.clock.advance(cpu, &self.machine);
+        if self.stack.next_wake(self.policy.as_ref()) > self.clock.now() || self.dead.is_some() {
+            return;
+        }
+        let totals = self.machine.totals();
+        let (misses, accesses) = self.last_feedback;
+        self.last_feedback = (totals.l2_misses, totals.accesses);
+        let feedback = Feedback {
+            tlb_misses: totals.l2_misses - misses,
+            accesses: totals.accesses - accesses,
+            frequency: self.clock.frequency(),
+        };
+        let done = self.stack.wake(self.policy.as_mut(), self.clock.now(), feedback);
+        self.settle(cpu);
+        if let Err(exhausted) = done {
+            self.out_of_memory(exhausted, None);
+        }
+    }
+
+    /// A layer has no memory left. The guest kills the process that asked; a hypervisor's kernel
+    /// kills its largest process, which is the VM (Linux, `mm/oom_kill.c`).
+    fn out_of_memory(&mut self, exhausted: Exhausted, space: Option<SpaceId>) {
+        let layer = layer_name(exhausted.layer, self.stack.depth());
+        if exhausted.layer > 0 {
+            self.dead = Some(format!(
+                "{layer} ran out of memory and killed the VM; the rest of the stream was not run"
+            ));
+            return;
+        }
+        let Some(space) = space.or_else(|| self.largest_process()) else { return };
+        if let Err(worse) = self.stack.kill(self.policy.as_mut(), space) {
+            self.out_of_memory(worse, None);
+        }
+        let cpu = self.clock.last();
+        self.settle(cpu);
+        self.relocation.forget();
+    }
+
+    fn largest_process(&self) -> Option<SpaceId> {
+        let spaces = self.stack.kernel(0).spaces();
+        spaces.max_by_key(|(_, space)| space.table().table_pages()).map(|(id, _)| id)
+    }
+}
+
+/// The process an event belongs to.
+fn event_process(event: &Event) -> Option<strata_stream::Pid> {
+    match *event {
+        Event::ProcessStart { pid }
+        | Event::Exec { pid }
+        | Event::ProcessExit { pid }
+        | Event::ThreadStart { pid, .. }
+        | Event::Map { pid, .. }
+        | Event::Unmap { pid, .. }
+        | Event::Remap { pid, .. }
+        | Event::Protect { pid, .. }
+        | Event::Advise { pid, .. } => Some(pid),
+        Event::Fork { child, .. } => Some(child),
+        Event::ThreadExit { .. } => None,
+    }
+}
+
+/// The name of a layer in reports.
+fn layer_name(layer: usize, depth: usize) -> &'static str {
+    match layer {
+        0 => "guest",
+        _ if layer + 1 == depth => "host",
+        _ => "l1",
+    }
+}

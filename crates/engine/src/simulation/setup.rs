@@ -1,0 +1,179 @@
+//! From what the user chose to a machine.
+
+use super::outcome::{Context, State};
+use super::{Clock, Relocation, Samples, Simulation};
+use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind};
+use std::collections::BTreeMap;
+use strata_hardware::Machine;
+use strata_params::{Parameter, ParameterError, Parameters};
+use strata_policies::{PolicyParameters, REGISTRY};
+use strata_stack::{AlignerParameters, Costs, MemoryParameters, Stack, StackConfig, ThpParameters};
+use strata_stream::WorkloadInfo;
+
+strata_params::parameters! {
+    /// Time.
+    pub struct TimeParameters {
+        /// How much faster time passes for background work than for the program. 1 is the truth;
+        /// more lets a short stream stand for a long one.
+        scale: f64 = 1.0, "time.scale", "";
+    }
+}
+
+/// Every parameter that is not the CPU's.
+#[derive(Clone, Debug, Default)]
+struct ModelParameters {
+    costs: Costs,
+    thp: ThpParameters,
+    memory: MemoryParameters,
+    aligner: AlignerParameters,
+    policies: PolicyParameters,
+    time: TimeParameters,
+}
+
+impl ModelParameters {
+    fn sets(&self) -> [&dyn Parameters; 6] {
+        [&self.costs, &self.thp, &self.memory, &self.aligner, &self.policies, &self.time]
+    }
+
+    fn sets_mut(&mut self) -> [&mut dyn Parameters; 6] {
+        [
+            &mut self.costs,
+            &mut self.thp,
+            &mut self.memory,
+            &mut self.aligner,
+            &mut self.policies,
+            &mut self.time,
+        ]
+    }
+}
+
+impl Parameters for ModelParameters {
+    fn parameters(&self) -> Vec<Parameter> {
+        self.sets().iter().flat_map(|set| set.parameters()).collect()
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError> {
+        for set in self.sets_mut() {
+            match set.set(name, value) {
+                Err(ParameterError::Unknown(_)) => {}
+                done => return done,
+            }
+        }
+        Err(ParameterError::Unknown(name.to_owned()))
+    }
+}
+
+/// Everything machines can be made of.
+pub fn catalogue() -> Catalogue {
+    Catalogue {
+        policies: REGISTRY
+            .iter()
+            .map(|entry| PolicyInfo {
+                name: entry.name,
+                about: entry.summary,
+                paper: entry.source,
+                stacks: &StackKind::ALL,
+            })
+            .collect(),
+        parameters: ModelParameters::default().parameters(),
+        build: |setup, workload| Ok(Box::new(Simulation::new(setup, workload)?) as Box<dyn Run>),
+    }
+}
+
+const GIB: u64 = 1 << 30;
+
+/// Memory of the layers in bytes, the guest's first, in the proportions of the xGemini testbed:
+/// 100 GB for L2, 110 GB for L1, 128 GB for L0 (xGemini, table I).
+fn layer_memory(setup: &Setup, workload: &WorkloadInfo) -> Vec<u64> {
+    let automatic = || {
+        let known = workload.footprint_bytes.unwrap_or(0);
+        (4 * GIB).max(known + known / 2)
+    };
+    let guest = setup.memory.unwrap_or_else(automatic);
+    let share = |percent: u64| (u128::from(guest) * u128::from(percent) / 100) as u64;
+    let sizes = match setup.stack {
+        StackKind::Native => vec![guest],
+        StackKind::Vm => vec![guest, share(128)],
+        StackKind::Nested => vec![guest, share(110), share(128)],
+    };
+    // Whole HPAS regions, so that the slot of a guest is one too.
+    sizes.into_iter().map(|bytes| bytes & !((2 << 20) - 1)).collect()
+}
+
+/// Less memory than this holds no kernel worth modelling.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+impl Simulation {
+    /// A machine as `setup` says, for a workload of which `workload` is known beforehand.
+    ///
+    /// # Errors
+    /// [`SetupError`], one line with cause and remedy.
+    pub fn new(setup: &Setup, workload: &WorkloadInfo) -> Result<Self, SetupError> {
+        let failed = |error: &dyn std::fmt::Display| SetupError(error.to_string());
+        let mut parameters = ModelParameters::default();
+        for (name, value) in &setup.overrides {
+            parameters.set(name, value).map_err(|error| failed(&error))?;
+        }
+        let entry = strata_policies::find(&setup.policy).map_err(|error| failed(&error))?;
+        let mut policy = (entry.make)(&parameters.policies);
+        let memory = layer_memory(setup, workload);
+        let enough = workload.footprint_bytes.unwrap_or(0);
+        if memory[0] < LEAST_MEMORY || memory[0] < enough {
+            let (have, need) = (memory[0] >> 20, enough.max(LEAST_MEMORY) >> 20);
+            return Err(SetupError(format!(
+                "the guest's {have} MiB of memory are too little for {need} MiB: raise --memory, or \
+                 leave it out to have it chosen"
+            )));
+        }
+        let config = StackConfig {
+            fragmentation: (0..memory.len()).map(|layer| setup.fragmentation_of(layer)).collect(),
+            memory: memory.clone(),
+            levels: setup.levels,
+            reused: setup.reused,
+            seed: setup.seed,
+            costs: parameters.costs.clone(),
+            thp: parameters.thp.clone(),
+            start: parameters.memory.clone(),
+            aligner: parameters.aligner.clone(),
+        };
+        let stack = Stack::build(&config, policy.as_mut()).map_err(|error| failed(&error))?;
+        let mut machine = Machine::new(&setup.cpu, setup.misaligned);
+        let frequency = f64::from(setup.cpu.core.frequency_mhz) * 1e6;
+        // The first CPU is there before any thread, for work that no thread asked for.
+        let first = machine.add_cpu();
+        let mut in_force: BTreeMap<String, String> = parameters
+            .parameters()
+            .into_iter()
+            .map(|parameter| (parameter.name.to_owned(), parameter.value))
+            .collect();
+        in_force.extend(setup.cpu.constants().map(|constant| (constant.name, constant.value)));
+        let guest_frames_before = stack.kernel(0).memory().used_frames();
+        Ok(Self {
+            guest_frames_before,
+            peak_guest_frames: guest_frames_before,
+            fullest: State::default(),
+            stack,
+            policy,
+            machine,
+            clock: Clock::new(frequency, parameters.time.scale),
+            cpus: Vec::new(),
+            idle_cpus: vec![first],
+            relocation: Relocation::default(),
+            samples: Samples::default(),
+            warmup_left: setup.warmup,
+            dead: None,
+            lost_accesses: 0,
+            unresolved_accesses: 0,
+            last_feedback: (0, 0),
+            outcome: Context {
+                stack: setup.stack,
+                policy: setup.policy.clone(),
+                cpu: setup.cpu.name.clone(),
+                explain: setup.explain,
+                footprint: workload.footprint_bytes,
+                memory,
+                parameters: in_force,
+            },
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! Named, documented model constants that a user can set.
+//!
+//! Every number of the model that is not a fact of arithmetic is a field of a struct made by
+//! [`parameters!`]: it has a dotted name, a unit, a default and the source of that default, so it
+//! can be set on the command line, written to a configuration, listed, and found in the docs.
+
+mod value;
+
+pub use value::{ParameterError, Value};
+
+/// One parameter: what it is called, what it is now, and where the default comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Dotted name, such as `thp.scan_sleep`.
+    pub name: &'static str,
+    /// The value now, printed as it can be parsed.
+    pub value: String,
+    /// The default, printed as it can be parsed.
+    pub default: String,
+    /// Unit; empty for counts, ratios and switches.
+    pub unit: &'static str,
+    /// What it does and where the default comes from.
+    pub doc: &'static str,
+}
+
+/// A set of named parameters.
+pub trait Parameters {
+    /// Every parameter with its present value, in declaration order.
+    fn parameters(&self) -> Vec<Parameter>;
+
+    /// Sets a parameter by name.
+    ///
+    /// # Errors
+    /// [`ParameterError::Unknown`] when this set has no such name, [`ParameterError::Invalid`]
+    /// when the text is no value of the parameter's type or out of its range.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError>;
+}
+
+/// Declares a struct of [`Parameters`].
+///
+/// ```
+/// strata_params::parameters! {
+///     /// What a fault costs.
+///     pub struct Costs {
+///         /// A minor fault, without zeroing the page. Measured on nothing; an example.
+///         fault: u64 = 1000, "fault.cycles", "cycles";
+///     }
+/// }
+/// use strata_params::Parameters;
+/// let mut costs = Costs::default();
+/// costs.set("fault.cycles", "2000").unwrap();
+/// assert_eq!(costs.fault, 2000);
+/// ```
+#[macro_export]
+macro_rules! parameters {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $struct:ident {
+            $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $name:literal, $unit:literal;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        $vis struct $struct {
+            $($(#[doc = $doc])+ pub $field: $type,)*
+        }
+
+        impl Default for $struct {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $crate::Parameters for $struct {
+            fn parameters(&self) -> Vec<$crate::Parameter> {
+                let default = Self::default();
+                vec![$($crate::Parameter {
+                    name: $name,
+                    value: $crate::Value::print(&self.$field),
+                    default: $crate::Value::print(&default.$field),
+                    unit: $unit,
+                    doc: concat!($($doc),+).trim_ascii(),
+                },)*]
+            }
+
+            fn set(&mut self, name: &str, value: &str) -> Result<(), $crate::ParameterError> {
+                match name {
+                    $($name => {
+                        self.$field = $crate::Value::parse($name, value)?;
+                        Ok(())
+                    })*
+                    _ => Err($crate::ParameterError::Unknown(name.to_owned())),
+                }
+            }
+        }
+    };
+}

@@ -1,0 +1,103 @@
+//! The types a parameter can have.
+
+/// A parameter could not be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParameterError {
+    /// No parameter has this name.
+    #[error("no parameter is called '{0}'")]
+    Unknown(String),
+    /// The text is not a value of the parameter.
+    #[error("{name}={value}: expected {expected}")]
+    Invalid {
+        /// The parameter.
+        name: &'static str,
+        /// The text given.
+        value: String,
+        /// What would have been right.
+        expected: &'static str,
+    },
+}
+
+/// A type of parameter.
+pub trait Value: Sized {
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// [`ParameterError::Invalid`] when the text is none.
+    fn parse(name: &'static str, text: &str) -> Result<Self, ParameterError>;
+
+    /// Prints the value so that [`Value::parse`] reads it back.
+    fn print(&self) -> String;
+}
+
+macro_rules! from_str_value {
+    ($($type:ty, $expected:literal, $valid:expr;)*) => {$(
+        impl Value for $type {
+            fn parse(name: &'static str, text: &str) -> Result<Self, ParameterError> {
+                let invalid = || ParameterError::Invalid {
+                    name,
+                    value: text.to_owned(),
+                    expected: $expected,
+                };
+                let value = text.replace('_', "").parse().map_err(|_| invalid())?;
+                let valid: fn(&$type) -> bool = $valid;
+                if valid(&value) { Ok(value) } else { Err(invalid()) }
+            }
+
+            fn print(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+from_str_value! {
+    u64, "a whole number", |_| true;
+    u32, "a whole number", |_| true;
+    f64, "a number of at least 0", |v| v.is_finite() && *v >= 0.0;
+    bool, "true or false", |_| true;
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ParameterError, Parameters};
+
+    crate::parameters! {
+        /// For the tests.
+        struct Sample {
+            /// Pages looked at.
+            pages: u64 = 4096, "sample.pages", "pages";
+            /// A share.
+            share: f64 = 0.05, "sample.share", "";
+            /// A switch.
+            enabled: bool = true, "sample.enabled", "";
+        }
+    }
+
+    #[test]
+    fn what_is_printed_can_be_set() {
+        let mut sample = Sample::default();
+        sample.set("sample.pages", "1_000").unwrap();
+        sample.set("sample.share", "0.5").unwrap();
+        sample.set("sample.enabled", "false").unwrap();
+        let mut copy = Sample::default();
+        for parameter in sample.parameters() {
+            copy.set(parameter.name, &parameter.value).unwrap();
+            assert_ne!(parameter.value, parameter.default);
+        }
+        assert_eq!(copy, sample);
+        assert_eq!(sample.parameters()[0].doc, "Pages looked at.");
+    }
+
+    #[test]
+    fn wrong_values_are_refused_and_change_nothing() {
+        let mut sample = Sample::default();
+        for (name, value) in
+            [("sample.pages", "-1"), ("sample.share", "NaN"), ("sample.enabled", "yes")]
+        {
+            assert!(matches!(sample.set(name, value), Err(ParameterError::Invalid { .. })));
+        }
+        assert!(matches!(sample.set("sample.page", "1"), Err(ParameterError::Unknown(_))));
+        assert_eq!(sample, Sample::default());
+    }
+}

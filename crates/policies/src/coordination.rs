@@ -1,0 +1,262 @@
+//! What Gemini and xGemini share: an allocator per layer, bookings with an adjusted time-out, the
+//! comparison of two layers' huge pages, and the promotion of misaligned ones.
+
+use crate::allocator::{Allocator, AllocatorParameters, FaultHuge};
+use crate::scanner::{Scan, main_user};
+use crate::timeout::{BookingParameters, Timeout};
+use strata_addr::{Frame, PageSize, space::Lower};
+use strata_frames::HUGE_ORDER;
+use strata_stack::{
+    Exhausted, Feedback, Kernel, Layer, PageFault, Policy, PromoteError, Stack, VM,
+};
+
+strata_params::parameters! {
+    /// Scanner, promoter and huge bucket.
+    pub struct ScanParameters {
+        /// Time between two scans (MHPS). Gemini section 4 says "periodically".
+        period: f64 = 1.0, "gemini.scan_period", "s";
+        /// Share of one CPU that promotion (MHPP) may use, averaged over a period; Gemini leaves
+        /// the pace to the page coalescer it guides.
+        share: f64 = 0.05, "gemini.promote_share", "";
+        /// FMFI above which the huge bucket gives everything back (Gemini section 5: "severe").
+        bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "";
+    }
+}
+
+/// Everything a user can set of Gemini, and of what xGemini reuses.
+#[derive(Clone, Debug, Default)]
+pub struct GeminiSettings {
+    /// Scanner, promoter, bucket.
+    pub scan: ScanParameters,
+    /// Allocator.
+    pub allocator: AllocatorParameters,
+    /// Booking.
+    pub booking: BookingParameters,
+}
+
+/// The state shared by the layers of one policy.
+#[derive(Debug)]
+pub struct Coordination {
+    pub(crate) settings: GeminiSettings,
+    fault_huge: FaultHuge,
+    layers: Vec<Allocator>,
+    timeout: Timeout,
+    next_adjust: f64,
+    next_scan: f64,
+    now: f64,
+}
+
+/// A policy that coordinates layers. Operations that change a running stack are given the policy
+/// itself, so that faults they cause below are placed by it too.
+pub(crate) trait Coordinating: Policy + Sized {
+    /// The shared state.
+    fn coordination(&mut self) -> &mut Coordination;
+}
+
+/// Bounds background work to a share of one CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    start: u64,
+    cycles: u64,
+}
+
+impl Budget {
+    /// `share` of one CPU over `period` seconds, from now.
+    pub(crate) fn new(stack: &Stack, share: f64, period: f64, feedback: Feedback) -> Self {
+        let cycles = (share * period * feedback.frequency) as u64;
+        Self { start: stack.background_cycles(), cycles }
+    }
+
+    /// Whether the work since [`Budget::new`] has used it up.
+    pub(crate) fn is_spent(&self, stack: &Stack) -> bool {
+        stack.background_cycles() - self.start >= self.cycles
+    }
+}
+
+impl Coordination {
+    pub(crate) fn new(settings: GeminiSettings, fault_huge: FaultHuge) -> Self {
+        Self {
+            timeout: Timeout::new(settings.booking.initial),
+            next_adjust: settings.booking.period,
+            next_scan: settings.scan.period,
+            settings,
+            fault_huge,
+            layers: Vec::new(),
+            now: 0.0,
+        }
+    }
+
+    pub(crate) fn allocator(&mut self, layer: Layer) -> &mut Allocator {
+        while self.layers.len() <= layer {
+            let settings = &self.settings;
+            let allocator =
+                Allocator::new(self.fault_huge, settings.allocator.clone(), &settings.booking);
+            self.layers.push(allocator);
+        }
+        &mut self.layers[layer]
+    }
+
+    /// When a booking made now ends, in seconds.
+    pub(crate) fn until(&self) -> f64 {
+        self.now + self.timeout.effective()
+    }
+
+    pub(crate) fn next_wake(&self) -> f64 {
+        self.next_adjust.min(self.next_scan)
+    }
+
+    /// Huge bucket (Gemini section 5): a freed huge page is kept whole for a while.
+    pub(crate) fn keep_freed(&mut self, layer: Layer, kernel: &mut Kernel, region: Frame<Lower>) {
+        let (until, cap) = (self.until(), self.settings.booking.cap);
+        let allocator = self.allocator(layer);
+        if allocator.booking.book(kernel.memory_mut(), region, until, cap) {
+            allocator.preferred.insert(region.get());
+        }
+    }
+
+    /// Algorithm 1, bookings that end, and the bucket that empties when memory is fragmented, in
+    /// the layers of `layers`. Does nothing before a period is over.
+    pub(crate) fn adjust(
+        &mut self,
+        stack: &mut Stack,
+        now: f64,
+        feedback: Feedback,
+        layers: std::ops::Range<Layer>,
+    ) {
+        self.now = now;
+        if self.next_adjust > now {
+            return;
+        }
+        self.next_adjust = now + self.settings.booking.period;
+        self.timeout.adjust(feedback, stack.fmfi(0));
+        let (until, severe) = (self.until(), self.settings.scan.bucket_fmfi);
+        for layer in layers {
+            let allocator = self.allocator(layer);
+            allocator.until = until;
+            let kernel = stack.kernel_mut(layer);
+            allocator.expire(kernel, now);
+            if kernel.memory().fmfi(HUGE_ORDER) > severe {
+                allocator.release_all(kernel);
+            }
+        }
+    }
+
+    /// Whether a scan is due; the next one is then set.
+    pub(crate) fn scan_is_due(&mut self, now: f64) -> bool {
+        let due = self.next_scan <= now;
+        if due {
+            self.next_scan = now + self.settings.scan.period;
+        }
+        due
+    }
+
+    /// Type-1 for the upper layer: regions of its memory that are huge below and free here are
+    /// booked, to be used first.
+    pub(crate) fn tell_upper(&mut self, stack: &mut Stack, upper: Layer, scan: &Scan) {
+        let (until, cap) = (self.until(), self.settings.booking.cap);
+        let allocator = self.allocator(upper);
+        allocator.preferred.clear();
+        let memory = stack.kernel_mut(upper).memory_mut();
+        for region in scan.lower_only() {
+            let region: Frame<Lower> = Frame::new(region);
+            if region.get() + PageSize::Huge.base_pages() > memory.frames() {
+                continue;
+            }
+            let whole = u64::from(memory.free_in_region(region)) == PageSize::Huge.base_pages();
+            if whole
+                && (memory.is_reserved(region)
+                    || allocator.booking.book(memory, region, until, cap))
+            {
+                allocator.preferred.insert(region.get());
+            }
+        }
+    }
+
+    /// A region of a layer's memory that the layer below backs huge and nothing uses.
+    fn target_for(&mut self, stack: &Stack, layer: Layer) -> Option<Frame<Lower>> {
+        let memory = stack.kernel(layer).memory();
+        let preferred = &mut self.allocator(layer).preferred;
+        while let Some(region) = preferred.pop_first() {
+            let region = Frame::new(region);
+            if u64::from(memory.free_in_region(region)) == PageSize::Huge.base_pages() {
+                return Some(region);
+            }
+        }
+        None
+    }
+}
+
+/// After a fault was answered: a region that is ripe becomes huge in place, and the booking of one
+/// that is huge has served.
+pub(crate) fn after_fault<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    layer: Layer,
+    fault: &PageFault,
+    size: PageSize,
+) -> Result<(), Exhausted> {
+    let region = fault.page.floor(PageSize::Huge);
+    let allocator = policy.coordination().allocator(layer);
+    let Some(target) = allocator.offsets.target(fault.space, region) else { return Ok(()) };
+    let ripe = size == PageSize::Base
+        && allocator.is_ripe(stack.kernel(layer), fault.space, region)
+        && stack.collapse(policy, layer, fault.space, region, Some(target))?.is_ok();
+    if ripe || size == PageSize::Huge {
+        policy.coordination().allocator(layer).served(stack.kernel_mut(layer), target);
+    }
+    Ok(())
+}
+
+/// Type-2 for the upper layer: base pages over huge pages of the layer below are promoted, in
+/// place if they lie right, else into a region that is huge below and free here.
+pub(crate) fn promote_upper<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    upper: Layer,
+    scan: &Scan,
+    budget: &Budget,
+) -> Result<(), Exhausted> {
+    for region in scan.lower_only() {
+        if budget.is_spent(stack) {
+            break;
+        }
+        let Some((space, page)) = main_user(stack.kernel(upper), Frame::new(region)) else {
+            continue;
+        };
+        let in_place = stack.collapse(policy, upper, space, page, Some(Frame::new(region)))?;
+        if in_place != Err(PromoteError::Taken) {
+            continue;
+        }
+        // Without such a region any huge page would only be misaligned elsewhere.
+        if let Some(target) = policy.coordination().target_for(stack, upper)
+            && stack.collapse(policy, upper, space, page, Some(target))?.is_err()
+        {
+            policy.coordination().allocator(upper).preferred.insert(target.get());
+        }
+    }
+    Ok(())
+}
+
+/// Type-2 for the lower layer: what is huge above becomes huge below.
+pub(crate) fn promote_lower<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    lower: Layer,
+    scan: &Scan,
+    budget: &Budget,
+) -> Result<(), Exhausted> {
+    for region in scan.upper_only() {
+        if budget.is_spent(stack) {
+            break;
+        }
+        let hva = stack.hva(lower, Frame::new(region));
+        // Memory that the layer below backs huge is best; any block will do.
+        let target = policy.coordination().target_for(stack, lower);
+        if stack.collapse(policy, lower, VM, hva, target)?.is_err()
+            && let Some(target) = target
+        {
+            policy.coordination().allocator(lower).preferred.insert(target.get());
+        }
+    }
+    Ok(())
+}

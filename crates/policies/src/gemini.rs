@@ -1,0 +1,96 @@
+//! Gemini (EuroSys'23), and dual Gemini for nested stacks (xGemini III.B, V).
+//!
+//! Between every two neighbouring layers works one Gemini: the scanner compares their huge pages,
+//! the upper layer prefers memory that the lower one backs huge, the lower one makes huge what the
+//! upper one has huge. In a nested stack the guest hypervisor is the lower half of one and the
+//! upper half of the other, so it must be modified; that is what xGemini avoids.
+
+use crate::allocator::FaultHuge;
+use crate::coordination::{
+    Budget, Coordinating, Coordination, GeminiSettings, after_fault, promote_lower, promote_upper,
+};
+use crate::scanner::Scan;
+use strata_addr::{Frame, PageSize, space::Lower};
+use strata_stack::{
+    Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy, Stack, ThpMode,
+};
+
+/// Gemini between all neighbouring layers.
+#[derive(Debug)]
+pub struct Gemini {
+    coordination: Coordination,
+}
+
+impl Gemini {
+    /// Gemini as published.
+    pub fn new(settings: GeminiSettings) -> Self {
+        Self { coordination: Coordination::new(settings, FaultHuge::AsLinux) }
+    }
+}
+
+impl Coordinating for Gemini {
+    fn coordination(&mut self) -> &mut Coordination {
+        &mut self.coordination
+    }
+}
+
+/// One round of MHPS and MHPP between all neighbours, if it is due.
+pub(crate) fn scan_all<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    now: f64,
+    feedback: Feedback,
+) -> Result<(), Exhausted> {
+    if !policy.coordination().scan_is_due(now) {
+        return Ok(());
+    }
+    let settings = policy.coordination().settings.scan.clone();
+    let budget = Budget::new(stack, settings.share, settings.period, feedback);
+    // From the bottom up: a guest's huge page is worth most over an aligned one.
+    for upper in (0..stack.depth() - 1).rev() {
+        let scan = Scan::of(stack, upper);
+        stack.charge_scan(scan.entries);
+        policy.coordination().tell_upper(stack, upper, &scan);
+        promote_upper(policy, stack, upper, &scan, &budget)?;
+        promote_lower(policy, stack, upper + 1, &scan, &budget)?;
+    }
+    Ok(())
+}
+
+impl Policy for Gemini {
+    fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
+        LayerSettings { thp: ThpMode::Always, align_areas: false, fragmented: true }
+    }
+
+    fn place(&mut self, layer: Layer, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        self.coordination.allocator(layer).place(kernel, fault)
+    }
+
+    fn mapped(
+        &mut self,
+        stack: &mut Stack,
+        layer: Layer,
+        fault: &PageFault,
+        size: PageSize,
+    ) -> Result<(), Exhausted> {
+        after_fault(self, stack, layer, fault, size)
+    }
+
+    fn freed_huge(&mut self, layer: Layer, kernel: &mut Kernel, region: Frame<Lower>) {
+        self.coordination.keep_freed(layer, kernel, region);
+    }
+
+    fn memory_short(&mut self, layer: Layer, kernel: &mut Kernel) -> bool {
+        self.coordination.allocator(layer).release_all(kernel)
+    }
+
+    fn wake(&mut self, stack: &mut Stack, now: f64, feedback: Feedback) -> Result<(), Exhausted> {
+        let layers = 0..stack.depth();
+        self.coordination.adjust(stack, now, feedback, layers);
+        scan_all(self, stack, now, feedback)
+    }
+
+    fn next_wake(&self) -> f64 {
+        self.coordination.next_wake()
+    }
+}

@@ -1,0 +1,18 @@
+//! Memory policies: what each layer of a stack does with its pages.
+//!
+//! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`].
+//! What Gemini and xGemini share is in files of its own, one mechanism each. [`registry`] lists
+//! them all; adding a policy is a file and a line there.
+
+pub mod allocator;
+pub mod booking;
+pub mod coordination;
+pub mod gemini;
+pub mod linux;
+pub mod offsets;
+pub mod registry;
+pub mod scanner;
+pub mod timeout;
+pub mod xgemini;
+
+pub use registry::{Entry, PolicyParameters, REGISTRY, UnknownPolicy, find};

@@ -1,0 +1,133 @@
+//! Background work of the stack: khugepaged in every layer, and operations that policies use to
+//! change a running layer.
+
+use crate::costs::Spending;
+use crate::owner::SpaceId;
+use crate::policy::{Feedback, Layer, Policy};
+use crate::promote::{PromoteError, Promotion};
+use crate::stack::{Exhausted, Stack};
+use crate::thp::ThpMode;
+use strata_addr::{Frame, space::Lower, space::Upper};
+
+impl Stack {
+    /// When [`Stack::wake`] has something to do next, in seconds of simulated time.
+    pub fn next_wake(&self, policy: &dyn Policy) -> f64 {
+        let khugepaged = self
+            .khugepaged_next
+            .iter()
+            .zip(&self.layers)
+            .filter(|(_, layer)| layer.kernel.thp != ThpMode::Never)
+            .map(|(next, _)| *next);
+        khugepaged.fold(policy.next_wake(), f64::min)
+    }
+
+    /// Does the background work that is due at `now`, in seconds of simulated time.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the layer.
+    pub fn wake(
+        &mut self,
+        policy: &mut dyn Policy,
+        now: f64,
+        feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        self.account = Some(Spending::Background);
+        let done = self.background(policy, now, feedback);
+        self.account = None;
+        done
+    }
+
+    fn background(
+        &mut self,
+        policy: &mut dyn Policy,
+        now: f64,
+        feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        if policy.next_wake() <= now {
+            policy.wake(self, now, feedback)?;
+        }
+        for layer in 0..self.depth() {
+            if self.khugepaged_next[layer] > now || self.kernel(layer).thp == ThpMode::Never {
+                continue;
+            }
+            let settings = self.thp.clone();
+            let failed = self.layers[layer].kernel.khugepaged(&settings);
+            let pause = match failed {
+                Ok(false) => settings.scan_sleep,
+                // Out of memory for a page table is no reason to die: it tries again later.
+                Ok(true) | Err(_) => settings.alloc_sleep,
+            };
+            self.khugepaged_next[layer] = now + pause;
+            self.settle(policy, layer, Spending::Background)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the region at `page` of a layer's space huge; see the errors for when it is not.
+    /// `target` names the HPAS region wanted, `None` leaves it in place or takes any.
+    ///
+    /// # Errors
+    /// The outer error ends the run; the inner one tells why the region is as before.
+    pub fn collapse(
+        &mut self,
+        policy: &mut dyn Policy,
+        layer: Layer,
+        space: SpaceId,
+        page: Frame<Upper>,
+        target: Option<Frame<Lower>>,
+    ) -> Result<Result<Promotion, PromoteError>, Exhausted> {
+        let limit = self.thp.compact_regions;
+        let outcome = self.layers[layer].kernel.collapse(space, page, target, limit);
+        self.settle(policy, layer, self.account.unwrap_or(Spending::GuestFault))?;
+        Ok(outcome)
+    }
+
+    /// Moves a base page of a layer's space to a wanted frame, splitting a huge page if need be.
+    /// Returns whether it is there.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the layer.
+    pub fn migrate(
+        &mut self,
+        policy: &mut dyn Policy,
+        layer: Layer,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Frame<Lower>,
+    ) -> Result<bool, Exhausted> {
+        let moved = self.layers[layer].kernel.migrate_to(space, page, to);
+        self.settle(policy, layer, self.account.unwrap_or(Spending::HypervisorFault))?;
+        Ok(moved.unwrap_or(false))
+    }
+
+    /// Tries to make one free order-9 block in a layer by compaction, and reserves it.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the layer.
+    pub fn compact_and_reserve(
+        &mut self,
+        policy: &mut dyn Policy,
+        layer: Layer,
+    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+        let limit = self.thp.compact_regions;
+        let kernel = &mut self.layers[layer].kernel;
+        let region = kernel.compact(limit);
+        if let Some(region) = region {
+            kernel.memory.free(region, strata_frames::HUGE_ORDER);
+            kernel.memory.reserve_region(region);
+        }
+        self.settle(policy, layer, self.account.unwrap_or(Spending::Background))?;
+        Ok(region)
+    }
+
+    /// Cycles of background work charged and not yet drained.
+    pub fn background_cycles(&self) -> u64 {
+        self.spent.0[Spending::Background as usize]
+    }
+
+    /// Charges cycles of a policy's own scanning.
+    pub fn charge_scan(&mut self, entries: u64) {
+        let cycles = entries * self.costs.scan;
+        self.spent.add(self.account.unwrap_or(Spending::Background), cycles);
+    }
+}

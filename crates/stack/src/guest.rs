@@ -1,0 +1,349 @@
+//! The guest's processes: events of the stream, applied to layer 0.
+
+use crate::costs::Spending;
+use crate::kernel::OutOfMemory;
+use crate::owner::SpaceId;
+use crate::place::{AlignerParameters, Placements};
+use crate::policy::Policy;
+use crate::stack::{Exhausted, Flush, Stack};
+use crate::vma::{HugeAdvice, Vma};
+use rustc_hash::FxHashMap;
+use strata_addr::{Frame, Gva, PageSize, Range, space::Upper, space::Virtual};
+use strata_stream::{Advice, Backing, Event, Pid, Protection, Tid};
+
+/// How far below its stack area a program may touch to make it grow (Linux: `RLIMIT_STACK`).
+const STACK_GROWTH: u64 = 8 << 20;
+
+/// The processes and threads of the guest.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    processes: FxHashMap<Pid, SpaceId>,
+    threads: FxHashMap<Tid, Pid>,
+    /// By space number.
+    placements: Vec<Placements>,
+    pub(crate) align_areas: bool,
+    pub(crate) aligner: AlignerParameters,
+    killed: Vec<Pid>,
+}
+
+fn upper(range: Range<Virtual>) -> Range<Upper> {
+    Range::new(range.start.cross(), range.end.cross())
+}
+
+impl Stack {
+    /// Applies an event of the stream.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the layer.
+    pub fn event(&mut self, policy: &mut dyn Policy, event: &Event) -> Result<(), Exhausted> {
+        let done = match *event {
+            Event::ProcessStart { pid } => self.start_process(pid).map(drop),
+            Event::Fork { parent, child } => self.fork(parent, child),
+            Event::Exec { pid } => self.exec(pid),
+            Event::ProcessExit { pid } => self.end_process(pid),
+            Event::ThreadStart { pid, tid } => {
+                self.guest.threads.insert(tid, pid);
+                Ok(())
+            }
+            Event::ThreadExit { tid } => {
+                self.guest.threads.remove(&tid);
+                Ok(())
+            }
+            Event::Map { pid, range, backing, protection, fixed } => {
+                self.map(pid, upper(range), backing, protection, fixed)
+            }
+            Event::Unmap { pid, range } => self.unmap(pid, upper(range)),
+            Event::Remap { pid, from, to } => self.remap(pid, upper(from), upper(to)),
+            Event::Protect { pid, range, protection } => {
+                self.protect(pid, upper(range), protection);
+                Ok(())
+            }
+            Event::Advise { pid, range, advice } => {
+                return self.advise(policy, pid, upper(range), advice);
+            }
+        };
+        let settled = self.settle(policy, 0, Spending::GuestFault);
+        done.map_err(|_| Exhausted { layer: 0 }).and(settled)
+    }
+
+    /// The space and process of a thread; `None` for one that never started or was killed.
+    pub fn thread_space(&self, tid: Tid) -> Option<SpaceId> {
+        let pid = self.guest.threads.get(&tid)?;
+        self.guest.processes.get(pid).copied()
+    }
+
+    /// The space of a process.
+    pub fn process_space(&self, pid: Pid) -> Option<SpaceId> {
+        self.guest.processes.get(&pid).copied()
+    }
+
+    /// Processes that the guest killed because memory ran out.
+    pub fn killed(&self) -> &[Pid] {
+        &self.guest.killed
+    }
+
+    /// Kills the process of a thread, as the kernel does when memory ran out.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when a layer below could not back a page table.
+    pub fn kill(&mut self, policy: &mut dyn Policy, space: SpaceId) -> Result<(), Exhausted> {
+        let victims: Vec<Pid> =
+            self.guest.processes.iter().filter(|(_, s)| **s == space).map(|(p, _)| *p).collect();
+        for pid in victims {
+            self.guest.killed.push(pid);
+            self.end_process(pid).map_err(|_| Exhausted { layer: 0 })?;
+        }
+        self.settle(policy, 0, Spending::GuestFault)
+    }
+
+    /// Whether any address of a process differs between stream and model.
+    #[inline]
+    pub fn moves_areas(&self, space: SpaceId) -> bool {
+        self.guest.placements.get(space.0 as usize).is_some_and(Placements::moves_any)
+    }
+
+    /// The modelled address of a traced one.
+    pub fn relocate(&self, space: SpaceId, addr: Gva) -> Gva {
+        match self.guest.placements.get(space.0 as usize) {
+            Some(placements) => placements.relocate(addr.cross()).cross(),
+            None => addr,
+        }
+    }
+
+    /// What to add, modulo 2^64, to every traced address of the HPAS region of `addr`; `None` when
+    /// its parts differ.
+    pub fn region_shift(&self, space: SpaceId, addr: Gva) -> Option<u64> {
+        match self.guest.placements.get(space.0 as usize) {
+            Some(placements) => placements.region_shift(addr.cross()),
+            None => Some(0),
+        }
+    }
+
+    fn start_process(&mut self, pid: Pid) -> Result<SpaceId, OutOfMemory> {
+        if let Some(space) = self.guest.processes.get(&pid) {
+            return Ok(*space);
+        }
+        let kernel = &mut self.layers[0].kernel;
+        let free = kernel.spaces.iter().position(Option::is_none).unwrap_or(kernel.spaces.len());
+        let space = SpaceId(u16::try_from(free).map_err(|_| OutOfMemory)?);
+        kernel.create_space(space)?;
+        self.guest.processes.insert(pid, space);
+        let placements = &mut self.guest.placements;
+        if placements.len() <= free {
+            placements.resize_with(free + 1, Placements::default);
+        }
+        placements[free] = Placements::default();
+        Ok(space)
+    }
+
+    fn fork(&mut self, parent: Pid, child: Pid) -> Result<(), OutOfMemory> {
+        let Some(from) = self.process_space(parent) else {
+            return self.start_process(child).map(drop);
+        };
+        let to = self.start_process(child)?;
+        self.guest.placements[to.0 as usize] = self.guest.placements[from.0 as usize].clone();
+        self.layers[0].kernel.share_all(from, to)
+    }
+
+    fn exec(&mut self, pid: Pid) -> Result<(), OutOfMemory> {
+        if self.guest.processes.contains_key(&pid) {
+            self.end_space(pid)?;
+        }
+        self.start_process(pid).map(drop)
+    }
+
+    fn end_process(&mut self, pid: Pid) -> Result<(), OutOfMemory> {
+        self.guest.threads.retain(|_, of| *of != pid);
+        self.end_space(pid)
+    }
+
+    fn end_space(&mut self, pid: Pid) -> Result<(), OutOfMemory> {
+        let Some(space) = self.guest.processes.remove(&pid) else { return Ok(()) };
+        self.layers[0].kernel.destroy_space(space)?;
+        // The number will be used again: nothing of the old one may be found under it.
+        self.layers[0].kernel.log.changes.retain(|change| change.space != space);
+        self.flushes.push(Flush::Space(space));
+        Ok(())
+    }
+
+    fn map(
+        &mut self,
+        pid: Pid,
+        traced: Range<Upper>,
+        backing: Backing,
+        protection: Protection,
+        fixed: bool,
+    ) -> Result<(), OutOfMemory> {
+        let space = self.start_process(pid)?;
+        self.unmap_in(space, traced)?;
+        let mut range = traced;
+        let aligned = self.guest.align_areas && !fixed && backing.is_private_anonymous();
+        if aligned {
+            let vmas = &self.layers[0].kernel.space(space).expect("just made").vmas;
+            let placements = &mut self.guest.placements[space.0 as usize];
+            let heap = backing == Backing::Heap;
+            range = placements.place(traced, heap, vmas, &self.guest.aligner);
+        } else {
+            self.guest.placements[space.0 as usize].claim(traced);
+        }
+        let huge = HugeAdvice::Default;
+        let area = Vma { range, backing, protection, huge };
+        let place = self.layers[0].kernel.space_mut(space).expect("just made");
+        place.vmas.insert(area);
+        Ok(())
+    }
+
+    fn unmap(&mut self, pid: Pid, traced: Range<Upper>) -> Result<(), OutOfMemory> {
+        match self.process_space(pid) {
+            Some(space) => self.unmap_in(space, traced),
+            None => Ok(()),
+        }
+    }
+
+    fn unmap_in(&mut self, space: SpaceId, traced: Range<Upper>) -> Result<(), OutOfMemory> {
+        let placements = &mut self.guest.placements[space.0 as usize];
+        let mut ranges: Vec<_> =
+            placements.pieces(traced).into_iter().map(|piece| piece.range).collect();
+        ranges.extend(placements.remove(traced));
+        let kernel = &mut self.layers[0].kernel;
+        for range in ranges {
+            if kernel.space(space).is_some_and(|s| s.vmas.overlapping(range).is_empty()) {
+                continue;
+            }
+            kernel.unmap_range(space, range)?;
+            kernel.space_mut(space).expect("alive").vmas.remove(range);
+        }
+        Ok(())
+    }
+
+    fn remap(&mut self, pid: Pid, from: Range<Upper>, to: Range<Upper>) -> Result<(), OutOfMemory> {
+        let Some(space) = self.process_space(pid) else { return Ok(()) };
+        let place = self.layers[0].kernel.space(space).expect("alive");
+        let pieces = self.guest.placements[space.0 as usize].pieces(from);
+        let old = pieces.iter().find_map(|piece| place.vmas.overlapping(piece.range).pop());
+        let Some(old) = old else {
+            return self.map(pid, to, Backing::Anonymous, Protection::READ_WRITE, false);
+        };
+        self.map(pid, to, old.backing, old.protection, false)?;
+        let placements = &self.guest.placements[space.0 as usize];
+        // Area by area, as each piece may have moved on its own.
+        let moved = from.bytes().min(to.bytes());
+        let mut done = 0;
+        let pieces = placements.pieces(Range::sized(from.start, moved));
+        let target = placements.relocate(to.start);
+        for piece in pieces {
+            let part = Range::sized(target + done, piece.range.bytes());
+            self.layers[0].kernel.move_range(space, piece.range, part)?;
+            done += piece.range.bytes();
+        }
+        if old.huge != HugeAdvice::Default {
+            let place = self.layers[0].kernel.space_mut(space).expect("alive");
+            place.vmas.change(Range::sized(target, to.bytes()), |vma| vma.huge = old.huge);
+        }
+        self.unmap_in(space, from)
+    }
+
+    fn protect(&mut self, pid: Pid, traced: Range<Upper>, protection: Protection) {
+        let Some(space) = self.process_space(pid) else { return };
+        let pieces = self.guest.placements[space.0 as usize].pieces(traced);
+        let kernel = &mut self.layers[0].kernel;
+        for piece in pieces {
+            let place = kernel.spaces[space.0 as usize].as_mut().expect("alive");
+            place.vmas.change(piece.range, |vma| vma.protection = protection);
+            if protection.write {
+                // Pages become writable by the fault of the first store, as in Linux.
+                continue;
+            }
+            let mut written = Vec::new();
+            place.table.for_each(piece.range, |page, mapping| {
+                if mapping.rights.write && mapping.size == PageSize::Base {
+                    written.push(page);
+                }
+            });
+            for page in written {
+                place.table.update(page.addr(), |m| {
+                    (m.frame, strata_paging::Rights { write: false, ..m.rights })
+                });
+                kernel.log.changes.push(crate::kernel::Change { space, page, pages: 1 });
+            }
+        }
+    }
+
+    fn advise(
+        &mut self,
+        policy: &mut dyn Policy,
+        pid: Pid,
+        traced: Range<Upper>,
+        advice: Advice,
+    ) -> Result<(), Exhausted> {
+        let Some(space) = self.process_space(pid) else { return Ok(()) };
+        let huge = match advice {
+            Advice::HugePage => Some(HugeAdvice::Wanted),
+            Advice::NoHugePage => Some(HugeAdvice::Refused),
+            _ => None,
+        };
+        let limit = self.thp.compact_regions;
+        for piece in self.guest.placements[space.0 as usize].pieces(traced) {
+            let kernel = &mut self.layers[0].kernel;
+            let place = kernel.space_mut(space).expect("alive");
+            match advice {
+                Advice::HugePage | Advice::NoHugePage => {
+                    let huge = huge.expect("one of the two");
+                    place.vmas.change(piece.range, |vma| vma.huge = huge);
+                }
+                Advice::DontNeed | Advice::Free => {
+                    let done = kernel.unmap_range(space, piece.range);
+                    done.map_err(|_| Exhausted { layer: 0 })?;
+                }
+                Advice::Populate => {
+                    let mut page = piece.range.start.page();
+                    while page.addr() < piece.range.end {
+                        self.guest_fault(policy, space, page, true)?;
+                        page = page + 1;
+                    }
+                }
+                Advice::Collapse => {
+                    let mut region = piece.range.start.ceil(PageSize::Huge);
+                    while piece.range.contains_page(region, PageSize::Huge) {
+                        let done = kernel.collapse(space, region.page(), None, limit);
+                        if done == Err(crate::promote::PromoteError::OutOfMemory) {
+                            return Err(Exhausted { layer: 0 });
+                        }
+                        region = region + PageSize::Huge.bytes();
+                    }
+                }
+            }
+        }
+        self.settle(policy, 0, Spending::GuestFault)
+    }
+
+    /// Makes an area for an access outside of all of them: the stack grows as in Linux; anything
+    /// else is a mapping the stream did not show, and is counted.
+    pub(crate) fn infer_area(&mut self, space: SpaceId, page: Frame<Upper>) {
+        let Some(place) = self.layers[0].kernel.space_mut(space) else { return };
+        let addr = page.addr();
+        if place.vmas.find(addr).is_some() {
+            return;
+        }
+        if let Some(above) = place.vmas.next_after(addr).copied()
+            && above.backing == Backing::Stack
+            && above.range.start - addr <= STACK_GROWTH
+        {
+            place.vmas.insert(Vma { range: Range::new(addr, above.range.start), ..above });
+            return;
+        }
+        self.inferred_pages += 1;
+        let range = Range::sized(addr, PageSize::Base.bytes());
+        place.vmas.insert(Vma {
+            range,
+            backing: Backing::File,
+            protection: Protection::READ_WRITE,
+            huge: HugeAdvice::Default,
+        });
+    }
+
+    /// Pages touched outside every area the stream told of.
+    pub fn inferred_pages(&self) -> u64 {
+        self.inferred_pages
+    }
+}

@@ -1,0 +1,264 @@
+//! Where areas lie in the modelled guest: Huge Aligner (xGemini IV.B).
+//!
+//! The stream says where the traced kernel put each area. A kernel with Huge Aligner hands out
+//! whole HPAS regions instead: the area keeps its offset within a region, shares its regions with
+//! no other area, and both ends are padded. Areas at addresses the program insisted on cannot
+//! move. Moves are by whole regions, so an address differs by a multiple of 2 MiB.
+
+use crate::vma::VmaMap;
+use std::collections::BTreeMap;
+use strata_addr::{Addr, PageSize, Range, space::Upper};
+
+strata_params::parameters! {
+    /// Huge Aligner's settings.
+    pub struct AlignerParameters {
+        /// An area is padded only when it fills at least this share of its last HPAS region; 0
+        /// pads every area, 0.7 is the threshold that xGemini IV.B suggests to save addresses.
+        threshold: f64 = 0.0, "huge_aligner.threshold", "";
+    }
+}
+
+/// An area that Huge Aligner placed.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    /// Where the stream has it.
+    traced: Range<Upper>,
+    /// What to add to a traced address, modulo 2^64.
+    shift: u64,
+    /// All of its HPAS regions, in the model.
+    padded: Range<Upper>,
+}
+
+/// The placed areas of one address space, by traced address.
+#[derive(Clone, Debug)]
+pub(crate) struct Placements {
+    placed: BTreeMap<u64, Placed>,
+    /// Where areas that must move go next; far from where Linux puts anything.
+    next: u64,
+    moved: usize,
+}
+
+/// Room kept above a heap that moved, so that it can grow.
+const HEAP_ROOM: u64 = 1 << 40;
+const MOVED_AREAS: u64 = 0x1000_0000_0000;
+
+impl Default for Placements {
+    fn default() -> Self {
+        Self { placed: BTreeMap::new(), next: MOVED_AREAS, moved: 0 }
+    }
+}
+
+/// One piece of a traced range, as the model has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) range: Range<Upper>,
+}
+
+impl Placements {
+    /// Whether any address differs between stream and model.
+    #[inline]
+    pub(crate) fn moves_any(&self) -> bool {
+        self.moved > 0
+    }
+
+    /// The modelled address of a traced one.
+    pub(crate) fn relocate(&self, addr: Addr<Upper>) -> Addr<Upper> {
+        match self.at(addr) {
+            Some(placed) => Addr::new(addr.get().wrapping_add(placed.shift)),
+            None => addr,
+        }
+    }
+
+    /// The shift of a whole traced HPAS region, or `None` when parts of it differ.
+    pub(crate) fn region_shift(&self, addr: Addr<Upper>) -> Option<u64> {
+        let region = Range::sized(addr.floor(PageSize::Huge), PageSize::Huge.bytes());
+        if let Some(placed) = self.at(addr) {
+            let whole = placed.traced.intersection(&region) == region;
+            return whole.then_some(placed.shift);
+        }
+        self.overlapping(region).next().is_none().then_some(0)
+    }
+
+    /// The modelled pieces of a traced range, in order.
+    pub(crate) fn pieces(&self, traced: Range<Upper>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut at = traced.start;
+        for placed in self.overlapping(traced) {
+            let part = placed.traced.intersection(&traced);
+            if at < part.start {
+                pieces.push(Piece { range: Range::new(at, part.start) });
+            }
+            let start = Addr::new(part.start.get().wrapping_add(placed.shift));
+            pieces.push(Piece { range: Range::sized(start, part.bytes()) });
+            at = part.end;
+        }
+        if at < traced.end {
+            pieces.push(Piece { range: Range::new(at, traced.end) });
+        }
+        pieces
+    }
+
+    /// Places a new area and returns its padded range in the model.
+    pub(crate) fn place(
+        &mut self,
+        traced: Range<Upper>,
+        heap: bool,
+        vmas: &VmaMap,
+        settings: &AlignerParameters,
+    ) -> Range<Upper> {
+        if let Some(grown) = self.grow(traced, vmas) {
+            return grown;
+        }
+        let last_region = Addr::<Upper>::new(traced.end.get() - 1).floor(PageSize::Huge);
+        let last = traced.end - last_region.max(traced.start);
+        if (last as f64) < settings.threshold * PageSize::Huge.bytes() as f64 {
+            return traced;
+        }
+        let padded = traced.pad(PageSize::Huge);
+        let mut shift = 0;
+        if !vmas.overlapping(padded).is_empty() {
+            shift = self.next.wrapping_sub(padded.start.get());
+            self.next += padded.bytes() + if heap { HEAP_ROOM } else { 0 };
+            self.moved += 1;
+        }
+        let padded =
+            Range::sized(Addr::new(padded.start.get().wrapping_add(shift)), padded.bytes());
+        self.placed.insert(traced.start.get(), Placed { traced, shift, padded });
+        padded
+    }
+
+    /// An area that begins where a placed one ends extends it, if the model has room there.
+    fn grow(&mut self, traced: Range<Upper>, vmas: &VmaMap) -> Option<Range<Upper>> {
+        let (_, before) = self.placed.range_mut(..traced.start.get()).next_back()?;
+        if before.traced.end != traced.start {
+            return None;
+        }
+        let end = Addr::<Upper>::new(traced.end.get().wrapping_add(before.shift));
+        let new_end = end.ceil(PageSize::Huge).max(before.padded.end);
+        if !vmas.overlapping(Range::new(before.padded.end, new_end)).is_empty() {
+            return None;
+        }
+        before.traced.end = traced.end;
+        before.padded.end = new_end;
+        Some(before.padded)
+    }
+
+    /// Forgets a traced range; returns padding that belongs to nothing any more.
+    pub(crate) fn remove(&mut self, traced: Range<Upper>) -> Vec<Range<Upper>> {
+        let hit: Vec<_> = self.overlapping(traced).copied().collect();
+        let mut unused = Vec::new();
+        for placed in hit {
+            self.placed.remove(&placed.traced.start.get());
+            let model = |addr: Addr<Upper>| Addr::new(addr.get().wrapping_add(placed.shift));
+            let left = Range::new(placed.traced.start, traced.start.max(placed.traced.start));
+            let right = Range::new(traced.end.min(placed.traced.end), placed.traced.end);
+            // A part keeps the padding on its side; padding next to what goes, goes too.
+            let before = Range::new(placed.padded.start, model(left.end));
+            let behind = Range::new(model(right.start), placed.padded.end);
+            let mut parts = 0;
+            for (rest, padded) in [(left, before), (right, behind)] {
+                if rest.is_empty() {
+                    unused.push(padded);
+                } else {
+                    parts += 1;
+                    self.placed.insert(rest.start.get(), Placed { traced: rest, padded, ..placed });
+                }
+            }
+            if placed.shift != 0 {
+                self.moved = self.moved + parts - 1;
+            }
+        }
+        unused
+    }
+
+    /// An area that was not placed is at `range` now: no padding reaches into it.
+    pub(crate) fn claim(&mut self, range: Range<Upper>) {
+        for placed in self.placed.values_mut() {
+            if placed.padded.intersection(&range).is_empty() {
+                continue;
+            }
+            let first = Addr::new(placed.traced.start.get().wrapping_add(placed.shift));
+            if range.start > first {
+                placed.padded.end = placed.padded.end.min(range.start);
+            } else {
+                placed.padded.start = placed.padded.start.max(range.end);
+            }
+        }
+    }
+
+    fn at(&self, addr: Addr<Upper>) -> Option<&Placed> {
+        let (_, placed) = self.placed.range(..=addr.get()).next_back()?;
+        placed.traced.contains(addr).then_some(placed)
+    }
+
+    fn overlapping(&self, traced: Range<Upper>) -> impl Iterator<Item = &Placed> {
+        let first = self.placed.range(..=traced.start.get()).next_back().map_or(0, |(at, _)| *at);
+        self.placed
+            .range(first..traced.end.get())
+            .map(|(_, placed)| placed)
+            .filter(move |placed| !placed.traced.intersection(&traced).is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vma::{HugeAdvice, Vma};
+    use strata_stream::{Backing, Protection};
+
+    fn range(start: u64, end: u64) -> Range<Upper> {
+        Range::new(Addr::new(start), Addr::new(end))
+    }
+
+    fn area(range: Range<Upper>) -> Vma {
+        Vma {
+            range,
+            backing: Backing::Anonymous,
+            protection: Protection::READ_WRITE,
+            huge: HugeAdvice::Default,
+        }
+    }
+
+    #[test]
+    fn areas_that_would_share_a_region_move_apart_and_keep_their_offset() {
+        let settings = AlignerParameters::default();
+        let (mut vmas, mut places) = (VmaMap::default(), Placements::default());
+        let first = places.place(range(0x50_1000, 0x9f_0000), false, &vmas, &settings);
+        assert_eq!(first, range(0x40_0000, 0xa0_0000));
+        vmas.insert(area(first));
+        let second = places.place(range(0x9f_0000 + 0x1000, 0xc0_0000), false, &vmas, &settings);
+        assert!(second.intersection(&first).is_empty());
+        let moved = places.relocate(Addr::new(0xa0_1234));
+        assert_eq!(moved.offset(PageSize::Huge), 0x1234);
+        assert!(second.contains(moved) && places.moves_any());
+        assert_eq!(places.relocate(Addr::new(0x50_1234)).get(), 0x50_1234);
+    }
+
+    #[test]
+    fn growth_stays_in_the_padding_and_removal_gives_it_back() {
+        let settings = AlignerParameters::default();
+        let (mut vmas, mut places) = (VmaMap::default(), Placements::default());
+        vmas.insert(area(places.place(range(0x40_0000, 0x41_0000), true, &vmas, &settings)));
+        let grown = places.place(range(0x41_0000, 0x70_0000), true, &VmaMap::default(), &settings);
+        assert_eq!(grown, range(0x40_0000, 0x80_0000));
+        assert_eq!(places.remove(range(0x50_0000, 0x60_0000)), []);
+        let bytes = |ranges: Vec<Range<Upper>>| ranges.iter().map(Range::bytes).sum::<u64>();
+        assert_eq!(bytes(places.remove(range(0x40_0000, 0x50_0000))), 0, "no padding there");
+        assert_eq!(bytes(places.remove(range(0x60_0000, 0x70_0000))), 0x10_0000);
+    }
+
+    #[test]
+    fn pieces_cover_the_traced_range() {
+        let settings = AlignerParameters::default();
+        let mut vmas = VmaMap::default();
+        vmas.insert(area(range(0x20_0000, 0x20_1000)));
+        let mut places = Placements::default();
+        let padded = places.place(range(0x30_0000, 0x38_0000), false, &vmas, &settings);
+        let pieces = places.pieces(range(0x2f_0000, 0x39_0000));
+        assert_eq!(pieces.len(), 3);
+        assert_eq!(pieces.iter().map(|piece| piece.range.bytes()).sum::<u64>(), 0xa_0000);
+        assert!(padded.contains(pieces[1].range.start));
+        assert_eq!(places.region_shift(Addr::new(0x30_0000)), None);
+        assert_eq!(places.region_shift(Addr::new(0x80_0000)), Some(0));
+    }
+}

@@ -1,0 +1,102 @@
+//! What a memory policy decides. One policy governs all layers of a stack, since the systems in
+//! the papers work across layers.
+
+use crate::fault::{PageFault, Placement};
+use crate::kernel::Kernel;
+use crate::stack::{Exhausted, Stack};
+use crate::thp::ThpMode;
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+
+/// Position of a layer in a stack: 0 is the guest, the last one the host.
+pub type Layer = usize;
+
+/// How a layer is set up under a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSettings {
+    /// Transparent huge pages.
+    pub thp: ThpMode,
+    /// Areas are handed out as whole HPAS regions (xGemini IV.B); only the guest's setting counts.
+    pub align_areas: bool,
+    /// The layer's memory is as fragmented as the user asked. Off only for the upper bound.
+    pub fragmented: bool,
+}
+
+/// What hardware showed since the last wake-up; measured over all vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Feedback {
+    /// Last-level TLB misses.
+    pub tlb_misses: u64,
+    /// Accesses.
+    pub accesses: u64,
+    /// Cycles per second of one vCPU.
+    pub frequency: f64,
+}
+
+/// A memory policy. The defaults are those of stock Linux.
+///
+/// Hooks that get the whole [`Stack`] may call its operations with `self` as the policy.
+pub trait Policy: Send {
+    /// How a layer of a stack of `layers` layers is set up.
+    fn settings(&mut self, layer: Layer, layers: usize) -> LayerSettings;
+
+    /// Where the page of a fault goes.
+    fn place(&mut self, _layer: Layer, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
+        Placement::Linux
+    }
+
+    /// The page of a fault was mapped with this size.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when an operation ran out of memory in a way that ends the run.
+    fn mapped(
+        &mut self,
+        _stack: &mut Stack,
+        _layer: Layer,
+        _fault: &PageFault,
+        _size: PageSize,
+    ) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    /// Hypervisor `layer`, not the lowest, wrote an entry for `page` of its guest's memory into its
+    /// second stage. The table is write-protected, so the layer below sees it.
+    ///
+    /// # Errors
+    /// As [`Policy::mapped`].
+    fn second_stage_written(
+        &mut self,
+        _stack: &mut Stack,
+        _layer: Layer,
+        _page: Frame<Upper>,
+        _size: PageSize,
+    ) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    /// A huge page's HPAS region was freed.
+    fn freed_huge(&mut self, _layer: Layer, _kernel: &mut Kernel, _region: Frame<Lower>) {}
+
+    /// A layer found no free frame. Returns whether something was released, so that trying again
+    /// makes sense.
+    fn memory_short(&mut self, _layer: Layer, kernel: &mut Kernel) -> bool {
+        kernel.memory_mut().release_all_regions() > 0
+    }
+
+    /// Background work at `now`, in seconds of simulated time.
+    ///
+    /// # Errors
+    /// As [`Policy::mapped`].
+    fn wake(
+        &mut self,
+        _stack: &mut Stack,
+        _now: f64,
+        _feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    /// When [`Policy::wake`] wants to be called next, in seconds; infinity for never.
+    fn next_wake(&self) -> f64 {
+        f64::INFINITY
+    }
+}

@@ -1,0 +1,209 @@
+//! Taking mappings away, moving them, sharing them.
+
+use crate::fault::frame_of;
+use crate::kernel::{Kernel, OutOfMemory, space_and_frames};
+use crate::owner::{Owner, SpaceId};
+use crate::thp::Fallback;
+use strata_addr::{Frame, PageSize, Range, space::Lower, space::Upper};
+use strata_paging::{Mapping, Rights};
+
+impl Kernel {
+    /// Unmaps whatever is mapped in a range and frees frames that nobody else uses. A huge page
+    /// that reaches over an end is split first (Linux, `__split_huge_pmd`).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when a split needed a page table and there was no frame.
+    pub(crate) fn unmap_range(
+        &mut self,
+        space: SpaceId,
+        range: Range<Upper>,
+    ) -> Result<(), OutOfMemory> {
+        self.split_ends(space, range)?;
+        let mut mapped = Vec::new();
+        let (place, _) = space_and_frames!(self, space);
+        place.table.for_each(range, |page, mapping| mapped.push((page, mapping)));
+        for (page, mapping) in mapped {
+            let (place, mut frames) = space_and_frames!(self, space);
+            place.table.unmap(page.addr(), &mut frames);
+            self.changed(space, page, mapping.size.base_pages());
+            self.free_mapping(&mapping);
+            if page.is_aligned(PageSize::Huge) {
+                self.fallbacks.remove(&(space, page.get()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits the huge pages that a range covers only in part.
+    fn split_ends(&mut self, space: SpaceId, range: Range<Upper>) -> Result<(), OutOfMemory> {
+        for end in [range.start, range.end] {
+            if !end.is_aligned(PageSize::Huge) && self.is_huge(space, end.page()) {
+                self.split(space, end.page())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a huge page maps this page.
+    pub fn is_huge(&self, space: SpaceId, page: Frame<Upper>) -> bool {
+        let place = self.space(space);
+        let mapping = place.and_then(|place| place.table.mapping(page.addr()));
+        mapping.is_some_and(|mapping| mapping.size == PageSize::Huge)
+    }
+
+    /// Splits the huge page that maps `page` into base pages over the same frames.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when there was no frame for the page table.
+    pub(crate) fn split(&mut self, space: SpaceId, page: Frame<Upper>) -> Result<(), OutOfMemory> {
+        let region = page.floor(PageSize::Huge);
+        let (place, mut frames) = space_and_frames!(self, space);
+        place.table.split(region, &mut frames).map_err(|_| OutOfMemory)?;
+        self.counters.demotions += 1;
+        self.fallbacks.insert((space, region.get()), Fallback::Split);
+        self.changed(space, region, PageSize::Huge.base_pages());
+        Ok(())
+    }
+
+    fn free_mapping(&mut self, mapping: &Mapping<Lower>) {
+        if mapping.size == PageSize::Base {
+            return self.drop_reference(mapping.frame);
+        }
+        let shared = matches!(self.owner(mapping.frame), Owner::Shared { .. });
+        if shared {
+            for i in 0..mapping.size.base_pages() {
+                self.drop_reference(mapping.frame + i);
+            }
+        } else {
+            self.give_back(mapping.frame, mapping.size.order());
+            self.log.freed_huge.push(mapping.frame);
+        }
+    }
+
+    /// One mapping fewer of a base frame; the last one frees it.
+    pub(crate) fn drop_reference(&mut self, frame: Frame<Lower>) {
+        match self.owner(frame) {
+            Owner::Shared { mappings } if mappings > 1 => {
+                self.set_owner(frame, Owner::Shared { mappings: mappings - 1 });
+            }
+            Owner::Page(..) | Owner::Shared { .. } => self.give_back(frame, 0),
+            other => unreachable!("{frame:?} was mapped but belongs to {other:?}"),
+        }
+    }
+
+    /// `mremap` with a move: the pages of `from` are at `to` afterwards. Huge pages stay huge
+    /// when both ranges lie alike within their HPAS regions, else they are split (Linux,
+    /// `move_page_tables`).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when a page table could not be allocated; pages not yet moved are lost to
+    /// the new place and stay at the old one.
+    pub(crate) fn move_range(
+        &mut self,
+        space: SpaceId,
+        from: Range<Upper>,
+        to: Range<Upper>,
+    ) -> Result<(), OutOfMemory> {
+        self.split_ends(space, from)?;
+        let alike = from.start.offset(PageSize::Huge) == to.start.offset(PageSize::Huge);
+        let mut mapped = Vec::new();
+        let (place, _) = space_and_frames!(self, space);
+        place.table.for_each(from, |page, mapping| mapped.push((page, mapping)));
+        for (page, mapping) in mapped {
+            if mapping.size == PageSize::Huge && !alike {
+                self.split(space, page)?;
+                for i in 0..mapping.size.base_pages() {
+                    let (frame, size) = (mapping.frame + i, PageSize::Base);
+                    self.move_page(space, page + i, Mapping { frame, size, ..mapping }, from, to)?;
+                }
+            } else {
+                self.move_page(space, page, mapping, from, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_page(
+        &mut self,
+        space: SpaceId,
+        page: Frame<Upper>,
+        mapping: Mapping<Lower>,
+        from: Range<Upper>,
+        to: Range<Upper>,
+    ) -> Result<(), OutOfMemory> {
+        let target = (to.start + (page.addr() - from.start)).page();
+        let (place, mut frames) = space_and_frames!(self, space);
+        place
+            .table
+            .map(target, mapping.size, mapping.frame, mapping.rights, &mut frames)
+            .map_err(|_| OutOfMemory)?;
+        place.table.unmap(page.addr(), &mut frames);
+        self.changed(space, page, mapping.size.base_pages());
+        for i in 0..mapping.size.base_pages() {
+            if let Owner::Page(..) = self.owner(mapping.frame + i) {
+                self.set_owner(mapping.frame + i, Owner::Page(space, target + i));
+            }
+        }
+        Ok(())
+    }
+
+    /// `fork`: `child`, a fresh space, gets every page of `parent`, shared copy on write.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the child's page tables do not fit; the child then has a part.
+    pub(crate) fn share_all(&mut self, parent: SpaceId, child: SpaceId) -> Result<(), OutOfMemory> {
+        let (place, _) = space_and_frames!(self, parent);
+        let vmas = place.vmas.clone();
+        let mut mapped = Vec::new();
+        place.table.for_each(place.table.everything(), |page, mapping| {
+            mapped.push((page, mapping));
+        });
+        let (place, _) = space_and_frames!(self, child);
+        place.vmas = vmas;
+        for (page, mapping) in mapped {
+            let rights = Rights { write: false, ..mapping.rights };
+            let (place, mut frames) = space_and_frames!(self, child);
+            place
+                .table
+                .map(page, mapping.size, mapping.frame, rights, &mut frames)
+                .map_err(|_| OutOfMemory)?;
+            for i in 0..mapping.size.base_pages() {
+                let frame = mapping.frame + i;
+                let mappings = match self.owner(frame) {
+                    Owner::Shared { mappings } => mappings + 1,
+                    _ => 2,
+                };
+                self.set_owner(frame, Owner::Shared { mappings });
+            }
+            if mapping.rights.write {
+                let (place, _) = space_and_frames!(self, parent);
+                place.table.update(page.addr(), |m| (m.frame, rights));
+                self.changed(parent, page, mapping.size.base_pages());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes down a space: its pages, its page table.
+    ///
+    /// # Errors
+    /// None in practice; unmapping whole areas splits nothing.
+    pub(crate) fn destroy_space(&mut self, space: SpaceId) -> Result<(), OutOfMemory> {
+        let (place, _) = space_and_frames!(self, space);
+        let everything = place.table.everything();
+        self.unmap_range(space, everything)?;
+        let (place, mut frames) = space_and_frames!(self, space);
+        place.table.clear(&mut frames);
+        let root = place.table.root_frame();
+        strata_paging::FrameSource::free_table_frame(&mut frames, root);
+        self.spaces[space.0 as usize] = None;
+        self.fallbacks.retain(|(id, _), _| *id != space);
+        Ok(())
+    }
+
+    /// The frame behind a page, if it is mapped.
+    pub fn frame_behind(&self, space: SpaceId, page: Frame<Upper>) -> Option<Frame<Lower>> {
+        let mapping = self.space(space)?.table.mapping(page.addr())?;
+        Some(frame_of(&mapping, page))
+    }
+}

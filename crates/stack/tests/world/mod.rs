@@ -1,0 +1,306 @@
+//! Random lives of processes on a stack under any policy, with a checker: nothing is lost, no frame
+//! has two owners, every table equals what it is composed of.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use strata_addr::{Frame, Gva, Range, space::Upper};
+use strata_stack::{
+    AlignerParameters, Costs, Faulted, Feedback, MemoryParameters, Owner, Policy, Stack,
+    StackConfig, ThpParameters, VM,
+};
+use strata_stream::{Advice, Backing, Event, Pid, Protection};
+
+const MIB: u64 = 1 << 20;
+
+fn config(layers: usize, fragmentation: f64) -> StackConfig {
+    StackConfig {
+        memory: (0..layers as u64).map(|layer| (32 + 16 * layer) * MIB).collect(),
+        fragmentation: vec![fragmentation; layers],
+        levels: 4,
+        reused: false,
+        seed: 7,
+        costs: Costs::default(),
+        thp: ThpParameters { scan_sleep: 1.0, alloc_sleep: 1.0, ..ThpParameters::default() },
+        start: MemoryParameters::default(),
+        aligner: AlignerParameters::default(),
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Touch { pid: u32, page: u64, store: bool },
+    Sweep { pid: u32, region: u64 },
+    Map { pid: u32, page: u64, pages: u64, fixed: bool },
+    Unmap { pid: u32, page: u64, pages: u64 },
+    Remap { pid: u32, from: u64, to: u64, pages: u64 },
+    DontNeed { pid: u32, page: u64, pages: u64 },
+    Protect { pid: u32, page: u64, pages: u64, write: bool },
+    Fork { parent: u32 },
+    Exit { pid: u32 },
+    Wake,
+    Collapse { layer: usize, page: u64 },
+    Migrate { layer: usize, page: u64 },
+    Promote { page: u64 },
+}
+
+/// Pages the processes use: 16 MiB, from an address that is not aligned to a huge page's region.
+pub const PAGES: u64 = 4096;
+
+pub fn op() -> impl Strategy<Value = Op> {
+    let pid = 0u32..3;
+    let page = 0..PAGES;
+    let pages = prop_oneof![1u64..64, Just(512), Just(1024), 1u64..1500];
+    prop_oneof![
+        8 => (pid.clone(), page.clone(), any::<bool>())
+            .prop_map(|(pid, page, store)| Op::Touch { pid, page, store }),
+        3 => (pid.clone(), 0..PAGES / 512).prop_map(|(pid, region)| Op::Sweep { pid, region }),
+        3 => (pid.clone(), page.clone(), pages.clone(), any::<bool>())
+            .prop_map(|(pid, page, pages, fixed)| Op::Map { pid, page, pages, fixed }),
+        1 => (pid.clone(), page.clone(), pages.clone())
+            .prop_map(|(pid, page, pages)| Op::Unmap { pid, page, pages }),
+        1 => (pid.clone(), page.clone(), page.clone(), pages.clone())
+            .prop_map(|(pid, from, to, pages)| Op::Remap { pid, from, to, pages }),
+        1 => (pid.clone(), page.clone(), pages.clone())
+            .prop_map(|(pid, page, pages)| Op::DontNeed { pid, page, pages }),
+        1 => (pid.clone(), page.clone(), pages, any::<bool>())
+            .prop_map(|(pid, page, pages, write)| Op::Protect { pid, page, pages, write }),
+        1 => (0u32..2).prop_map(|parent| Op::Fork { parent }),
+        1 => pid.prop_map(|pid| Op::Exit { pid }),
+        1 => Just(Op::Wake),
+        2 => (0usize..4, page.clone()).prop_map(|(layer, page)| Op::Collapse { layer, page }),
+        2 => (0usize..4, page.clone()).prop_map(|(layer, page)| Op::Migrate { layer, page }),
+        1 => page.prop_map(|page| Op::Promote { page }),
+    ]
+}
+
+pub struct World {
+    pub stack: Stack,
+    policy: Box<dyn Policy>,
+    /// What every page of every process must hold, by traced page.
+    expected: BTreeMap<(u32, u64), u64>,
+    next_tag: u64,
+    now: f64,
+}
+
+fn gva(page: u64) -> Gva {
+    Gva::new(0x4000_0000 + 0x5000 + page * 4096)
+}
+
+fn range(page: u64, pages: u64) -> Range<strata_addr::space::Virtual> {
+    Range::new(gva(page), gva((page + pages).min(PAGES)))
+}
+
+impl World {
+    /// A stack of `layers` layers under `policy`, with one process whose area spans [`PAGES`].
+    pub fn new(layers: usize, fragmentation: f64, mut policy: Box<dyn Policy>) -> Self {
+        let config = config(layers, fragmentation);
+        let mut stack = Stack::build(&config, policy.as_mut()).unwrap();
+        stack.track_contents();
+        let mut world = Self { stack, policy, expected: BTreeMap::new(), next_tag: 1, now: 0.0 };
+        world.event(Event::ProcessStart { pid: Pid(0) });
+        world.map(0, 0, PAGES, false);
+        world
+    }
+
+    fn event(&mut self, event: Event) {
+        self.stack.event(self.policy.as_mut(), &event).unwrap();
+    }
+
+    fn alive(&self, pid: u32) -> bool {
+        self.stack.process_space(Pid(pid)).is_some()
+    }
+
+    fn forget(&mut self, pid: u32, page: u64, pages: u64) {
+        self.expected.retain(|(p, at), _| *p != pid || !(page..page + pages).contains(at));
+    }
+
+    fn map(&mut self, pid: u32, page: u64, pages: u64, fixed: bool) {
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        let range = range(page, pages);
+        self.event(Event::Map { pid: Pid(pid), range, backing, protection, fixed });
+        self.forget(pid, page, pages);
+    }
+
+    /// Touches a page as hardware would: faults until it gets through, then checks the content.
+    pub fn touch(&mut self, pid: u32, page: u64, store: bool) {
+        let Some(space) = self.stack.process_space(Pid(pid)) else { return };
+        let addr = self.stack.relocate(space, gva(page));
+        let upper: Frame<Upper> = addr.page().cross();
+        for attempt in 0.. {
+            assert!(attempt < 8, "the access never gets through");
+            let tables = self.stack.hardware_tables(space).unwrap();
+            let (guest, second) = tables;
+            let Some(mapping) = guest.mapping(addr) else {
+                let done =
+                    self.stack.guest_fault(self.policy.as_mut(), space, upper, store).unwrap();
+                assert!(matches!(done, Faulted::Mapped(_)));
+                continue;
+            };
+            if store && !mapping.rights.write {
+                // A read-only area that is stored to all the same: the stream is the truth.
+                self.stack.guest_fault(self.policy.as_mut(), space, upper, true).unwrap();
+                continue;
+            }
+            let frame = mapping.frame + addr.page().index_in(mapping.size);
+            if second.is_some_and(|table| table.mapping(frame.addr()).is_none()) {
+                self.stack.second_stage_fault(self.policy.as_mut(), frame.cross()).unwrap();
+                continue;
+            }
+            let frame = frame.cross();
+            let tag = self.stack.read_content(0, frame);
+            let expected = self.expected.get(&(pid, page)).copied().unwrap_or(0);
+            assert_eq!(tag, expected, "process {pid}, page {page:#x}");
+            if store {
+                self.stack.write_content(0, frame, self.next_tag);
+                self.expected.insert((pid, page), self.next_tag);
+                self.next_tag += 1;
+            }
+            return;
+        }
+    }
+
+    pub fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Touch { pid, page, store } => self.touch(pid, page, store),
+            Op::Sweep { pid, region } => {
+                for page in region * 512..(region + 1) * 512 {
+                    self.touch(pid, page, true);
+                }
+            }
+            Op::Map { pid, page, pages, fixed } if self.alive(pid) => {
+                self.map(pid, page, pages, fixed);
+            }
+            Op::Unmap { pid, page, pages } if self.alive(pid) => {
+                self.event(Event::Unmap { pid: Pid(pid), range: range(page, pages) });
+                self.forget(pid, page, pages);
+            }
+            Op::Remap { pid, from, to, pages } if self.alive(pid) => {
+                let pages = pages.min(PAGES - from.max(to));
+                let (old, new) = (range(from, pages), range(to, pages));
+                if old.is_empty() || !old.intersection(&new).is_empty() {
+                    return;
+                }
+                self.event(Event::Remap { pid: Pid(pid), from: old, to: new });
+                self.forget(pid, to, pages);
+                for page in 0..pages {
+                    if let Some(tag) = self.expected.remove(&(pid, from + page)) {
+                        self.expected.insert((pid, to + page), tag);
+                    }
+                }
+            }
+            Op::DontNeed { pid, page, pages } if self.alive(pid) => {
+                let (pid_, range) = (Pid(pid), range(page, pages));
+                self.event(Event::Advise { pid: pid_, range, advice: Advice::DontNeed });
+                self.forget(pid, page, pages);
+            }
+            Op::Protect { pid, page, pages, write } if self.alive(pid) => {
+                let protection = Protection { read: true, write, execute: false };
+                let range = range(page, pages);
+                self.event(Event::Protect { pid: Pid(pid), range, protection });
+            }
+            Op::Fork { parent } if self.alive(parent) && !self.alive(2) => {
+                self.event(Event::Fork { parent: Pid(parent), child: Pid(2) });
+                let pages: Vec<_> =
+                    self.expected.iter().filter(|((p, _), _)| *p == parent).collect();
+                let copies: Vec<_> = pages.iter().map(|((_, at), tag)| (*at, **tag)).collect();
+                self.expected.extend(copies.into_iter().map(|(at, tag)| ((2, at), tag)));
+            }
+            Op::Exit { pid } if self.alive(pid) && pid > 0 => {
+                self.event(Event::ProcessExit { pid: Pid(pid) });
+                self.forget(pid, 0, PAGES);
+            }
+            Op::Wake => {
+                self.now += 1.0;
+                self.stack
+                    .wake(
+                        self.policy.as_mut(),
+                        self.now,
+                        Feedback { frequency: 1e9, ..Feedback::default() },
+                    )
+                    .unwrap();
+            }
+            Op::Collapse { layer, page } if layer < self.stack.depth() => {
+                let (space, page) = self.somewhere(layer, page);
+                // Most regions cannot be collapsed; what matters is that nothing is lost.
+                let _ =
+                    self.stack.collapse(self.policy.as_mut(), layer, space, page, None).unwrap();
+            }
+            Op::Migrate { layer, page } if layer < self.stack.depth() => {
+                let (space, page) = self.somewhere(layer, page);
+                let free = (0..self.stack.kernel(layer).memory().frames())
+                    .map(|i| {
+                        Frame::new(
+                            (i * 7919 + page.get()) % self.stack.kernel(layer).memory().frames(),
+                        )
+                    })
+                    .find(|frame| self.stack.kernel(layer).memory().is_free(*frame, 0));
+                if let Some(to) = free {
+                    self.stack.migrate(self.policy.as_mut(), layer, space, page, to).unwrap();
+                }
+            }
+            Op::Promote { page } if self.stack.depth() > 2 => {
+                self.stack.promote_shadow(self.policy.as_mut(), Frame::new(page)).unwrap();
+            }
+            _ => {}
+        }
+    }
+
+    /// A page of layer 0's first process, or of a hypervisor's VM process.
+    fn somewhere(&self, layer: usize, page: u64) -> (strata_stack::SpaceId, Frame<Upper>) {
+        if layer == 0 {
+            let space = self.stack.process_space(Pid(0)).unwrap();
+            return (space, self.stack.relocate(space, gva(page)).page().cross());
+        }
+        (VM, self.stack.hva(layer, Frame::new(page)))
+    }
+
+    pub fn check(&self) {
+        self.stack.check_composition();
+        for layer in 0..self.stack.depth() {
+            let kernel = self.stack.kernel(layer);
+            kernel.memory().check().unwrap();
+            let mut mapped: BTreeMap<u64, u32> = BTreeMap::new();
+            for (id, space) in kernel.spaces() {
+                space.table().for_each(space.table().everything(), |page, mapping| {
+                    for i in 0..mapping.size.base_pages() {
+                        let frame = mapping.frame + i;
+                        *mapped.entry(frame.get()).or_default() += 1;
+                        match kernel.owner(frame) {
+                            Owner::Page(space, at) => assert_eq!((space, at), (id, page + i)),
+                            Owner::Shared { .. } => {}
+                            other => panic!("{frame:?} is mapped but belongs to {other:?}"),
+                        }
+                    }
+                });
+            }
+            for (frame, count) in mapped {
+                match kernel.owner(Frame::new(frame)) {
+                    Owner::Shared { mappings } => assert_eq!(mappings, count),
+                    _ => assert_eq!(count, 1, "frame {frame:#x} is mapped twice"),
+                }
+            }
+        }
+    }
+
+    pub fn finish(mut self) {
+        let touched: Vec<_> = self.expected.keys().copied().collect();
+        for (pid, page) in touched {
+            self.touch(pid, page, false);
+        }
+        self.check();
+        for pid in 0..3 {
+            self.event(Event::ProcessExit { pid: Pid(pid) });
+        }
+        self.check();
+        let guest = self.stack.kernel(0);
+        let others = (0..guest.memory().frames())
+            .filter(|i| {
+                !matches!(
+                    guest.owner(Frame::new(*i)),
+                    Owner::Nobody | Owner::Movable | Owner::Pinned
+                )
+            })
+            .count();
+        assert_eq!(others, 0, "the guest's memory is as it was before any process");
+    }
+}

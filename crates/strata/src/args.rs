@@ -1,0 +1,251 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use strata_engine::StackKind;
+
+/// Predicts what memory virtualisation costs.
+///
+/// Runs an unmodified Linux program, a recording of one or a generated workload through a
+/// modelled native machine, virtual machine or nested virtual machine under several huge-page
+/// policies, and says what each costs and why.
+#[derive(Debug, Parser)]
+#[command(name = "strata", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a workload through modelled machines and compare what they cost.
+    Run(Box<RunArgs>),
+    /// Record what a program does to its memory, or convert another trace.
+    Record(RecordArgs),
+    /// Draw a page walk in two dimensions, name every reference and count them.
+    Walk(WalkArgs),
+    /// List what can be chosen, one line each.
+    List {
+        /// What to list.
+        #[arg(value_enum)]
+        what: Listing,
+    },
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What `strata list` knows.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Listing {
+    /// Huge-page policies and the papers they come from.
+    Policies,
+    /// CPU presets.
+    Cpus,
+    /// Generators and trace formats.
+    Workloads,
+    /// Everything `--set` can set, with its default and its source.
+    Parameters,
+}
+
+/// Where the stream comes from.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Input {
+    /// A recording, a ChampSim or CloudSuite trace (raw, .gz, .xz) or valgrind lackey output.
+    #[arg(value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+
+    /// A generator, such as random:size=1GiB,accesses=50M; see 'strata list workloads'.
+    #[arg(long, value_name = "SPEC")]
+    pub workload: Option<String>,
+
+    /// The format of the trace; detected when not given.
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<String>,
+
+    /// A program to run live, after --.
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// Options of `strata run`. None has a default here: a configuration file comes in between.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RunArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+
+    /// Stacks to model: native, vm, nested [default: nested].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = stack)]
+    pub stack: Option<Vec<StackKind>>,
+
+    /// Policies to compare; all results are relative to the first [default:
+    /// base,thp,gemini,xgemini,aligned].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub policy: Option<Vec<String>>,
+
+    /// A CPU preset or a file like one [default: broadwell-e5-2620v4].
+    #[arg(long, value_name = "PRESET|FILE.toml")]
+    pub cpu: Option<String>,
+
+    /// Levels of every page table, 4 or 5 [default: 4].
+    #[arg(long, value_parser = clap::value_parser!(u8).range(4..=5))]
+    pub levels: Option<u8>,
+
+    /// Memory of the guest; L1 and the host get more in proportion [default: 4GiB, or half as much
+    /// again as the workload touches].
+    #[arg(long, value_name = "SIZE", value_parser = strata_workloads::parse_size)]
+    pub memory: Option<u64>,
+
+    /// Fragmentation of memory before the program starts: none, an FMFI from 0 to 1, or one per
+    /// layer as guest,l1,host [default: 0.8].
+    #[arg(long, value_name = "none|FMFI|G,L1,HOST", value_parser = fragmentation)]
+    pub fragmentation: Option<Fragmentation>,
+
+    /// The VM ran something big before, so the layers below already back its memory.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub reused: Option<bool>,
+
+    /// What the TLB does with a huge page not backed by one: caches pieces of it, or nothing
+    /// [default: splinter].
+    #[arg(long, value_name = "splinter|no-fill", value_parser = ["splinter", "no-fill"])]
+    pub tlb_misaligned: Option<String>,
+
+    /// Accesses before counting begins [default: 0].
+    #[arg(long, value_name = "N", value_parser = strata_workloads::parse_count)]
+    pub warmup: Option<u64>,
+
+    /// Seed of everything random; equal seeds give equal bytes [default: 1].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Most machines to hold in memory at once; the stream is read again for the rest [default:
+    /// as many as fit]. A live program's cannot be: all run together.
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+
+    /// Threads to use [default: one per core]. Results do not depend on it.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Write everything found as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write the table here [default: standard output; for a live program standard error, since
+    /// standard output is the program's].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Say where misalignment comes from: which layer, which cause, which addresses.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub explain: Option<bool>,
+
+    /// Set a model constant or policy parameter; may be repeated. See 'strata list parameters'.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+
+    /// Read options from a file; the command line wins.
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+}
+
+/// Options of `strata record`.
+#[derive(Args, Clone, Debug)]
+pub struct RecordArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+
+    /// The recording to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// Options of `strata walk`.
+#[derive(Args, Clone, Debug)]
+pub struct WalkArgs {
+    /// Levels of the guest's page table.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(4..=5))]
+    pub guest_levels: u8,
+
+    /// Levels of the second stage; 0 walks natively.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = ["0", "4", "5"])]
+    pub host_levels: String,
+
+    /// Page size of the guest: 4k, 2m or 1g.
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = ["4k", "2m", "1g"])]
+    pub guest_page: String,
+
+    /// Page size of the second stage: 4k, 2m or 1g.
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = ["4k", "2m", "1g"])]
+    pub host_page: String,
+}
+
+/// FMFI of the layers: one for all, or guest, L1 and host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fragmentation(pub Vec<f64>);
+
+fn stack(text: &str) -> Result<StackKind, String> {
+    let kind = StackKind::ALL.into_iter().find(|kind| kind.name() == text);
+    kind.ok_or_else(|| {
+        let names = StackKind::ALL.map(StackKind::name);
+        crate::failure::unknown("stack", text, names, "there are native, vm and nested")
+    })
+}
+
+fn fragmentation(text: &str) -> Result<Fragmentation, String> {
+    let parse = |part: &str| match part.trim() {
+        "none" => Ok(0.0),
+        part => part.parse().ok().filter(|fmfi| (0.0..=1.0).contains(fmfi)).ok_or_else(|| {
+            format!("'{part}' is no FMFI; write none, a number from 0 to 1, or guest,l1,host")
+        }),
+    };
+    let values: Vec<f64> = text.split(',').map(parse).collect::<Result<_, _>>()?;
+    match values.len() {
+        1 | 3 => Ok(Fragmentation(values)),
+        n => Err(format!("{n} layers given; write one value for all, or three: guest,l1,host")),
+    }
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("write it as NAME=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn fragmentation_is_one_value_or_three() {
+        assert_eq!(fragmentation("none"), Ok(Fragmentation(vec![0.0])));
+        assert_eq!(fragmentation("0.5,none, 1"), Ok(Fragmentation(vec![0.5, 0.0, 1.0])));
+        for wrong in ["", "2", "-0.1", "NaN", "0.1,0.2", "0,0,0,0"] {
+            assert!(fragmentation(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn assignments_need_a_name() {
+        assert_eq!(assignment("a.b = 1=2"), Ok(("a.b".to_owned(), "1=2".to_owned())));
+        assert!(assignment("a").is_err() && assignment("=1").is_err());
+    }
+}

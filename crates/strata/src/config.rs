@@ -1,0 +1,248 @@
+//! Configuration files: everything `strata run` takes, in TOML.
+//!
+//! A file is read as if it were a command line: each key is the long name of an option, so the
+//! same parser checks it. `trace` and `program` stand for the arguments without a name, and the
+//! table `[set]` for every `--set`.
+
+use crate::args::{Cli, Command, Input, RunArgs};
+use crate::failure::{Failure, unknown};
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// Options that make no sense in a file.
+const NOT_IN_FILES: [&str; 3] = ["config", "help", "version"];
+
+/// The options of the command line, completed by those of the file it names.
+///
+/// # Errors
+/// When the file cannot be read, is no TOML, or has a key or value that no option takes.
+pub fn complete(line: RunArgs) -> Result<RunArgs, Failure> {
+    let Some(path) = &line.config else { return Ok(line) };
+    let file = read(path).map_err(|failure| Failure {
+        message: format!("{}: {}", path.display(), failure.message),
+        ..failure
+    })?;
+    Ok(merge(line, file))
+}
+
+fn read(path: &Path) -> Result<RunArgs, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::failed(format!("cannot read the configuration: {error}; check its name"))
+    })?;
+    parse(&text)
+}
+
+fn parse(text: &str) -> Result<RunArgs, Failure> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+        Failure::usage(format!("line {line}: {}; write TOML", error.message().replace('\n', " ")))
+    })?;
+    let line = command_line(&table)?;
+    let cli = Cli::try_parse_from(line).map_err(|error| Failure::from_clap(&error))?;
+    match cli.command {
+        Command::Run(args) => Ok(*args),
+        _ => unreachable!("the line begins with 'run'"),
+    }
+}
+
+/// The command line that says the same.
+fn command_line(table: &Table) -> Result<Vec<OsString>, Failure> {
+    let command = Cli::command();
+    let run = command.find_subcommand("run").expect("there is a command 'run'");
+    let options = run.get_arguments().filter_map(|argument| argument.get_long());
+    let mut keys: Vec<&str> = options.filter(|name| !NOT_IN_FILES.contains(name)).collect();
+    keys.extend(["trace", "program"]);
+    let (mut line, mut last) = (vec!["strata".into(), "run".into()], Vec::new());
+    for (key, value) in table {
+        match (key.as_str(), value) {
+            (key, _) if !keys.contains(&key) => {
+                let all = "keys are the long options of 'strata run --help'";
+                return Err(Failure::usage(unknown("key", key, keys.iter().copied(), all)));
+            }
+            ("set", Value::Table(parameters)) => assignments("", parameters, &mut line)?,
+            ("set", _) => return Err(Failure::usage("'set' is a table; write [set]")),
+            ("trace", value) => last.insert(0, plain(key, value)?.into()),
+            ("program", Value::Array(words)) => {
+                last.push("--".into());
+                for word in words {
+                    last.push(plain(key, word)?.into());
+                }
+            }
+            ("program", _) => {
+                return Err(Failure::usage("'program' is a list; write [\"name\", \"argument\"]"));
+            }
+            (key, value) => line.push(format!("--{key}={}", text(key, value)?).into()),
+        }
+    }
+    line.extend(last);
+    Ok(line)
+}
+
+/// `[set]` with its sub-tables: TOML reads `thp.scan_sleep = 1` as one table in another.
+fn assignments(prefix: &str, table: &Table, line: &mut Vec<OsString>) -> Result<(), Failure> {
+    for (key, value) in table {
+        let name = format!("{prefix}{key}");
+        match value {
+            Value::Table(inner) => assignments(&format!("{name}."), inner, line)?,
+            value => line.push(format!("--set={name}={}", plain(&name, value)?).into()),
+        }
+    }
+    Ok(())
+}
+
+/// A value as the command line has it; lists joined by commas.
+fn text(key: &str, value: &Value) -> Result<String, Failure> {
+    match value {
+        Value::Array(parts) => {
+            let parts: Vec<_> =
+                parts.iter().map(|part| plain(key, part)).collect::<Result<_, _>>()?;
+            Ok(parts.join(","))
+        }
+        value => plain(key, value),
+    }
+}
+
+fn plain(key: &str, value: &Value) -> Result<String, Failure> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        Value::Boolean(switch) => Ok(switch.to_string()),
+        Value::Array(_) | Value::Table(_) | Value::Datetime(_) => {
+            Err(Failure::usage(format!("'{key}' takes a text, a number or true/false")))
+        }
+    }
+}
+
+/// The file's options where the command line has none.
+fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
+    let says_what = |input: &Input| {
+        input.trace.is_some() || input.workload.is_some() || !input.program.is_empty()
+    };
+    let format = line.input.format.clone().or_else(|| file.input.format.clone());
+    let input = if says_what(&line.input) { line.input } else { file.input };
+    // Later assignments win.
+    let mut set = file.set;
+    set.extend(line.set);
+    RunArgs {
+        input: Input { format, ..input },
+        stack: line.stack.or(file.stack),
+        policy: line.policy.or(file.policy),
+        cpu: line.cpu.or(file.cpu),
+        levels: line.levels.or(file.levels),
+        memory: line.memory.or(file.memory),
+        fragmentation: line.fragmentation.or(file.fragmentation),
+        reused: line.reused.or(file.reused),
+        tlb_misaligned: line.tlb_misaligned.or(file.tlb_misaligned),
+        warmup: line.warmup.or(file.warmup),
+        seed: line.seed.or(file.seed),
+        jobs: line.jobs.or(file.jobs),
+        threads: line.threads.or(file.threads),
+        json: line.json.or(file.json),
+        output: line.output.or(file.output),
+        explain: line.explain.or(file.explain),
+        set,
+        config: line.config,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_engine::StackKind;
+
+    const WHOLE: &str = r#"
+        stack = ["native", "nested"]
+        policy = "base,thp"
+        cpu = "skylake-gold-6138"
+        levels = 5
+        memory = "8GiB"
+        fragmentation = [0.5, 0.6, 0.7]
+        reused = true
+        tlb-misaligned = "no-fill"
+        warmup = "1M"
+        seed = 7
+        jobs = 2
+        threads = 3
+        json = "out.json"
+        output = "out.txt"
+        explain = true
+        workload = "random:size=1GiB"
+        [set]
+        thp.scan_sleep = 5
+        "gemini.share" = 0.5
+    "#;
+
+    fn line(words: &[&str]) -> RunArgs {
+        let words = ["strata", "run"].iter().chain(words);
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Run(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_file_says_what_the_same_command_line_says() {
+        let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --levels 5 \
+            --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill \
+            --warmup 1M --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain \
+            --workload random:size=1GiB --set gemini.share=0.5 --set thp.scan_sleep=5";
+        let words: Vec<_> = words.split_whitespace().collect();
+        let mut file = parse(WHOLE).unwrap();
+        file.set.sort();
+        assert_eq!(format!("{file:?}"), format!("{:?}", line(&words)));
+    }
+
+    #[test]
+    fn every_option_can_be_in_a_file() {
+        let table: Table = WHOLE.parse().unwrap();
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for name in run.get_arguments().filter_map(|argument| argument.get_long()) {
+            let known = table.contains_key(name) || NOT_IN_FILES.contains(&name);
+            assert!(known || name == "format", "{name} is missing in the test");
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let merged = merge(
+            line(&["--stack", "vm", "--explain=false", "--set", "thp.scan_sleep=9", "a.trace"]),
+            parse(WHOLE).unwrap(),
+        );
+        assert_eq!(merged.stack, Some(vec![StackKind::Vm]));
+        assert_eq!(merged.explain, Some(false));
+        assert_eq!(merged.reused, Some(true));
+        assert_eq!(merged.set.last().unwrap().1, "9");
+        assert_eq!((merged.input.trace.is_some(), merged.input.workload), (true, None));
+    }
+
+    #[test]
+    fn programs_and_traces_have_keys() {
+        let file = parse("program = [\"sqlite3\", \"-batch\", \"x.db\"]").unwrap();
+        assert_eq!(file.input.program, ["sqlite3", "-batch", "x.db"]);
+        let file = parse("trace = \"a.xz\"\nformat = \"champsim\"").unwrap();
+        assert_eq!(file.input.trace.unwrap(), Path::new("a.xz"));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_remedy() {
+        let message = |text| parse(text).unwrap_err().message;
+        assert!(
+            message("polcy = 1").contains("did you mean 'policy'?"),
+            "{}",
+            message("polcy = 1")
+        );
+        assert!(message("config = 1").contains("no key is called 'config'"));
+        assert!(message("levels = 6").contains("4..=5"));
+        assert!(message("a = 1\nb = = 2").starts_with("line 2:"), "{}", message("a = 1\nb = = 2"));
+        assert!(message("set = 3").contains("[set]"));
+        assert!(message("program = \"ls\"").contains("[\"name\", \"argument\"]"));
+        assert!(message("levels = { x = 1 }").contains("'levels' takes"));
+        for text in ["polcy = 1", "levels = 6", "= 2"] {
+            assert!(!message(text).contains('\n'));
+        }
+    }
+}

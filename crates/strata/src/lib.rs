@@ -1,0 +1,72 @@
+//! The command-line program: reads what is asked for, drives the engine, writes tables and JSON.
+//!
+//! It is a library so that tests can run it over machines of their own; `main.rs` hands it the
+//! real ones.
+
+pub mod args;
+pub mod config;
+pub mod failure;
+mod interrupt;
+mod list;
+mod number;
+pub mod output;
+mod plan;
+mod progress;
+mod record;
+mod run;
+pub mod table;
+pub mod verdict;
+mod walk;
+mod workload;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use failure::{Failure, USAGE};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use strata_engine::Catalogue;
+
+/// Does what the command line `words` asks for; the first word is the program's name.
+pub fn main(catalogue: &Catalogue, words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let done = match Cli::try_parse_from(words) {
+        Ok(cli) => dispatch(cli.command, catalogue),
+        // Help and version are errors to the parser.
+        Err(help) if !help.use_stderr() => {
+            output::to_stdout(help.render().ansi().to_string().as_bytes()).map(|()| 0)
+        }
+        Err(help)
+            if help.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            let _ = help.print();
+            return ExitCode::from(USAGE);
+        }
+        Err(error) => Err(Failure::from_clap(&error)),
+    };
+    done.unwrap_or_else(|failure| {
+        if !failure.message.is_empty() {
+            complain(&failure.message);
+        }
+        failure.status
+    })
+    .into()
+}
+
+fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => run::run(*args, catalogue),
+        Command::Record(args) => record::record(args),
+        Command::Walk(args) => walk::walk(&args).map(|()| 0),
+        Command::List { what } => list::list(what, catalogue).map(|()| 0),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "strata", &mut script);
+            output::to_stdout(&script).map(|()| 0)
+        }
+    }
+}
+
+/// One line on standard error. Nothing can be done where even that fails.
+fn complain(message: &str) {
+    let _ = writeln!(anstream::stderr(), "strata: {message}");
+}

@@ -1,0 +1,7 @@
+//! The command `strata`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    strata::main(&strata_engine::catalogue(), std::env::args_os())
+}

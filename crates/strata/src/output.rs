@@ -1,0 +1,184 @@
+//! Where results go: standard output, standard error, or files written whole or not at all.
+
+use crate::failure::Failure;
+use crate::table;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::Builder;
+
+/// Exit status when nobody reads any more: 128 + SIGPIPE, as a shell reports it.
+const PIPE_CLOSED: u8 = 141;
+
+/// A place for a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A file.
+    File(PathBuf),
+}
+
+impl Target {
+    /// The place a user names; `-` is standard output.
+    pub fn named(path: &Path) -> Self {
+        if path == Path::new("-") { Self::Stdout } else { Self::File(path.to_owned()) }
+    }
+
+    /// Finds out early whether the place can be written, before hours of work.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn check(&self) -> Result<(), Failure> {
+        let Self::File(path) = self else { return Ok(()) };
+        let checked = if is_special(path) {
+            OpenOptions::new().write(true).open(path).map(|_| ())
+        } else if path.is_dir() {
+            Err(ErrorKind::IsADirectory.into())
+        } else {
+            Builder::new().tempfile_in(directory(path)).map(|_| ())
+        };
+        checked.map_err(|error| cannot_write(path, &error))
+    }
+
+    /// Writes text with ANSI styles, which are left out where nobody would see them.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn styled(&self, text: &str) -> Result<(), Failure> {
+        match self {
+            Self::Stdout => to_stream(anstream::stdout(), text.as_bytes()),
+            Self::Stderr => to_stream(anstream::stderr(), text.as_bytes()),
+            Self::File(_) => self.plain(anstream::adapter::strip_str(text).to_string().as_bytes()),
+        }
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// When they cannot be written; a file then is as it was before.
+    pub fn plain(&self, bytes: &[u8]) -> Result<(), Failure> {
+        match self {
+            Self::Stdout => to_stream(io::stdout(), bytes),
+            Self::Stderr => to_stream(io::stderr(), bytes),
+            Self::File(path) => replace(path, bytes).map_err(|error| cannot_write(path, &error)),
+        }
+    }
+
+    /// Columns there are for text.
+    pub fn width(&self) -> usize {
+        let (terminal, fd) = match self {
+            Self::Stdout => (io::stdout().is_terminal(), libc::STDOUT_FILENO),
+            Self::Stderr => (io::stderr().is_terminal(), libc::STDERR_FILENO),
+            Self::File(_) => return table::DEFAULT_WIDTH,
+        };
+        let columns = if terminal { terminal_columns(fd) } else { None };
+        columns.unwrap_or(table::DEFAULT_WIDTH)
+    }
+}
+
+/// Writes to standard output, with ANSI styles where it is a terminal.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn to_stdout(text: &[u8]) -> Result<(), Failure> {
+    to_stream(anstream::stdout(), text)
+}
+
+fn to_stream(mut stream: impl Write, bytes: &[u8]) -> Result<(), Failure> {
+    let written = stream.write_all(bytes).and_then(|()| stream.flush());
+    written.map_err(|error| match error.kind() {
+        // The reader has seen enough; that is no failure to speak of.
+        ErrorKind::BrokenPipe => Failure { message: String::new(), status: PIPE_CLOSED },
+        _ => Failure::failed(format!("cannot write the result: {error}; free some space")),
+    })
+}
+
+/// Puts a file in place in one step, so that nobody ever sees half of it.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if is_special(path) {
+        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
+    }
+    // A link stays a link; what it points to is replaced.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut file =
+        Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory(&path))?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
+    Ok(())
+}
+
+/// Devices and pipes cannot be replaced, only written to.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    let remedy = match error.kind() {
+        ErrorKind::StorageFull => "free some space or write elsewhere",
+        ErrorKind::NotFound => "create the directory first",
+        ErrorKind::PermissionDenied => "write where you may",
+        _ => "choose another file",
+    };
+    Failure::failed(format!("cannot write {}: {error}; {remedy}", path.display()))
+}
+
+#[allow(unsafe_code)]
+fn terminal_columns(fd: i32) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ writes one winsize, which `size` is, and keeps no pointer.
+    let done = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) };
+    (done == 0 && size.ws_col > 0).then_some(size.ws_col.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_keeps_the_umask() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.json");
+        fs::write(&path, "old and longer").unwrap();
+        let target = Target::named(&path);
+        target.check().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old and longer");
+        target.plain(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        target.styled("\x1b[1mbold\x1b[0m").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "bold");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left over");
+        let plain = directory.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&plain));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_told_before_and_after() {
+        let missing = Target::named(Path::new("/nonexistent/out.json"));
+        let message = missing.check().unwrap_err().message;
+        assert!(message.contains("create the directory first"), "{message}");
+        assert!(Target::named(Path::new("/")).check().is_err());
+        let full = Target::named(Path::new("/dev/full"));
+        full.check().unwrap();
+        let message = full.plain(b"x").unwrap_err().message;
+        assert!(message.contains("free some space"), "{message}");
+    }
+
+    #[test]
+    fn a_dash_is_standard_output() {
+        assert_eq!(Target::named(Path::new("-")), Target::Stdout);
+    }
+}

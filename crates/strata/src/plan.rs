@@ -1,0 +1,343 @@
+//! From options to machines: defaults, checks, the cross product of stacks and policies.
+
+use crate::args::{Fragmentation, RunArgs};
+use crate::failure::{Failure, unknown};
+use crate::output::Target;
+use crate::workload::Input;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use strata_engine::{Catalogue, Setup, StackKind};
+use strata_hardware::{CpuModel, Misaligned};
+
+/// Policies compared when none are named.
+const DEFAULT_POLICIES: [&str; 5] = ["base", "thp", "gemini", "xgemini", "aligned"];
+
+/// FMFI when none is given: moderately fragmented.
+const DEFAULT_FMFI: f64 = 0.8;
+
+/// The least memory a guest can do anything with.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+/// Parameters that matter to some policies alone, by the beginning of their names.
+const OWNED: [(&str, &[&str]); 2] =
+    [("xgemini.", &["xgemini"]), ("gemini.", &["gemini", "xgemini"])];
+
+/// What `strata run` is going to do.
+#[derive(Debug)]
+pub struct Plan {
+    /// Where the stream comes from.
+    pub input: Input,
+    /// The machines, in the order of the report.
+    pub setups: Vec<Setup>,
+    /// Most machines to hold at once.
+    pub jobs: Option<NonZeroUsize>,
+    /// Threads to use.
+    pub threads: Option<NonZeroUsize>,
+    /// Where the table goes.
+    pub text: Target,
+    /// Where the JSON goes.
+    pub json: Option<Target>,
+    /// What the user should know before anything runs.
+    pub remarks: Vec<String>,
+}
+
+/// Checks the options against each other and against what there is.
+///
+/// # Errors
+/// When they make no sense.
+pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
+    let (text, json) = targets(&args)?;
+    let mut remarks = Vec::new();
+    let pairs = cross_product(&args, catalogue, &mut remarks)?;
+    let (cpu, overrides) = constants(&args, catalogue, &pairs)?;
+    if let Some(memory) = args.memory.filter(|memory| *memory < LEAST_MEMORY) {
+        let memory = crate::number::bytes(memory);
+        return Err(Failure::usage(format!(
+            "--memory {memory} is too small for a guest; give it at least 64MiB"
+        )));
+    }
+    let setup = |(stack, policy): (StackKind, String)| Setup {
+        stack,
+        policy,
+        cpu: cpu.clone(),
+        memory: args.memory,
+        levels: args.levels.unwrap_or(4),
+        fragmentation: fragmentation(stack, args.fragmentation.as_ref()),
+        reused: args.reused.unwrap_or(false),
+        misaligned: match args.tlb_misaligned.as_deref() {
+            Some("no-fill") => Misaligned::NoFill,
+            _ => Misaligned::Splinter,
+        },
+        warmup: args.warmup.unwrap_or(0),
+        seed: args.seed.unwrap_or(1),
+        explain: args.explain.unwrap_or(false),
+        overrides: overrides.clone(),
+    };
+    Ok(Plan {
+        setups: pairs.into_iter().map(setup).collect(),
+        jobs: args.jobs,
+        threads: args.threads,
+        text,
+        json,
+        remarks,
+        input: Input::choose(args.input)?,
+    })
+}
+
+/// Where table and JSON go. They may not meet, nor mix with the output of the program.
+fn targets(args: &RunArgs) -> Result<(Target, Option<Target>), Failure> {
+    let live = !args.input.program.is_empty();
+    let json = args.json.as_deref().map(Target::named);
+    let named = args.output.as_deref().map(Target::named);
+    if live && (json == Some(Target::Stdout) || named == Some(Target::Stdout)) {
+        return Err(Failure::usage(
+            "standard output belongs to the program; write to a file, or to /dev/stderr",
+        ));
+    }
+    if json.is_some() && json == named {
+        return Err(Failure::usage("--json and --output name the same file; give them two"));
+    }
+    // Standard output is for the results unless something else needs it.
+    let default = match json {
+        _ if live => Target::Stderr,
+        Some(Target::Stdout) => Target::Stderr,
+        _ => Target::Stdout,
+    };
+    Ok((named.unwrap_or(default), json))
+}
+
+/// Every pair of stack and policy that goes together, stack by stack.
+fn cross_product(
+    args: &RunArgs,
+    catalogue: &Catalogue,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<(StackKind, String)>, Failure> {
+    let stacks = args.stack.clone().unwrap_or_else(|| vec![StackKind::Nested]);
+    let named = args.policy.clone();
+    let policies = named.clone().unwrap_or_else(|| DEFAULT_POLICIES.map(str::to_owned).to_vec());
+    for (index, stack) in stacks.iter().enumerate() {
+        if stacks[..index].contains(stack) {
+            return Err(Failure::usage(format!("--stack names {stack} twice; name it once")));
+        }
+    }
+    for (index, policy) in policies.iter().enumerate() {
+        if policies[..index].contains(policy) {
+            return Err(Failure::usage(format!("--policy names {policy} twice; name it once")));
+        }
+        let Some(info) = catalogue.policy(policy) else {
+            let names = catalogue.policies.iter().map(|policy| policy.name);
+            let message = unknown("policy", policy, names, "'strata list policies' shows all");
+            return Err(Failure::usage(message));
+        };
+        if named.is_some() && !stacks.iter().any(|stack| info.stacks.contains(stack)) {
+            let fits: Vec<_> = info.stacks.iter().map(|stack| stack.name()).collect();
+            return Err(Failure::usage(format!(
+                "policy {policy} cannot run on --stack {}; add --stack {}",
+                list(&stacks),
+                fits.join(",")
+            )));
+        }
+    }
+    let mut pairs = Vec::new();
+    for &stack in &stacks {
+        for policy in &policies {
+            let info = catalogue.policy(policy).expect("checked above");
+            if info.stacks.contains(&stack) {
+                pairs.push((stack, policy.clone()));
+            } else {
+                remarks
+                    .push(format!("policy {policy} does not exist on a {stack} stack: left out"));
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+fn list(stacks: &[StackKind]) -> String {
+    stacks.iter().map(|stack| stack.name()).collect::<Vec<_>>().join(",")
+}
+
+/// The CPU with its constants set, and the assignments that are for the model and the policies.
+fn constants(
+    args: &RunArgs,
+    catalogue: &Catalogue,
+    pairs: &[(StackKind, String)],
+) -> Result<(CpuModel, Vec<(String, String)>), Failure> {
+    let mut cpu = cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT))?;
+    let constants: Vec<String> = cpu.constants().map(|constant| constant.name).collect();
+    let parameters: Vec<&str> = catalogue.parameters.iter().map(|p| p.name).collect();
+    let mut overrides = Vec::new();
+    for (name, value) in &args.set {
+        if constants.contains(name) {
+            cpu.set(name, value).map_err(|error| Failure::usage(format!("--set: {error}")))?;
+        } else if parameters.contains(&name.as_str()) {
+            let owners = OWNED.iter().find(|(prefix, _)| name.starts_with(prefix));
+            let idle = |owners: &&[&str]| pairs.iter().all(|(_, p)| !owners.contains(&p.as_str()));
+            if let Some(owners) = owners.map(|(_, owners)| *owners).filter(idle) {
+                return Err(Failure::usage(format!(
+                    "--set {name} has no effect without policy {}; add it to --policy",
+                    owners.join(" or ")
+                )));
+            }
+            overrides.push((name.clone(), value.clone()));
+        } else {
+            let all = constants.iter().map(String::as_str).chain(parameters.iter().copied());
+            let message = unknown("parameter", name, all, "'strata list parameters' shows all");
+            return Err(Failure::usage(message));
+        }
+    }
+    Ok((cpu, overrides))
+}
+
+/// A preset by name, or a model from a file.
+fn cpu(name: &str) -> Result<CpuModel, Failure> {
+    let path = Path::new(name);
+    if !name.ends_with(".toml") && !name.contains('/') {
+        return CpuModel::preset(name).map_err(|error| {
+            Failure::usage(format!("{error} 'strata list cpus' shows all; a file ends in .toml"))
+        });
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::failed(format!("cannot read the CPU model {name}: {error}; check its name"))
+    })?;
+    CpuModel::from_toml(&text).map_err(|error| Failure::usage(format!("{name}: {error}")))
+}
+
+/// FMFI for the layers this stack has.
+fn fragmentation(stack: StackKind, given: Option<&Fragmentation>) -> Vec<f64> {
+    let values = given.map_or(&[DEFAULT_FMFI][..], |given| &given.0);
+    match (values, stack) {
+        (&[guest, _, _], StackKind::Native) => vec![guest],
+        (&[guest, _, host], StackKind::Vm) => vec![guest, host],
+        (values, _) => values.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+    use strata_engine::{PolicyInfo, SetupError};
+    use strata_params::Parameter;
+
+    fn catalogue() -> Catalogue {
+        let policy = |name, stacks| PolicyInfo { name, about: "", paper: "", stacks };
+        let parameter = |name| Parameter {
+            name,
+            value: "1".into(),
+            default: "1".into(),
+            unit: "",
+            doc: "A parameter.",
+        };
+        Catalogue {
+            policies: vec![
+                policy("base", &StackKind::ALL[..]),
+                policy("thp", &StackKind::ALL[..]),
+                policy("gemini", &StackKind::ALL[1..]),
+                policy("xgemini", &StackKind::ALL[2..]),
+                policy("aligned", &StackKind::ALL[..]),
+            ],
+            parameters: vec![parameter("thp.scan_sleep"), parameter("xgemini.period")],
+            build: |_, _| Err(SetupError("not built in these tests".into())),
+        }
+    }
+
+    fn plan_of(words: &str) -> Result<Plan, Failure> {
+        let words = format!("strata run --workload sequential:size=1MiB,accesses=1k {words}");
+        plan_line(&words)
+    }
+
+    fn plan_line(words: &str) -> Result<Plan, Failure> {
+        match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
+            Command::Run(args) => plan(*args, &catalogue()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn names(plan: &Plan) -> Vec<String> {
+        plan.setups.iter().map(|s| format!("{} {}", s.stack, s.policy)).collect()
+    }
+
+    #[test]
+    fn defaults_are_the_five_policies_nested() {
+        let plan = plan_of("").unwrap();
+        assert_eq!(
+            names(&plan),
+            ["nested base", "nested thp", "nested gemini", "nested xgemini", "nested aligned"]
+        );
+        let setup = &plan.setups[0];
+        assert_eq!(setup.cpu.name, "broadwell-e5-2620v4");
+        assert_eq!((setup.levels, setup.memory, setup.seed), (4, None, 1));
+        assert_eq!(setup.fragmentation, [0.8]);
+        assert!(plan.remarks.is_empty());
+    }
+
+    #[test]
+    fn stacks_and_policies_are_crossed_and_what_does_not_exist_left_out() {
+        let plan = plan_of("--stack native,vm --policy base,gemini").unwrap();
+        assert_eq!(names(&plan), ["native base", "vm base", "vm gemini"]);
+        assert_eq!(plan.remarks.len(), 1);
+        let message = plan_of("--stack native --policy base,xgemini").unwrap_err().message;
+        assert_eq!(message, "policy xgemini cannot run on --stack native; add --stack nested");
+    }
+
+    #[test]
+    fn fragmentation_goes_to_the_layers_there_are() {
+        let plan = plan_of("--stack native,vm,nested --policy base --fragmentation 0.1,0.2,0.3");
+        let values: Vec<_> = plan.unwrap().setups.into_iter().map(|s| s.fragmentation).collect();
+        assert_eq!(values, [vec![0.1], vec![0.1, 0.3], vec![0.1, 0.2, 0.3]]);
+    }
+
+    #[test]
+    fn assignments_go_where_they_belong() {
+        let plan = plan_of("--set core.base_cpi=2 --set thp.scan_sleep=7").unwrap();
+        assert_eq!(plan.setups[0].overrides, [("thp.scan_sleep".into(), "7".into())]);
+        assert_eq!(plan.setups[0].cpu.core.base_cpi, 2.0);
+    }
+
+    #[test]
+    fn contradictions_are_told_with_a_remedy() {
+        let cases = [
+            ("--policy base,thp,base", "names base twice"),
+            ("--stack vm,vm", "names vm twice"),
+            ("--policy xgemin", "did you mean 'xgemini'?"),
+            ("--set thp.scan_slep=1", "did you mean 'thp.scan_sleep'?"),
+            ("--set core.base_cpu=1", "did you mean 'core.base_cpi'?"),
+            ("--set core.base_cpi=x", "--set: core.base_cpi takes"),
+            ("--set xgemini.period=1 --policy base,gemini", "without policy xgemini; add it"),
+            ("--cpu brodwell-e5-2620v4", "did you mean broadwell-e5-2620v4"),
+            ("--cpu ./nowhere.toml", "cannot read the CPU model"),
+            ("--memory 1MiB", "at least 64MiB"),
+            ("--json x --output x", "name the same file"),
+            ("some.trace", "--workload and a trace"),
+        ];
+        for (words, expected) in cases {
+            let message = plan_of(words).unwrap_err().message;
+            assert!(message.contains(expected), "{words}: {message}");
+            assert!(!message.contains('\n'), "{words}: {message}");
+        }
+        let cases = [
+            ("strata run", "nothing to run"),
+            ("strata run x.trace -- ls", "a trace and a program"),
+            ("strata run --workload random:size=1MiB -- ls", "--workload and a program"),
+            ("strata run --json - -- ls", "belongs to the program"),
+            ("strata run --format lackey -- ls", "--format"),
+            ("strata run --format lacky x.trace", "lackey"),
+        ];
+        for (line, expected) in cases {
+            let failure = plan_line(line).unwrap_err();
+            assert!(failure.message.contains(expected), "{line}: {failure}");
+            assert_eq!(failure.status, crate::failure::USAGE, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_table_keeps_out_of_the_way() {
+        assert_eq!(plan_of("").unwrap().text, Target::Stdout);
+        assert_eq!(plan_of("--json -").unwrap().text, Target::Stderr);
+        assert_eq!(plan_line("strata run -- ls").unwrap().text, Target::Stderr);
+        let file = plan_line("strata run -o x -- ls").unwrap().text;
+        assert_eq!(file, Target::named(Path::new("x")));
+    }
+}

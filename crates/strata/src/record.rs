@@ -1,0 +1,60 @@
+//! `strata record`: a program, a generator or another trace becomes a recording.
+
+use crate::args::RecordArgs;
+use crate::failure::{FAILED, Failure, INTERRUPTED};
+use crate::interrupt::Interrupt;
+use crate::number::{bytes, count};
+use crate::workload::Input;
+use strata_stream::{Batch, Fill, SourceError};
+use strata_workloads::record::{Outcome, Writer};
+
+/// Records. Gives the exit status: a live program's own.
+///
+/// # Errors
+/// When the stream cannot be opened or read, or the recording not be written.
+pub fn record(args: RecordArgs) -> Result<u8, Failure> {
+    let input = Input::choose(args.input)?;
+    let path = &args.output;
+    let cannot = |error: SourceError| Failure::failed(error.to_string());
+    let mut writer = Writer::create(path).map_err(cannot)?;
+    let interrupt = Interrupt::watch();
+    let mut source = input.open().map_err(|error| Failure::failed(error.to_string()))?;
+    let mut batch = Batch::new();
+    let mut accesses = 0;
+    let mut failed = None;
+    loop {
+        let filled = source.fill(&mut batch);
+        accesses += batch.len() as u64;
+        writer.push(&batch).map_err(cannot)?;
+        match filled {
+            Ok(Fill::More) if !input.is_live() && interrupt.happened() => break,
+            Ok(Fill::More) => {}
+            Ok(Fill::End) => break,
+            Err(error) => {
+                failed = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    let info = source.info();
+    let pressed = interrupt.happened().then(|| "interrupted by Ctrl-C".to_owned());
+    let outcome = Outcome {
+        command: vec![info.name],
+        exit_status: info.exit_status,
+        partial: failed.clone().or(pressed),
+        notes: info.notes,
+    };
+    writer.finish(outcome).map_err(cannot)?;
+    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let (number, size) = (count(accesses), bytes(size));
+    crate::complain(&format!("{number} accesses in {size}: {}", path.display()));
+    Ok(match (failed, info.exit_status.filter(|_| input.is_live())) {
+        (Some(message), _) => {
+            crate::complain(&format!("{message}; what came before is recorded"));
+            FAILED
+        }
+        (None, Some(status)) => u8::try_from(status).unwrap_or(FAILED),
+        (None, None) if interrupt.happened() => INTERRUPTED,
+        (None, None) => 0,
+    })
+}

@@ -1,0 +1,135 @@
+//! `strata run`.
+
+use crate::args::RunArgs;
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::interrupt::Interrupt;
+use crate::number::bytes;
+use crate::plan::{Plan, plan};
+use crate::{config, progress, table};
+use std::io::{IsTerminal, stderr, stdout};
+use std::num::NonZeroUsize;
+use strata_engine::{
+    Build, Catalogue, CutShort, Progress, Report, Stop, Sweep, SweepError, memory, sweep,
+};
+use strata_stream::{Source, WorkloadInfo};
+
+/// Runs everything asked for and reports. Gives the exit status.
+///
+/// # Errors
+/// When the options make no sense, the workload cannot be opened or a result not written.
+pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
+    let plan = plan(config::complete(args)?, catalogue)?;
+    plan.text.check()?;
+    if let Some(json) = &plan.json {
+        json.check()?;
+    }
+    for remark in &plan.remarks {
+        crate::complain(&format!("note: {remark}"));
+    }
+    let interrupt = Interrupt::watch();
+    let (report, failed) = measure(&plan, catalogue, &interrupt)?;
+    let live_status = report.workload.exit_status.filter(|_| plan.input.is_live());
+    // The JSON first: it has everything, should the table's reader have gone.
+    if let Some(target) = &plan.json {
+        let mut json = serde_json::to_vec(&report).expect("a report is plain data");
+        json.push(b'\n');
+        target.plain(&json)?;
+    }
+    plan.text.styled(&table::render(&report, plan.text.width()))?;
+    Ok(match (failed, live_status) {
+        (Some(message), _) => {
+            crate::complain(&message);
+            FAILED
+        }
+        (None, Some(status)) => u8::try_from(status).unwrap_or(FAILED),
+        (None, None) if interrupt.happened() => INTERRUPTED,
+        (None, None) => 0,
+    })
+}
+
+/// The report, and what failed on the way to it, if the stream did.
+fn measure(
+    plan: &Plan,
+    catalogue: &Catalogue,
+    interrupt: &Interrupt,
+) -> Result<(Report, Option<String>), Failure> {
+    let live = plan.input.is_live();
+    // A live program starts only when all machines are built; anything else is opened now, since
+    // the machines depend on what is known of it.
+    let mut opened: Option<Box<dyn Source>> = None;
+    let workload = match plan.input.live_info() {
+        Some(info) => info,
+        None => {
+            let source = plan.input.open().map_err(|error| Failure::failed(error.to_string()))?;
+            let info = source.info();
+            opened = Some(source);
+            info
+        }
+    };
+    let at_once = plan.jobs.filter(|_| !live).or_else(|| limit(plan, &workload));
+    if live && plan.jobs.is_some() {
+        crate::complain("note: --jobs is for streams that can be read again: left out");
+    }
+    let (stop, progress) = (Stop::default(), Progress::default());
+    // Ctrl-C reaches a live program itself; what it does then belongs to the stream.
+    let stop = if live { stop } else { Stop(interrupt.0.clone()) };
+    let total = workload.accesses;
+    let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
+    let builds = plan
+        .setups
+        .iter()
+        .map(|setup| -> Build<'_> { Box::new(move |workload| (catalogue.build)(setup, workload)) });
+    let options = Sweep {
+        workload,
+        open: Box::new(move || opened.take().map_or_else(|| plan.input.open(), Ok)),
+        replayable: !live,
+        builds: builds.collect(),
+        at_once,
+        threads: plan.threads,
+        memory_limit: None,
+        stop: &stop,
+        progress: &progress,
+    };
+    let swept = progress::shown(&progress, total, visible, || sweep(options));
+    let swept = swept.map_err(|error| match error {
+        SweepError::Setup(error) => Failure { message: error.to_string(), status: USAGE },
+        SweepError::Open(error) => Failure::failed(error.to_string()),
+    })?;
+    let mut report = Report::new(swept.workload, swept.runs);
+    report.seed = plan.setups[0].seed;
+    report.warmup = plan.setups[0].warmup;
+    let failed = match swept.cut_short {
+        Some(CutShort::Failed(error)) => Some(error.to_string()),
+        _ => None,
+    };
+    report.partial_reason = failed.clone();
+    if failed.is_none() && interrupt.happened() {
+        report.partial_reason = Some("interrupted by Ctrl-C".to_owned());
+        report.runs.iter_mut().for_each(|run| run.partial |= live);
+    }
+    report.partial = report.partial_reason.is_some();
+    Ok((report, failed))
+}
+
+/// How many machines fit into memory; says so if not all do.
+fn limit(plan: &Plan, workload: &WorkloadInfo) -> Option<NonZeroUsize> {
+    let runs = plan.setups.len();
+    let usable = memory::usable();
+    let at_once = memory::runs_at_once(runs, workload.footprint_bytes, usable);
+    let needed = workload.footprint_bytes.map(memory::estimate);
+    if let (Some(needed), Some(usable)) = (needed, usable) {
+        let (each, all) = (bytes(needed), bytes(usable));
+        if needed > usable {
+            crate::complain(&format!(
+                "note: a machine may need {each} of memory and {all} can be used; it may not fit"
+            ));
+        } else if at_once < runs {
+            let readings = runs.div_ceil(at_once);
+            crate::complain(&format!(
+                "note: a machine needs about {each} of memory and {all} can be used: \
+                 {at_once} at a time, so the stream is read {readings} times"
+            ));
+        }
+    }
+    NonZeroUsize::new(at_once)
+}

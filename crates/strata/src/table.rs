@@ -1,0 +1,276 @@
+//! The text report: what each policy costs, side by side.
+
+use crate::number::{bytes, count, percent, ratio, share};
+use crate::verdict;
+use anstyle::Style;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
+use std::fmt::Write;
+use strata_engine::{Report, RunResult, StackKind};
+
+/// Columns a terminal is taken to have when nothing is known.
+pub const DEFAULT_WIDTH: usize = 80;
+
+const LABEL: usize = 27;
+const CELL: usize = 10;
+const BOLD: Style = Style::new().bold();
+const WARNING: Style =
+    Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
+
+/// The whole report in at most `width` columns, with ANSI styles.
+pub fn render(report: &Report, width: usize) -> String {
+    let mut out = String::new();
+    let workload = &report.workload;
+    let _ = write!(out, "{BOLD}");
+    paragraph(&mut out, &format!("{} ({})", workload.name, workload.kind), width);
+    let _ = write!(out, "{BOLD:#}");
+    if let Some(run) = report.runs.first() {
+        let (accesses, instructions) = (count(run.accesses), count(run.instructions));
+        let touched = bytes(run.memory.touched_bytes);
+        let text = format!("{accesses} accesses, {instructions} instructions, {touched} touched");
+        paragraph(&mut out, &text, width);
+    }
+    if report.partial {
+        let why = report.partial_reason.as_deref().unwrap_or("cut short");
+        let _ = writeln!(out, "{WARNING}PARTIAL RESULT{WARNING:#}: {why}");
+    }
+    for note in &workload.notes {
+        paragraph(&mut out, &format!("Note: {note}."), width);
+    }
+    let stacks = report.by_stack();
+    for (stack, runs) in &stacks {
+        let per_table = (width.saturating_sub(LABEL) / CELL).max(2);
+        let (first, others) = (runs[0], &runs[1..]);
+        let mut chunks: Vec<&[&RunResult]> = others.chunks(per_table - 1).collect();
+        if chunks.is_empty() {
+            chunks.push(&[]);
+        }
+        for chunk in chunks {
+            let mut shown = vec![first];
+            shown.extend(chunk);
+            let _ = writeln!(out, "\n{BOLD}{stack}{BOLD:#} on {}", first.cpu);
+            section(&mut out, *stack, &shown);
+        }
+        out.push('\n');
+        paragraph(&mut out, &verdict::sentences(runs).join(" "), width);
+        notes(&mut out, runs, width);
+    }
+    if stacks.len() > 1 {
+        out.push('\n');
+        across_stacks(&mut out, &stacks);
+    }
+    out
+}
+
+/// Text broken into lines of at most `width` columns.
+fn paragraph(out: &mut String, text: &str, width: usize) {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    if column > 0 {
+        out.push('\n');
+    }
+}
+
+/// One line of a table: a heading without cells, or a label with one cell per run.
+struct Line {
+    label: String,
+    cells: Vec<String>,
+}
+
+struct Lines<'a> {
+    runs: &'a [&'a RunResult],
+    lines: Vec<Line>,
+}
+
+impl Lines<'_> {
+    fn heading(&mut self, label: &str) {
+        self.lines.push(Line { label: label.to_owned(), cells: Vec::new() });
+    }
+
+    fn row(&mut self, label: &str, cell: impl Fn(&RunResult) -> String) {
+        let cells = self.runs.iter().map(|run| cell(run)).collect();
+        self.lines.push(Line { label: format!("  {label}"), cells });
+    }
+
+    /// A row of a measure divided by that of the first run.
+    fn relative(&mut self, label: &str, measure: impl Fn(&RunResult) -> f64) {
+        let base = measure(self.runs[0]);
+        self.row(label, |run| ratio((base > 0.0).then(|| measure(run) / base)));
+    }
+}
+
+fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
+    let mut lines = Lines { runs, lines: Vec::new() };
+    lines.heading(&format!("relative to {}", runs[0].policy));
+    lines.row("throughput, estimated", |run| ratio(run.relative_throughput));
+    lines.relative("L1 TLB misses", |run| run.tlb.l1_misses as f64);
+    lines.relative("L2 TLB misses", |run| run.tlb.l2_misses as f64);
+    lines.relative("cycles in walks", |run| run.walk_cycles as f64);
+    lines.relative("memory used", |run| run.memory.used_bytes as f64);
+    translation(&mut lines);
+    huge_pages(&mut lines);
+    events(&mut lines, stack);
+    let header = runs.iter().map(|run| run.policy.as_str());
+    print(out, &lines.lines, header);
+}
+
+fn translation(lines: &mut Lines<'_>) {
+    let per_thousand = |events: u64, run: &RunResult| {
+        ratio((run.accesses > 0).then(|| events as f64 * 1000.0 / run.accesses as f64))
+    };
+    lines.heading("translation");
+    lines.row("L1 TLB misses per 1000", |run| per_thousand(run.tlb.l1_misses, run));
+    lines.row("L2 TLB misses per 1000", |run| per_thousand(run.tlb.l2_misses, run));
+    lines.row("references per walk", |run| {
+        ratio((run.walks > 0).then(|| run.walk_refs as f64 / run.walks as f64))
+    });
+    lines.row("cycles in walks", |run| percent(share(run.walk_cycles, run.cycles)));
+}
+
+fn huge_pages(lines: &mut Lines<'_>) {
+    lines.heading("guest huge pages at peak");
+    lines.row("all", |run| count(run.alignment.guest_huge));
+    lines.row("well aligned", |run| count(run.alignment.well_aligned));
+    if lines.runs.iter().any(|run| run.alignment.pseudo_huge > 0) {
+        lines.row("  pseudo huge among them", |run| count(run.alignment.pseudo_huge));
+    }
+    lines.row("type-1 misaligned", |run| count(run.alignment.type1));
+    lines.row("type-2 misaligned", |run| count(run.alignment.type2));
+}
+
+fn events(lines: &mut Lines<'_>, stack: StackKind) {
+    lines.heading("faults");
+    let runs = lines.runs;
+    for (index, (layer, _)) in runs[0].faults.present().enumerate() {
+        lines.row(layer, |run| {
+            run.faults.present().nth(index).map_or_else(|| "-".to_owned(), |(_, n)| count(n))
+        });
+    }
+    let mut reasons: Vec<&String> = runs.iter().flat_map(|run| run.exits.keys()).collect();
+    reasons.sort();
+    reasons.dedup();
+    if stack != StackKind::Native {
+        lines.heading("exits");
+        for reason in &reasons {
+            lines.row(reason, |run| count(run.exits.get(*reason).copied().unwrap_or(0)));
+        }
+        if reasons.len() != 1 {
+            lines.row("all", |run| count(run.exits.values().sum()));
+        }
+    }
+    lines.heading("memory management");
+    lines.row("promotions", |run| count(run.promotions));
+    lines.row("demotions", |run| count(run.demotions));
+    lines.row("migrated pages", |run| count(run.migrated_pages));
+    for (index, (layer, _)) in runs[0].fmfi.present().enumerate() {
+        lines.row(&format!("FMFI {layer}"), |run| {
+            run.fmfi.present().nth(index).map_or_else(|| "-".to_owned(), |(_, x)| format!("{x:.2}"))
+        });
+    }
+    lines.row("memory used / touched", |run| {
+        let memory = run.memory;
+        let touched = memory.touched_bytes;
+        ratio((touched > 0).then(|| memory.used_bytes as f64 / touched as f64))
+    });
+}
+
+fn print<'a>(out: &mut String, lines: &[Line], header: impl Iterator<Item = &'a str>) {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let mut columns = vec![String::new()];
+    columns.extend(header.map(str::to_owned));
+    let count = columns.len();
+    table.set_header(columns);
+    for line in lines {
+        let mut cells = vec![line.label.clone()];
+        cells.extend(line.cells.iter().cloned());
+        cells.resize(count, String::new());
+        table.add_row(cells);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 0));
+        let width = if index == 0 { LABEL } else { CELL - 1 };
+        let width = Width::Fixed(width as u16);
+        column.set_constraint(ColumnConstraint::LowerBoundary(width));
+        if index > 0 {
+            column.set_padding((1, 0));
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let headings = lines.iter().map(|line| line.cells.is_empty());
+    for (line, heading) in table.lines().zip(std::iter::once(true).chain(headings)) {
+        let line = line.trim_end();
+        let _ = match heading {
+            true => writeln!(out, "{BOLD}{line}{BOLD:#}"),
+            false => writeln!(out, "{line}"),
+        };
+    }
+}
+
+/// What the stacks cost against each other: elapsed cycles over those of the very first run.
+fn across_stacks(out: &mut String, stacks: &[(StackKind, Vec<&RunResult>)]) {
+    let first = stacks[0].1[0];
+    let mut policies: Vec<&str> = Vec::new();
+    for run in stacks.iter().flat_map(|(_, runs)| runs) {
+        if !policies.contains(&run.policy.as_str()) {
+            policies.push(&run.policy);
+        }
+    }
+    let heading = format!("time relative to {} {}", first.stack, first.policy);
+    let _ = writeln!(out, "{BOLD}{heading}{BOLD:#}");
+    let cell = |runs: &[&RunResult], policy: &str| {
+        let run = runs.iter().find(|run| run.policy == policy);
+        let base = first.throughput();
+        ratio(run.and_then(|run| run.throughput()).zip(base).map(|(own, base)| base / own))
+    };
+    let lines: Vec<Line> = stacks
+        .iter()
+        .map(|(stack, runs)| Line {
+            label: format!("  {stack}"),
+            cells: policies.iter().map(|policy| cell(runs, policy)).collect(),
+        })
+        .collect();
+    print(out, &lines, policies.iter().copied());
+}
+
+/// Notes of the runs, and where misalignment comes from.
+fn notes(out: &mut String, runs: &[&RunResult], width: usize) {
+    for run in runs {
+        for note in &run.notes {
+            paragraph(out, &format!("{}: {note}.", run.policy), width);
+        }
+    }
+    for run in runs.iter().filter(|run| !run.explain.is_empty()) {
+        let _ = writeln!(out, "\n{BOLD}why pages are misaligned under {}{BOLD:#}", run.policy);
+        for cause in &run.explain {
+            let pages = count(cause.huge_pages);
+            let text = format!("{pages} huge pages, {}: {}", cause.layer, cause.cause);
+            paragraph(out, &text, width);
+            ranges(out, &cause.ranges);
+        }
+    }
+}
+
+/// Address ranges shown for each cause; the JSON has them all.
+const RANGES: usize = 4;
+
+fn ranges(out: &mut String, ranges: &[[u64; 2]]) {
+    for [start, end] in ranges.iter().take(RANGES) {
+        let size = bytes(end.saturating_sub(*start));
+        let _ = writeln!(out, "  {start:#x}..{end:#x} ({size})");
+    }
+    if ranges.len() > RANGES {
+        let _ = writeln!(out, "  and {} more, in the JSON", ranges.len() - RANGES);
+    }
+}

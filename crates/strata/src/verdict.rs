@@ -1,0 +1,128 @@
+//! What dominates and what would help, in two or three sentences computed from the numbers.
+
+use crate::number::{percent, ratio, share};
+use strata_engine::RunResult;
+use strata_engine::report::Cycles;
+
+/// The policy that bounds what alignment can give; it is no remedy anybody can install.
+const UPPER_BOUND: &str = "aligned";
+
+/// Differences below this share are not worth a recommendation.
+const NOTABLE: f64 = 0.02;
+
+/// Where time can go, with the words for it and what is known to help.
+struct Kind {
+    name: &'static str,
+    cycles: fn(&Cycles) -> u64,
+    remedy: &'static str,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "page walks",
+        cycles: |cycles| cycles.walks,
+        remedy: "Larger translations help: huge pages that all layers back.",
+    },
+    Kind {
+        name: "data misses",
+        cycles: |cycles| cycles.data,
+        remedy: "Huge pages cannot help with those; a smaller or more local data set can.",
+    },
+    Kind {
+        name: "faults and exits",
+        cycles: |cycles| cycles.faults + cycles.exits,
+        remedy: "Fewer, larger allocations and memory the layers below already back help.",
+    },
+    Kind {
+        name: "background work",
+        cycles: |cycles| cycles.background,
+        remedy: "Scanning less often or with a smaller budget helps.",
+    },
+    Kind {
+        name: "TLB shootdowns",
+        cycles: |cycles| cycles.shootdowns,
+        remedy: "Fewer migrations and unmappings while many threads run help.",
+    },
+];
+
+/// What to say about the runs of one stack. The first is the one compared with.
+pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
+    let Some(&first) = runs.first() else { return Vec::new() };
+    if first.cycles == 0 {
+        return vec!["Nothing was counted: the stream ended before the warm-up did.".to_owned()];
+    }
+    let mut sentences = vec![dominates(first)];
+    sentences.extend(best(first, runs));
+    sentences.extend(bound(first, runs));
+    sentences
+}
+
+fn dominates(run: &RunResult) -> String {
+    let total = run.cycles_by_kind.total();
+    let part = |kind: &Kind| share((kind.cycles)(&run.cycles_by_kind), total);
+    let largest = KINDS.iter().max_by(|a, b| part(a).total_cmp(&part(b))).expect("not empty");
+    let policy = &run.policy;
+    if part(largest) < NOTABLE {
+        return format!(
+            "Under {policy} the program computes: neither memory nor virtualisation holds it up."
+        );
+    }
+    let mut others: Vec<&Kind> =
+        KINDS.iter().filter(|kind| kind.name != largest.name && part(kind) >= NOTABLE).collect();
+    others.sort_by(|a, b| part(b).total_cmp(&part(a)));
+    let mut text =
+        format!("Under {policy}, {} take {} of the cycles", largest.name, percent(part(largest)));
+    for (index, kind) in others.iter().take(2).enumerate() {
+        let joint = if index == 0 { ", against" } else { " and" };
+        text += &format!("{joint} {} in {}", percent(part(kind)), kind.name);
+    }
+    format!("{text}. {}", largest.remedy)
+}
+
+/// Which policy is fastest and by what it wins.
+fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
+    let gain = |run: &RunResult| run.relative_throughput.unwrap_or(0.0);
+    let rivals = runs.iter().filter(|run| run.policy != UPPER_BOUND);
+    let best = rivals.max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+    if runs.len() == 1 {
+        return None;
+    }
+    let factor = ratio(best.relative_throughput);
+    if gain(best) < 1.0 + NOTABLE {
+        let first = &first.policy;
+        return Some(format!("No policy is notably faster than {first}."));
+    }
+    let saved = |kind: &Kind| {
+        let cycles = |run: &RunResult| (kind.cycles)(&run.cycles_by_kind) as i128;
+        cycles(first) - cycles(best)
+    };
+    let main = KINDS.iter().max_by_key(|kind| saved(kind)).expect("not empty");
+    let mut text = format!("{} is fastest, {factor} times {}", best.policy, first.policy);
+    if saved(main) > 0 {
+        let whole = (main.cycles)(&first.cycles_by_kind);
+        let less = share(saved(main) as u64, whole);
+        text += &format!(": it saves {} of the cycles of {}", percent(less), main.name);
+    }
+    let alignment = &best.alignment;
+    if alignment.guest_huge > 0 {
+        let aligned = share(alignment.well_aligned, alignment.guest_huge);
+        text += &format!(", with {} of its huge pages well aligned", percent(aligned));
+    }
+    Some(text + ".")
+}
+
+/// How far the best policy is from what alignment could give.
+fn bound(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
+    let ideal = runs.iter().find(|run| run.policy == UPPER_BOUND && run.policy != first.policy)?;
+    let ideal_gain = ideal.relative_throughput?;
+    let rivals = runs.iter().filter(|run| run.policy != UPPER_BOUND);
+    let best = rivals.filter_map(|run| run.relative_throughput).fold(1.0, f64::max);
+    let factor = ratio(ideal.relative_throughput);
+    Some(if ideal_gain < 1.0 + NOTABLE {
+        format!("Perfect alignment would give {factor} times: this is not bound by translation.")
+    } else if best >= ideal_gain * (1.0 - NOTABLE) {
+        format!("That is all that perfect alignment can give ({factor} times).")
+    } else {
+        format!("Perfect alignment would give {factor} times.")
+    })
+}

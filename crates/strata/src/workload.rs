@@ -1,0 +1,98 @@
+//! The stream: a live program, a trace, or a generator.
+
+use crate::args;
+use crate::failure::Failure;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use strata_capture::Capture;
+use strata_engine::OpenError;
+use strata_stream::{Source, WorkloadInfo};
+use strata_workloads::{Format, Generator, Measured};
+
+/// Where a stream comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A program and its arguments.
+    Live(Vec<OsString>),
+    /// A file, and its format if that was said.
+    Trace(PathBuf, Option<Format>),
+    /// A generator.
+    Generator(String),
+}
+
+impl Input {
+    /// The one input the options name.
+    ///
+    /// # Errors
+    /// When they name none or several.
+    pub fn choose(input: args::Input) -> Result<Self, Failure> {
+        let format: Option<Format> = match &input.format {
+            Some(name) => Some(name.parse().map_err(Failure::usage)?),
+            None => None,
+        };
+        let chosen = match (input.trace, input.workload, input.program) {
+            (Some(path), None, program) if program.is_empty() => Self::Trace(path, format),
+            (None, Some(spec), program) if program.is_empty() => Self::Generator(spec),
+            (None, None, program) if !program.is_empty() => Self::Live(program),
+            (None, None, _) => {
+                return Err(Failure::usage(
+                    "nothing to run; give a program after --, a trace, or --workload SPEC",
+                ));
+            }
+            (Some(_), None, _) => return Err(two("a trace and a program")),
+            (None, Some(_), _) => return Err(two("--workload and a program")),
+            (Some(_), Some(_), _) => return Err(two("--workload and a trace")),
+        };
+        if format.is_some() && !matches!(chosen, Self::Trace(..)) {
+            return Err(Failure::usage("--format is for traces; leave it out"));
+        }
+        Ok(chosen)
+    }
+
+    /// Whether it is a program to be run.
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Live(_))
+    }
+
+    /// What is known before a live program starts.
+    pub fn live_info(&self) -> Option<WorkloadInfo> {
+        let Self::Live(command) = self else { return None };
+        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        Some(WorkloadInfo { name: words.join(" "), kind: "live", ..WorkloadInfo::default() })
+    }
+
+    /// Opens the stream from its beginning; a program starts.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open(&self) -> Result<Box<dyn Source>, OpenError> {
+        match self {
+            Self::Live(command) => {
+                let (program, arguments) = command.split_first().expect("chosen as not empty");
+                let capture =
+                    Capture::spawn(program, arguments, strata_capture::Options::default());
+                let capture = capture.map_err(|error| OpenError(error.to_string()))?;
+                Ok(Box::new(Measured::new(capture)))
+            }
+            Self::Trace(path, format) => {
+                let trace = strata_workloads::open(path, *format).map_err(|error| {
+                    let hint =
+                        if path.exists() { "" } else { "; to run a program write it after --" };
+                    OpenError(format!("{error}{hint}"))
+                })?;
+                // Recordings know their footprint; counting it again would cost for nothing.
+                let counted = trace.info().footprint_bytes.is_some();
+                Ok(if counted { trace } else { Box::new(Measured::new(trace)) })
+            }
+            Self::Generator(spec) => {
+                let generator =
+                    Generator::parse(spec).map_err(|error| OpenError(error.to_string()))?;
+                Ok(Box::new(generator))
+            }
+        }
+    }
+}
+
+fn two(what: &str) -> Failure {
+    Failure::usage(format!("{what} are given; choose one"))
+}

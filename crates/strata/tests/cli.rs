@@ -1,0 +1,229 @@
+//! The program from outside: results, refusals, Ctrl-C, full disks.
+
+mod common;
+
+use common::{complaint, program, refused, run, strata};
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use strata_engine::Report;
+
+const SMALL: &str = "--workload random:size=4MiB,accesses=200k";
+const ENDLESS: &str = "--workload random:size=4MiB,accesses=1000G";
+
+fn json(output: &Output) -> Report {
+    assert!(output.status.success(), "{}", complaint(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn every_policy_sees_the_whole_stream() {
+    let report = json(&run(&format!("run {SMALL} --stack native,vm,nested --json -")));
+    assert!(!report.partial);
+    assert_eq!(report.strata, 1);
+    let pairs: Vec<_> =
+        report.runs.iter().map(|run| format!("{} {}", run.stack, run.policy)).collect();
+    assert!(pairs.contains(&"native base".to_owned()), "{pairs:?}");
+    assert!(pairs.contains(&"nested xgemini".to_owned()), "{pairs:?}");
+    for run in &report.runs {
+        assert_eq!((run.accesses, run.partial), (200_000, false), "{} {}", run.stack, run.policy);
+    }
+}
+
+#[test]
+fn threads_and_jobs_change_no_byte() {
+    let bytes = |options: &str| run(&format!("run {SMALL} --json - {options}")).stdout;
+    let expected = bytes("--threads 1");
+    assert!(expected.len() > 500);
+    for options in ["--threads 2", "--threads 7", "--jobs 1", "--jobs 2 --threads 3"] {
+        assert!(bytes(options) == expected, "{options}");
+    }
+}
+
+#[test]
+fn a_table_in_a_pipe_is_plain_and_on_standard_output() {
+    let output = run(&format!("run {SMALL}"));
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(text.contains("relative to base") && !text.contains('\x1b'), "{text}");
+    assert_eq!(complaint(&output), "");
+    let output = run(&format!("run {SMALL} --json -"));
+    json(&output);
+    assert!(complaint(&output).contains("relative to base"), "JSON has standard output");
+}
+
+#[test]
+fn results_go_into_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = format!("run {SMALL} --policy base -o table.txt --json result.json");
+    let output = strata(&line).current_dir(&directory).output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", complaint(&output));
+    let table = fs::read_to_string(directory.path().join("table.txt")).unwrap();
+    assert!(table.contains("nested on"), "{table}");
+    let result = fs::read(directory.path().join("result.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Report>(&result).unwrap().runs.len(), 1);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "no temporary file is left");
+}
+
+#[test]
+fn a_configuration_does_what_the_command_line_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "workload = \"random:size=4MiB,accesses=200k\"\npolicy = [\"thp\"]\nseed = 9\n";
+    fs::write(directory.path().join("a.toml"), text).unwrap();
+    let line = "run --config a.toml --json -";
+    let from_file = strata(line).current_dir(&directory).output().unwrap();
+    let from_line = run(&format!("run {SMALL} --policy thp --seed 9 --json -"));
+    assert_eq!(json(&from_file), json(&from_line));
+    fs::write(directory.path().join("b.toml"), "polcy = \"thp\"\n").unwrap();
+    let output = strata("run --config b.toml").current_dir(&directory).output().unwrap();
+    refused(&output, 2, "b.toml: no key is called 'polcy'; did you mean 'policy'?");
+}
+
+#[test]
+fn mistakes_are_one_line_with_cause_and_remedy() {
+    let cases = [
+        ("run", 2, "nothing to run; give a program after --, a trace, or --workload"),
+        ("run --policy xgemni --workload random", 2, "did you mean 'xgemini'?"),
+        ("run --stack nestd --workload random", 2, "did you mean 'nested'?"),
+        ("run --wrkload random", 2, "'--workload'"),
+        ("run a.trace --workload random", 2, "choose one"),
+        ("run --memory 1MiB --workload random", 2, "at least 64MiB"),
+        ("run --cpu pentium --workload random", 2, "'strata list cpus' shows all"),
+        ("run --levels 6 --workload random", 2, "4..=5"),
+        ("run --config /nonexistent.toml", 1, "check its name"),
+        ("run /nonexistent.trace", 1, "to run a program write it after --"),
+        ("run --workload random --json /nonexistent/x", 1, "create the directory first"),
+        ("walk --guest-page 3k", 2, "4k"),
+        ("lst", 2, "'list'"),
+    ];
+    for (line, status, expected) in cases {
+        refused(&run(line), status, expected);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let small = format!("run {SMALL} --policy base");
+    refused(&run(&format!("{small} --json /dev/full -o /dev/null")), 1, "free some space");
+    refused(&run(&format!("{small} -o /dev/full")), 1, "free some space");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    refused(&strata(&small).stdout(full).output().unwrap(), 1, "free some space");
+}
+
+#[test]
+fn a_result_that_does_not_fit_leaves_the_old_file_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("x.json"), "old").unwrap();
+    // No file may grow beyond one block, and no signal tells: writing fails as on a full disk.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 1; exec {} run {SMALL} --policy base --json x.json",
+        program().display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&directory).output().unwrap();
+    refused(&output, 1, "cannot write x.json");
+    assert_eq!(fs::read_to_string(directory.path().join("x.json")).unwrap(), "old");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no half file is left");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure_to_speak_of() {
+    let mut command = strata("list parameters");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "");
+    // 141 unless all was written before the pipe closed.
+    assert!(matches!(child.wait().unwrap().code(), Some(0 | 141)));
+}
+
+/// A run that never ends by itself, already at work.
+fn endless(options: &str) -> Child {
+    let child = strata(&format!("run {ENDLESS} --policy base,thp {options}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(700));
+    child
+}
+
+fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn ctrl_c_prints_what_there_is_and_marks_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.json");
+    let child = endless(&format!("--json {}", path.display()));
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("PARTIAL RESULT: interrupted by Ctrl-C"), "{text}");
+    let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    assert!(report.partial && report.runs.iter().all(|run| run.partial));
+    assert!(report.runs[0].accesses > 0);
+    assert_eq!(report.runs[0].accesses, report.runs[1].accesses, "cut at the same place");
+}
+
+#[test]
+fn a_second_ctrl_c_ends_the_program() {
+    // With so many machines, finishing after the first Ctrl-C takes a moment; whichever way
+    // it ends, it must end soon and with the same status.
+    let mut child = endless("");
+    interrupt(&child);
+    interrupt(&child);
+    let patience = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(patience.elapsed() < Duration::from_secs(20), "it goes on");
+        sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130), "{:?}", status.signal());
+}
+
+#[test]
+fn lists_have_one_line_each() {
+    for (what, expected) in
+        [("policies", "xgemini"), ("cpus", "broadwell-e5-2620v4"), ("workloads", "random")]
+    {
+        let output = run(&format!("list {what}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let line = text.lines().find(|line| line.starts_with(expected));
+        assert!(line.is_some_and(|line| line.len() > expected.len() + 2), "{what}: {text}");
+        assert!(text.lines().all(|line| !line.starts_with(' ')), "{what}: {text}");
+    }
+    let parameters = String::from_utf8(run("list parameters").stdout).unwrap();
+    assert!(parameters.lines().any(|line| line.starts_with("core.base_cpi")), "{parameters}");
+}
+
+#[test]
+fn walks_are_drawn_and_counted() {
+    for (options, count) in [
+        ("", 24),
+        ("--guest-page 2m", 19),
+        ("--guest-page 2m --host-page 2m", 15),
+        ("--guest-levels 5 --host-levels 5", 35),
+        ("--host-levels 0", 4),
+    ] {
+        let text = String::from_utf8(run(&format!("walk {options}")).stdout).unwrap();
+        assert!(text.contains(&format!("\n{count} references")), "{options}: {text}");
+    }
+}
+
+#[test]
+fn help_and_completions_go_to_standard_output() {
+    for line in ["--help", "help run", "run --help", "--version", "completions bash"] {
+        let output = run(line);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{line}");
+    }
+    let output = Command::new(program()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

@@ -1,0 +1,182 @@
+//! What the tests share: the program under test and a report with plausible numbers.
+#![allow(dead_code)] // each test uses its part
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use strata_engine::report::{
+    Alignment, Cause, CpuTotals, Cycles, LayerMemory, Memory, PerLayer, Sample, Tlb, WalkPosition,
+};
+use strata_engine::{Report, RunResult, StackKind};
+use strata_stream::WorkloadInfo;
+
+/// Where the program under test is.
+pub fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_strata"))
+}
+
+/// The program with the words of `line` as arguments.
+pub fn strata(line: &str) -> Command {
+    let mut command = Command::new(program());
+    command.args(line.split_whitespace());
+    command
+}
+
+/// Runs it to its end.
+pub fn run(line: &str) -> Output {
+    strata(line).output().unwrap()
+}
+
+/// What it wrote to standard error.
+pub fn complaint(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts that a command was refused with this status, in one line that contains `expected`.
+pub fn refused(output: &Output, status: i32, expected: &str) {
+    let complaint = complaint(output);
+    assert_eq!(output.status.code(), Some(status), "{complaint}");
+    assert!(complaint.contains(expected), "{complaint:?} lacks {expected:?}");
+    assert_eq!(complaint.trim_end().lines().count(), 1, "{complaint}");
+    assert!(complaint.starts_with("strata: "), "{complaint}");
+}
+
+/// What one run is to look like.
+pub struct Shape {
+    pub policy: &'static str,
+    /// Share of accesses that walk.
+    pub misses: f64,
+    pub references_per_walk: f64,
+    pub guest_huge: u64,
+    pub well_aligned: u64,
+    pub pseudo_huge: u64,
+}
+
+/// The five policies as they might come out.
+pub const FIVE: [Shape; 5] = [
+    shape("base", 0.020, 21.5, 0, 0, 0),
+    shape("thp", 0.015, 19.75, 500, 60, 0),
+    shape("gemini", 0.008, 17.0, 480, 320, 0),
+    shape("xgemini", 0.004, 16.0, 470, 440, 400),
+    shape("aligned", 0.002, 15.0, 512, 512, 0),
+];
+
+const fn shape(
+    policy: &'static str,
+    misses: f64,
+    references_per_walk: f64,
+    guest_huge: u64,
+    well_aligned: u64,
+    pseudo_huge: u64,
+) -> Shape {
+    Shape { policy, misses, references_per_walk, guest_huge, well_aligned, pseudo_huge }
+}
+
+/// A run of this shape over 50 million accesses.
+pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
+    let accesses = 50_000_000;
+    let l2_misses = (accesses as f64 * shape.misses) as u64;
+    let walk_refs = (l2_misses as f64 * shape.references_per_walk) as u64;
+    let nested = stack == StackKind::Nested;
+    let virtual_machine = stack != StackKind::Native;
+    let misaligned = shape.guest_huge - shape.well_aligned;
+    let alignment = Alignment {
+        guest_huge: shape.guest_huge,
+        well_aligned: shape.well_aligned,
+        type1: misaligned / 3,
+        type2: misaligned - misaligned / 3,
+        pseudo_huge: shape.pseudo_huge,
+    };
+    let faults = PerLayer {
+        guest: 262_144 - 500 * shape.guest_huge,
+        l1: nested.then_some(4_000),
+        host: virtual_machine.then_some(262_144),
+    };
+    let mut exits = BTreeMap::new();
+    if virtual_machine {
+        exits.insert("ept_violation".to_owned(), faults.host.unwrap());
+    }
+    if nested {
+        exits.insert("l1_ept_write".to_owned(), 20_000);
+    }
+    let cycles_by_kind = Cycles {
+        execution: 100_000_000,
+        data: 60_000_000,
+        walks: walk_refs * 12,
+        faults: faults.guest * 300,
+        exits: exits.values().sum::<u64>() * 250,
+        shootdowns: 500_000,
+        background: shape.guest_huge * 10_000,
+    };
+    let cycles = cycles_by_kind.total();
+    RunResult {
+        stack,
+        policy: shape.policy.to_owned(),
+        cpu: "broadwell-e5-2620v4".to_owned(),
+        accesses,
+        instructions: 150_000_000,
+        tlb: Tlb { l1_misses: l2_misses * 3, l2_misses, fills: map(&[("4k", 5), ("2m", 7)]) },
+        walks: l2_misses,
+        walk_refs,
+        walk_positions: vec![WalkPosition { position: "g4n4".to_owned(), references: 10 }],
+        walk_cycles: cycles_by_kind.walks,
+        cycles,
+        elapsed_cycles: cycles,
+        elapsed_seconds: cycles as f64 / 2.1e9,
+        cycles_by_kind,
+        alignment,
+        faults,
+        exits,
+        migrated_pages: misaligned * 100,
+        promotions: shape.guest_huge,
+        demotions: misaligned / 10,
+        fmfi: PerLayer {
+            guest: 0.75,
+            l1: nested.then_some(0.8),
+            host: virtual_machine.then_some(0.5),
+        },
+        memory: Memory { touched_bytes: 1 << 30, used_bytes: (1 << 30) + (shape.guest_huge << 18) },
+        layers: vec![LayerMemory { layer: "guest".to_owned(), ..LayerMemory::default() }],
+        counters: map(&[("ept.walk_cycles", 1)]),
+        cpus: vec![CpuTotals::default()],
+        samples: vec![Sample { seconds: 0.5, ..Sample::default() }],
+        parameters: [("thp.scan_sleep".to_owned(), "10".to_owned())].into(),
+        ..RunResult::default()
+    }
+}
+
+fn map(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+}
+
+/// A report over these stacks with the five policies.
+pub fn report(stacks: &[StackKind]) -> Report {
+    let info = WorkloadInfo {
+        name: "random:size=1GiB,accesses=50M".to_owned(),
+        kind: "generator",
+        ..WorkloadInfo::default()
+    };
+    let runs = stacks.iter().flat_map(|&stack| FIVE.iter().map(move |shape| result(stack, shape)));
+    Report::new(info, runs.collect())
+}
+
+/// A report cut short, with notes and explanations.
+pub fn partial_report() -> Report {
+    let mut report = report(&[StackKind::Nested]);
+    report.partial = true;
+    report.partial_reason = Some("interrupted by Ctrl-C".to_owned());
+    report.workload.notes.push("mappings inferred from the addresses touched".to_owned());
+    for run in &mut report.runs {
+        run.partial = true;
+    }
+    let thp = &mut report.runs[1];
+    thp.notes.push("guest out of memory: killed process 3".to_owned());
+    let ranges = (0..6).map(|i| [0x7f00_0000_0000 + (i << 30), 0x7f00_0040_0000 + (i << 30)]);
+    thp.explain.push(Cause {
+        layer: "l1".to_owned(),
+        cause: "backs the region with base pages: no free huge page when it faulted".to_owned(),
+        huge_pages: 440,
+        ranges: ranges.collect(),
+    });
+    report
+}

@@ -1,0 +1,62 @@
+//! The documentation of the JSON is complete, and its example is what the program writes.
+
+mod common;
+
+use common::partial_report;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
+
+/// Fields whose keys are data: reasons, page sizes, counter and parameter names.
+const MAPS: [&str; 4] = ["exits", "fills", "counters", "parameters"];
+
+/// Every field of `value` as a path: `runs[].tlb.l1_misses`.
+fn paths(prefix: &str, value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = format!("{prefix}{name}");
+                into.insert(path.clone());
+                if !MAPS.contains(&name.as_str()) {
+                    paths(&format!("{path}."), value, into);
+                }
+            }
+        }
+        Value::Array(values) => {
+            for value in values {
+                paths(&format!("{}[].", prefix.trim_end_matches('.')), value, into);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_documented_and_every_documented_field_exists() {
+    let report = serde_json::to_value(partial_report()).unwrap();
+    let mut written = BTreeSet::new();
+    paths("", &report, &mut written);
+    let docs = std::fs::read_to_string(DOCS).unwrap();
+    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented: BTreeSet<String> =
+        rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect();
+    let missing: Vec<_> = written.difference(&documented).collect();
+    let invented: Vec<_> = documented.difference(&written).collect();
+    assert!(missing.is_empty(), "not documented: {missing:#?}");
+    assert!(invented.is_empty(), "documented but not written: {invented:#?}");
+}
+
+#[test]
+fn absent_layers_are_null_everywhere() {
+    let report = common::report(&strata_engine::StackKind::ALL);
+    let report = serde_json::to_value(report).unwrap();
+    for run in report["runs"].as_array().unwrap() {
+        let stack = run["stack"].as_str().unwrap();
+        for field in ["faults", "fmfi"] {
+            assert!(run[field]["guest"].is_number());
+            assert_eq!(run[field]["l1"].is_number(), stack == "nested", "{stack} {field}");
+            assert_eq!(run[field]["host"].is_number(), stack != "native", "{stack} {field}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Live programs: what is theirs stays theirs.
+
+mod common;
+
+use common::{complaint, refused, run, strata};
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+use strata_engine::Report;
+
+/// Runs `sh -c script` live under one policy, JSON into a file.
+fn live(script: &str, input: &str) -> (Output, Report) {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("x.json");
+    let mut child = strata("run --policy base -o /dev/null --json")
+        .arg(&json)
+        .args(["--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let report = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    (output, report)
+}
+
+#[test]
+fn streams_and_exit_status_pass_through() {
+    let (output, report) = live("cat; echo done; echo oops >&2; exit 7", "some input\n");
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "some input\ndone\n");
+    assert_eq!(complaint(&output), "oops\n");
+    assert_eq!(report.workload.exit_status, Some(7));
+    assert!(!report.partial);
+    assert!(report.runs[0].accesses > 10_000);
+}
+
+#[test]
+fn a_program_that_is_killed_or_crashes_has_a_whole_result() {
+    for (signal, status) in [("KILL", 137), ("SEGV", 139)] {
+        let (output, report) = live(&format!("kill -{signal} $$"), "");
+        assert_eq!(output.status.code(), Some(status), "{}", complaint(&output));
+        assert_eq!(report.workload.exit_status, Some(status));
+        assert!(!report.partial && report.runs[0].accesses > 10_000);
+    }
+}
+
+#[test]
+fn the_table_goes_to_standard_error() {
+    let output = run("run --policy base -- echo hello");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\n");
+    let table = complaint(&output);
+    assert!(table.contains("echo hello (live)") && table.contains("nested on"), "{table}");
+}
+
+#[test]
+fn what_cannot_run_is_told() {
+    refused(&run("run -- /nonexistent/program"), 1, "check the name");
+    refused(&run("run -- /etc/passwd"), 1, "chmod +x");
+    refused(&run("record -o /dev/null -- /nonexistent/program"), 1, "check the name");
+    refused(&run("record -o /nonexistent/x -- ls"), 1, "/nonexistent");
+}
+
+#[test]
+fn a_recording_gives_the_same_result_every_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_it = |line: &str| strata(line).current_dir(&directory).output().unwrap();
+    let recorded = strata("record -o a.strata --")
+        .args(["sh", "-c", "ls /; exit 3"])
+        .current_dir(&directory)
+        .output()
+        .unwrap();
+    assert_eq!(recorded.status.code(), Some(3), "{}", complaint(&recorded));
+    assert!(complaint(&recorded).contains("a.strata"));
+    let first = in_it("run --policy base,thp --json - a.strata");
+    assert!(first.status.success(), "{}", complaint(&first));
+    let again = in_it("run --policy base,thp --json - --jobs 1 --threads 2 a.strata");
+    assert!(first.stdout == again.stdout);
+    let report: Report = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(report.workload.kind, "recording");
+    assert!(report.runs[0].accesses > 10_000);
+}
+
+#[test]
+fn a_truncated_recording_is_used_up_to_the_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_it = |line: &str| strata(line).current_dir(&directory).output().unwrap();
+    let recorded = in_it("record -o a.strata --workload random:size=1MiB,accesses=3M");
+    assert!(recorded.status.success(), "{}", complaint(&recorded));
+    let bytes = fs::read(directory.path().join("a.strata")).unwrap();
+    fs::write(directory.path().join("b.strata"), &bytes[..bytes.len() / 2]).unwrap();
+    let output = in_it("run --policy base,thp --json x.json b.strata");
+    assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
+    assert_eq!(complaint(&output).lines().count(), 1, "{}", complaint(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("PARTIAL RESULT: "));
+    let json = fs::read(directory.path().join("x.json")).unwrap();
+    let report: Report = serde_json::from_slice(&json).unwrap();
+    assert!(report.partial && report.runs.iter().all(|run| run.partial));
+    assert!((1..3_000_000).contains(&report.runs[0].accesses), "{}", report.runs[0].accesses);
+    assert_eq!(report.runs[0].accesses, report.runs[1].accesses);
+}
+
+#[test]
+fn a_full_disk_while_recording_is_told() {
+    let line = "record -o /dev/full --workload random:size=1MiB,accesses=3M";
+    refused(&run(line), 1, "/dev/full");
+}
+
+#[test]
+fn ctrl_c_reaches_the_program_and_the_result_is_marked() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("x.json");
+    // A process group of its own stands for the terminal's foreground group.
+    let child = strata("run --policy base --json")
+        .arg(&json)
+        .args(["--", "sh", "-c", "trap 'echo caught; exit 5' INT; while :; do :; done"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_secs(1));
+    let group = format!("-{}", child.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", complaint(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "caught\n");
+    assert!(complaint(&output).contains("PARTIAL RESULT: interrupted by Ctrl-C"));
+    let report: Report = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert!(report.partial && report.runs[0].partial);
+    assert_eq!(report.workload.exit_status, Some(5));
+}

@@ -1,0 +1,118 @@
+//! The text report against checked-in files. `UPDATE_GOLDEN=1 cargo test -p strata --test report`
+//! writes them anew.
+
+mod common;
+
+use common::{partial_report, report, result};
+use std::path::Path;
+use strata::table::render;
+use strata::verdict::sentences;
+use strata_engine::report::Cycles;
+use strata_engine::{Report, RunResult, StackKind};
+
+fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, expected, "{name} differs");
+}
+
+fn plain(report: &Report) -> String {
+    anstream::adapter::strip_str(&render(report, 80)).to_string()
+}
+
+#[test]
+fn five_policies_nested() {
+    golden("nested.txt", &plain(&report(&[StackKind::Nested])));
+}
+
+#[test]
+fn three_stacks_are_three_sections_and_a_comparison() {
+    golden("stacks.txt", &plain(&report(&StackKind::ALL)));
+}
+
+#[test]
+fn a_partial_result_says_so_and_explanations_follow() {
+    golden("partial.txt", &plain(&partial_report()));
+}
+
+#[test]
+fn no_line_is_wider_than_asked() {
+    let mut report = partial_report();
+    report.runs.extend(common::FIVE.iter().map(|shape| {
+        let policy = format!("{}_two", shape.policy);
+        RunResult { policy, ..result(StackKind::Nested, shape) }
+    }));
+    for width in [60, 80, 132] {
+        let text = anstream::adapter::strip_str(&render(&report, width)).to_string();
+        for line in text.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+        assert!(text.contains("xgemini_two"), "{width}");
+    }
+}
+
+#[test]
+fn styles_are_only_ansi_around_the_plain_text() {
+    let styled = render(&partial_report(), 80);
+    assert!(styled.contains("\x1b[1m"));
+    assert!(!plain(&partial_report()).contains('\x1b'));
+}
+
+/// Sentences over runs that spend their cycles like this.
+fn verdict(runs: &[(&str, Cycles)]) -> String {
+    let runs = runs.iter().map(|(policy, cycles_by_kind)| RunResult {
+        stack: StackKind::Nested,
+        policy: (*policy).to_owned(),
+        accesses: 1000,
+        cycles: cycles_by_kind.total(),
+        elapsed_cycles: cycles_by_kind.total(),
+        cycles_by_kind: *cycles_by_kind,
+        ..RunResult::default()
+    });
+    let report = Report::new(Default::default(), runs.collect());
+    sentences(&report.runs.iter().collect::<Vec<_>>()).join(" ")
+}
+
+#[test]
+fn the_verdict_names_what_dominates() {
+    let base = Cycles { execution: 100, ..Cycles::default() };
+    let cases = [
+        (
+            Cycles { walks: 50, data: 20, ..base },
+            "page walks take 29 % of the cycles, against 12 %",
+        ),
+        (Cycles { data: 90, ..base }, "Huge pages cannot help with those"),
+        (Cycles { faults: 20, exits: 30, walks: 40, ..base }, "faults and exits take 26 %"),
+        (Cycles { background: 30, ..base }, "Scanning less often"),
+        (Cycles { shootdowns: 30, ..base }, "TLB shootdowns take 23 %"),
+        (base, "the program computes"),
+    ];
+    for (cycles, expected) in cases {
+        let text = verdict(&[("base", cycles)]);
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("fastest"), "one run has no rival: {text}");
+    }
+}
+
+#[test]
+fn the_verdict_names_what_helps_and_what_could() {
+    let cycles = |walks| Cycles { execution: 100, walks, ..Cycles::default() };
+    let text = verdict(&[("base", cycles(100)), ("thp", cycles(60)), ("aligned", cycles(10))]);
+    assert!(
+        text.contains("thp is fastest, 1.25 times base: it saves 40 % of the cycles of page walks")
+    );
+    assert!(text.contains("Perfect alignment would give 1.82 times."), "{text}");
+    let text = verdict(&[("base", cycles(100)), ("thp", cycles(11)), ("aligned", cycles(10))]);
+    assert!(text.contains("That is all that perfect alignment can give"), "{text}");
+    let text = verdict(&[("base", cycles(0)), ("thp", cycles(1)), ("aligned", cycles(0))]);
+    assert!(text.contains("No policy is notably faster than base."), "{text}");
+    assert!(text.contains("not bound by translation"), "{text}");
+}
+
+#[test]
+fn nothing_counted_is_said() {
+    assert!(verdict(&[("base", Cycles::default())]).contains("before the warm-up did"));
+}

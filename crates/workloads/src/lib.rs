@@ -1,0 +1,90 @@
+//! Where access streams come from, other than live programs.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`record`] | recordings, Strata's own format: reader and writer |
+//! | [`champsim`], [`lackey`] | foreign traces |
+//! | [`generate`] | streams made by rule, for controlled experiments |
+//!
+//! [`open`] reads any trace file, [`generate::Generator::parse`] makes a generator; both are
+//! [`Source`]s. [`parse_size`] and [`parse_count`] read numbers as people write them.
+
+pub mod champsim;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod generate;
+pub mod lackey;
+pub mod record;
+
+mod footprint;
+mod format;
+mod infer;
+mod input;
+mod measured;
+mod size;
+mod suggest;
+
+pub use footprint::Footprint;
+pub use format::Format;
+pub use generate::Generator;
+pub use input::Input;
+pub use measured::Measured;
+pub use size::{parse_count, parse_size};
+
+use std::io;
+use std::path::Path;
+use strata_stream::{Source, SourceError};
+
+/// Opens a trace file of any known format, compressed or not.
+///
+/// The format is recognised by content, and by name where content leaves it open, unless `format`
+/// says what it is.
+///
+/// # Errors
+/// When the file cannot be read, is empty, or is of no known format.
+pub fn open(path: &Path, format: Option<Format>) -> Result<Box<dyn Source>, SourceError> {
+    let invalid = |why: String| SourceError::Invalid(format!("'{}' {why}", path.display()));
+    let mut input = Input::open(path)?;
+    // A file that breaks in its head may still have a recognisable one.
+    let _ = input.peek(Format::HEAD);
+    let head = input.window();
+    let head = &head[..head.len().min(Format::HEAD)];
+    let found = match format {
+        Some(format) => format,
+        None if head.is_empty() => {
+            // A compressed file that breaks before its first byte has a better message.
+            return Err(match input.peek(1) {
+                Err(error) => input.broken(error, 0),
+                Ok(_) => invalid("is empty: give a recording or a trace".into()),
+            });
+        }
+        None => Format::detect(head, path).ok_or_else(|| {
+            invalid(
+                "is no trace of a known format; if it is one, name the format: recording, \
+                 champsim, cloudsuite or lackey"
+                    .into(),
+            )
+        })?,
+    };
+    Ok(match found {
+        Format::Recording => match record::Reader::open(path) {
+            Err(SourceError::Invalid(_)) if head.starts_with(&record::MAGIC) && is_packed(path) => {
+                return Err(invalid("is a compressed recording; decompress it first".into()));
+            }
+            reader => Box::new(reader?),
+        },
+        Format::ChampSim => Box::new(champsim::Reader::new(input, champsim::Layout::ChampSim)),
+        Format::CloudSuite => Box::new(champsim::Reader::new(input, champsim::Layout::CloudSuite)),
+        Format::Lackey => Box::new(lackey::Reader::new(input)),
+    })
+}
+
+/// Whether a file that decompresses to a recording is not one itself.
+fn is_packed(path: &Path) -> bool {
+    let head = || -> io::Result<[u8; 8]> {
+        let mut head = [0; 8];
+        io::Read::read_exact(&mut std::fs::File::open(path)?, &mut head)?;
+        Ok(head)
+    };
+    head().is_ok_and(|head| head != record::MAGIC)
+}

@@ -72,7 +72,9 @@ impl Allocator {
     /// Where the page of a fault goes.
     pub fn place(&mut self, kernel: &mut Kernel, fault: &PageFault) -> Placement {
         let region = fault.page.floor(PageSize::Huge);
-        if !fault.vma.fits_huge(fault.page) || fault.vma.range.bytes() < SMALLEST_AREA {
+        // Regions at the ends of the area have an offset too, for the area may grow over them: the
+        // offset runs from the start of the region, wherever the area starts (Gemini 4.2, fig. 5).
+        if !fault.vma.backing.is_private_anonymous() || fault.vma.range.bytes() < SMALLEST_AREA {
             return Placement::Base;
         }
         let Some(target) = self.target(kernel, fault, region) else {
@@ -96,7 +98,7 @@ impl Allocator {
     ) -> Option<Frame<Lower>> {
         let index = fault.page.index_in(PageSize::Huge);
         if let Some(target) = self.offsets.target(fault.space, region) {
-            if self.is_open(kernel, target, index, fault) {
+            if self.is_open(kernel, target, index) {
                 return Some(target);
             }
             // Somebody has the frame: another place for what is left of the area.
@@ -125,19 +127,12 @@ impl Allocator {
     }
 
     /// Whether the wanted frame is free; a region not used so far is booked on the way.
-    fn is_open(
-        &mut self,
-        kernel: &mut Kernel,
-        target: Frame<Lower>,
-        index: u64,
-        fault: &PageFault,
-    ) -> bool {
+    fn is_open(&mut self, kernel: &mut Kernel, target: Frame<Lower>, index: u64) -> bool {
         let memory = kernel.memory_mut();
         if memory.is_reserved(target) {
             return !memory.is_allocated(target + index);
         }
         if memory.is_free(target, HUGE_ORDER) {
-            debug_assert!(fault.vma.fits_huge(fault.page));
             self.booking.book(memory, target, self.until, self.cap);
             return true;
         }

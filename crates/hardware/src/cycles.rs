@@ -11,7 +11,9 @@ pub struct Cycles {
     pub base: f64,
     /// Latency of data beyond the first-level cache x (1 - `core.data_overlap`).
     pub data: f64,
-    /// Second-level TLB hits x `tlb.l2_hit_cycles`.
+    /// First-level TLB misses x `tlb.l2_hit_cycles`: the second level is looked up before anything
+    /// else, whether it hits or not. (Intel's top-down metric adds it for hits only, and leaves it
+    /// out of `walk_duration`.)
     pub tlb: f64,
     /// Completed walks x (1 - `core.walk_overlap`).
     pub walk: f64,
@@ -67,7 +69,7 @@ impl Account {
         Cycles {
             base: counters.instructions as f64 * self.base_cpi,
             data: data * self.data_exposed,
-            tlb: counters.l2_hits as f64 * self.tlb_l2_hit,
+            tlb: counters.l1_misses as f64 * self.tlb_l2_hit,
             walk: counters.walk_cycles as f64 * self.walk_exposed,
             faulted_walk: counters.faulted_walk_cycles as f64 * self.walk_exposed,
             charged: counters.charged.map(|cycles| cycles as f64),

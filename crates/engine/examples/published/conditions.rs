@@ -17,6 +17,29 @@ const LEAST_MEMORY: u64 = 256 * MIB;
 /// nothing. Both papers fragment all layers and neither gives a value.
 const FRAGMENTED: f64 = 0.8;
 
+/// What memory looks like before a stand-in runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Not fragmented.
+    Clean,
+    /// Fragmented alike in every layer.
+    Fragmented,
+    /// Not one free huge page in the guest hypervisor, half of free memory usable elsewhere: the
+    /// situation that pseudo huge pages are for (xGemini, Fig. 1).
+    ExhaustedL1,
+}
+
+impl Memory {
+    /// FMFI by layer, from the guest down; one value stands for all.
+    fn fmfi(self) -> Vec<f64> {
+        match self {
+            Self::Clean => vec![0.0],
+            Self::Fragmented => vec![FRAGMENTED],
+            Self::ExhaustedL1 => vec![0.5, 1.0, 0.5],
+        }
+    }
+}
+
 /// Factor by which time passes faster for background work. The streams take tenths of a second of
 /// simulated time where the papers' programs run for minutes.
 const TIME_SCALE: u32 = 100;
@@ -103,14 +126,14 @@ pub const STAND_INS: [StandIn; 8] = [
 ];
 
 /// A machine without its policy.
-fn setup(stack: StackKind, memory: u64, fragmentation: f64, warmup: u64) -> Setup {
+fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
     Setup {
         stack,
         policy: String::new(),
         cpu: CpuModel::preset(CpuModel::DEFAULT).expect("the default preset exists"),
-        memory: Some(memory),
+        memory: Some(bytes),
         levels: 4,
-        fragmentation: vec![fragmentation],
+        fragmentation: memory.fmfi(),
         reused: false,
         misaligned: Misaligned::Splinter,
         warmup,
@@ -152,22 +175,22 @@ pub fn microbenchmark(policies: &[&str], mebibytes: u64, misaligned: Misaligned)
     const COUNTED: u64 = 1_000_000;
     let pages = mebibytes << 8;
     let memory = (mebibytes * MEMORY_OVER_FOOTPRINT * MIB).max(LEAST_MEMORY);
-    let setup = Setup { misaligned, ..setup(StackKind::Vm, memory, 0.0, pages + COUNTED) };
+    let setup =
+        Setup { misaligned, ..setup(StackKind::Vm, memory, Memory::Clean, pages + COUNTED) };
     let workload = format!("random:size={mebibytes}MiB,touch=yes,accesses={}", 2 * COUNTED);
     run(&setup, policies, &workload)
 }
 
-/// A stand-in on a stack, with memory fragmented or not in every layer.
+/// A stand-in on a stack.
 pub fn stand_in(
     stand_in: &StandIn,
     stack: StackKind,
-    fragmented: bool,
+    memory: Memory,
     policies: &[&str],
 ) -> Vec<RunResult> {
-    let memory = (stand_in.footprint * MEMORY_OVER_FOOTPRINT).max(LEAST_MEMORY);
-    let fmfi = if fragmented { FRAGMENTED } else { 0.0 };
+    let bytes = (stand_in.footprint * MEMORY_OVER_FOOTPRINT).max(LEAST_MEMORY);
     let overrides = vec![("time.scale".to_owned(), TIME_SCALE.to_string())];
-    let setup = Setup { overrides, ..setup(stack, memory, fmfi, WARMUP) };
+    let setup = Setup { overrides, ..setup(stack, bytes, memory, WARMUP) };
     run(&setup, policies, &format!("{},accesses={ACCESSES}", stand_in.spec))
 }
 

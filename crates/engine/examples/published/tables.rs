@@ -1,7 +1,7 @@
 //! The tables of `docs/published.md`.
 
 use crate::conditions::{
-    STAND_INS, StandIn, microbenchmark, relative_misses, relative_throughput, stand_in,
+    Memory, STAND_INS, StandIn, microbenchmark, relative_misses, relative_throughput, stand_in,
 };
 use crate::figures::{self, averages};
 use strata_engine::{RunResult, StackKind};
@@ -27,8 +27,9 @@ pub fn document() -> String {
         }
     }
     out += &aligned_rates();
-    out += &nested(true);
-    out += &nested(false);
+    out += &nested(Memory::Fragmented);
+    out += &nested(Memory::Clean);
+    out += &exhausted_l1();
     out += include_str!("differences.md");
     out
 }
@@ -65,7 +66,7 @@ fn aligned_rates() -> String {
 }
 
 fn aligned_rate_row(of: &StandIn) -> String {
-    let runs = stand_in(of, StackKind::Vm, true, &["base", "thp", "gemini"]);
+    let runs = stand_in(of, StackKind::Vm, Memory::Fragmented, &["base", "thp", "gemini"]);
     let (rates, misses) = figures::gemini(of.gemini_kin);
     let rate = |run: &RunResult| {
         let alignment = run.alignment;
@@ -87,17 +88,17 @@ fn aligned_rate_row(of: &StandIn) -> String {
 }
 
 /// TLB misses and throughput in a nested VM.
-fn nested(fragmented: bool) -> String {
-    let (state, averages) = match fragmented {
-        true => ("fragmented", averages::XGEMINI_FRAGMENTED),
-        false => ("not fragmented", averages::XGEMINI),
+fn nested(memory: Memory) -> String {
+    let (state, averages) = match memory {
+        Memory::Clean => ("not fragmented", averages::XGEMINI),
+        _ => ("fragmented", averages::XGEMINI_FRAGMENTED),
     };
     let mut out = format!("\n## A nested VM, memory {state} (xGemini, Figs. 12 and 11)\n\n");
     out += "| stand-in | beside | TLB misses: gemini | xgemini | throughput: gemini | xgemini |\n";
     out += "| --- | --- | ---: | ---: | ---: | ---: |\n";
     let mut sums = [0.0; 4];
     for stand_in in &STAND_INS {
-        let (text, values) = nested_row(stand_in, fragmented);
+        let (text, values) = nested_row(stand_in, memory);
         out += &text;
         for (sum, value) in sums.iter_mut().zip(values) {
             *sum += value / STAND_INS.len() as f64;
@@ -112,18 +113,45 @@ fn nested(fragmented: bool) -> String {
     )
 }
 
-/// One row for a nested VM, and its values: TLB misses, then throughput, of dual Gemini and
-/// xGemini, relative to base pages.
-pub fn nested_row(of: &StandIn, fragmented: bool) -> (String, [f64; 4]) {
-    let runs = stand_in(of, StackKind::Nested, fragmented, &["base", "gemini", "xgemini"]);
-    let (misses, throughput) = figures::xgemini(of.xgemini_kin, fragmented);
-    let published = [misses[0], misses[1], throughput[0], throughput[1]];
-    let values = [
+/// Stand-ins of the section on an exhausted guest hypervisor: one filled in one go, one with hot
+/// and cold pages, one that grows.
+const EXHAUSTED_L1: [&str; 3] = ["random, 384 MiB", "zipf 0.99, 256 MiB", "growing heap, 256 MiB"];
+
+/// TLB misses and throughput where the guest hypervisor has no free huge page.
+fn exhausted_l1() -> String {
+    let mut out = String::from("\n## A nested VM whose guest hypervisor has no free huge page\n\n");
+    out += include_str!("exhausted_l1.md");
+    out += "\n| stand-in | TLB misses: gemini | xgemini | throughput: gemini | xgemini |\n";
+    out += "| --- | ---: | ---: | ---: | ---: |\n";
+    for stand_in in STAND_INS.iter().filter(|known| EXHAUSTED_L1.contains(&known.name)) {
+        out += &exhausted_l1_row(stand_in).0;
+    }
+    out
+}
+
+/// One row of that section, and its values as in [`nested_row`].
+pub fn exhausted_l1_row(of: &StandIn) -> (String, [f64; 4]) {
+    let values = nested_values(of, Memory::ExhaustedL1);
+    (row(&[of.name], &values.map(percent)), values)
+}
+
+/// TLB misses, then throughput, of dual Gemini and xGemini, relative to base pages.
+fn nested_values(of: &StandIn, memory: Memory) -> [f64; 4] {
+    let runs = stand_in(of, StackKind::Nested, memory, &["base", "gemini", "xgemini"]);
+    [
         relative_misses(&runs[1], &runs[0]),
         relative_misses(&runs[2], &runs[0]),
         relative_throughput(&runs[1], &runs[0]),
         relative_throughput(&runs[2], &runs[0]),
-    ];
+    ]
+}
+
+/// One row for a nested VM beside the published values, and its values: TLB misses, then
+/// throughput, of dual Gemini and xGemini, relative to base pages.
+pub fn nested_row(of: &StandIn, memory: Memory) -> (String, [f64; 4]) {
+    let values = nested_values(of, memory);
+    let (misses, throughput) = figures::xgemini(of.xgemini_kin, memory != Memory::Clean);
+    let published = [misses[0], misses[1], throughput[0], throughput[1]];
     let mut cells = values.map(percent);
     for (cell, published) in cells.iter_mut().zip(published) {
         *cell += &format!(" ({})", percent(published));

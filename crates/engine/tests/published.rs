@@ -51,7 +51,7 @@ fn a_fragmented_growing_heap_misses_least_under_xgemini_then_dual_gemini() {
 fn without_huge_pages_in_the_guest_hypervisor_only_xgemini_aligns() {
     let (row, [dual, xgemini, ..]) = tables::exhausted_l1_row(stand_in("zipf 0.99, 256 MiB"));
     assert!(DOCUMENT.contains(&row), "{REMEDY}: {row}");
-    assert!(xgemini < 0.5 * dual, "{row}");
+    assert!(dual > 0.95 && xgemini < 0.8, "{row}");
 }
 
 /// Everything in the document; minutes, so only in a release build.

@@ -180,12 +180,18 @@ impl Allocator {
         self.booking.release_all(kernel.memory_mut())
     }
 
-    /// Bookings whose time is up go back.
+    /// Bookings whose time is up go back, and what was decided for areas that are gone is forgotten.
     pub fn expire(&mut self, kernel: &mut Kernel, now: f64) {
         for region in self.booking.expire(kernel.memory_mut(), now) {
             self.preferred.remove(&region.get());
         }
-        self.offsets.retain_spaces(|space| kernel.space(space).is_some());
+        self.offsets.retain(|space, range| {
+            let vmas = kernel.space(space).map(|space| space.vmas());
+            vmas.is_some_and(|vmas| {
+                vmas.find(range.start).is_some()
+                    || vmas.next_after(range.start).is_some_and(|vma| vma.range.start < range.end)
+            })
+        });
     }
 }
 

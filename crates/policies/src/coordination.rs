@@ -220,6 +220,7 @@ pub(crate) fn promote_upper<P: Coordinating>(
         if budget.is_spent(stack) {
             break;
         }
+        stack.charge_scan(PageSize::Huge.base_pages());
         let Some((space, page)) = main_user(stack.kernel(upper), Frame::new(region)) else {
             continue;
         };
@@ -249,6 +250,7 @@ pub(crate) fn promote_lower<P: Coordinating>(
         if budget.is_spent(stack) {
             break;
         }
+        stack.charge_scan(PageSize::Huge.base_pages());
         let hva = stack.hva(lower, Frame::new(region));
         // Memory that the layer below backs huge is best; any block will do.
         let target = policy.coordination().target_for(stack, lower);

@@ -103,9 +103,13 @@ impl Offsets {
         }
     }
 
-    /// Forgets spaces that are gone.
-    pub fn retain_spaces(&mut self, alive: impl Fn(SpaceId) -> bool) {
-        self.by_start.retain(|(space, _), _| alive(*space));
+    /// Forgets what was decided for spaces and areas that are gone; `alive` tells whether an area
+    /// has anything of a range.
+    pub fn retain(&mut self, alive: impl Fn(SpaceId, Range<Upper>) -> bool) {
+        self.by_start.retain(|(space, start), descriptor| {
+            let bytes = descriptor.regions * PageSize::Huge.bytes();
+            alive(*space, Range::sized(Frame::new(*start).addr(), bytes))
+        });
     }
 
     /// Number of descriptors.
@@ -158,6 +162,18 @@ mod tests {
         assert_eq!(run, Some(Run { start: lower(0), regions: 5 }));
         assert_eq!(offsets.target(SPACE, upper(4)), Some(lower(4)));
         assert_eq!(offsets.target(SPACE, upper(5)), None);
+    }
+
+    #[test]
+    fn descriptors_of_areas_that_are_gone_are_forgotten() {
+        let mut offsets = Offsets::default();
+        offsets.assign(SPACE, upper(2), 3, lower(7));
+        offsets.assign(SPACE, upper(9), 1, lower(1));
+        offsets.assign(SpaceId(4), upper(2), 1, lower(2));
+        let area = Range::new(upper(4).addr(), upper(9).addr());
+        offsets.retain(|space, range| space == SPACE && !area.intersection(&range).is_empty());
+        assert_eq!(offsets.len(), 1);
+        assert_eq!(offsets.target(SPACE, upper(4)), Some(lower(9)));
     }
 
     proptest! {

@@ -25,8 +25,10 @@ impl Scan {
         scan.entries += vm.table().table_pages() as u64;
         let slot = stack.hva(lower, Frame::new(0)).get();
         vm.table().for_each_huge(|page, _| {
-            if let Some(region) = page.get().checked_sub(slot) {
-                scan.lower_huge.insert(region);
+            // In a slot that is not aligned no huge page lies under a whole region.
+            let region = page.get().checked_sub(slot).map(Frame::<Upper>::new);
+            if let Some(region) = region.filter(|region| region.is_aligned(PageSize::Huge)) {
+                scan.lower_huge.insert(region.get());
             }
         });
         scan

@@ -13,7 +13,7 @@ use crate::coordination::{
 };
 use crate::gemini::scan_all;
 use crate::scanner::Scan;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::Region;
 use strata_stack::{
@@ -61,8 +61,8 @@ pub struct XGemini {
     coordination: Coordination,
     /// By guest-physical region.
     homes: FxHashMap<u64, Home>,
-    /// The regions of real memory that are somebody's home.
-    inhabited: FxHashSet<u64>,
+    /// The guest-physical region whose home a region of real memory is.
+    inhabited: FxHashMap<u64, u64>,
     booking: Booking,
     cursor: Frame<Lower>,
     next_round: f64,
@@ -77,7 +77,7 @@ impl XGemini {
         Self {
             coordination: Coordination::new(settings.reused.clone(), FaultHuge::Never),
             homes: FxHashMap::default(),
-            inhabited: FxHashSet::default(),
+            inhabited: FxHashMap::default(),
             booking: Booking::default(),
             cursor: Frame::new(0),
             next_round: settings.xgemini.period,
@@ -103,7 +103,10 @@ impl XGemini {
             self.booking.book(memory, run.start, self.until, cap).then_some(run.start)
         })?;
         self.homes.insert(region.get(), Home { at, placed: 0 });
-        self.inhabited.insert(at.get());
+        // Whoever was to live in a region that is free again has nothing there.
+        if let Some(before) = self.inhabited.insert(at.get(), region.get()) {
+            self.homes.remove(&before);
+        }
         Some(at)
     }
 
@@ -113,7 +116,7 @@ impl XGemini {
         let frame = stack.compose(page)?.frame;
         let region = frame.floor(PageSize::Huge);
         (frame.index_in(PageSize::Huge) == page.index_in(PageSize::Huge)
-            && !self.inhabited.contains(&region.get()))
+            && !self.inhabited.contains_key(&region.get()))
         .then_some(region)
     }
 
@@ -199,7 +202,11 @@ impl XGemini {
     /// Makes one guest huge page well aligned, if the guest hypervisor backs all of it.
     fn complete(&mut self, stack: &mut Stack, region: Frame<Upper>) -> Result<(), Exhausted> {
         let shadow = stack.hardware_second_stage().expect("nested stacks have a shadow table");
-        if matches!(shadow.region(region), Region::Huge(_)) || stack.promote_shadow(self, region)? {
+        if matches!(shadow.region(region), Region::Huge(_)) {
+            return Ok(());
+        }
+        stack.charge_scan(PageSize::Huge.base_pages());
+        if stack.promote_shadow(self, region)? {
             return Ok(());
         }
         if self.collapse_below(stack, region)? {
@@ -244,6 +251,19 @@ impl XGemini {
             stack.fill_shadow(self, region)?;
         }
         Ok(done)
+    }
+
+    /// Bookings whose time is up go back; who had nothing there yet will be given another place.
+    fn expire(&mut self, stack: &mut Stack, now: f64) {
+        let host = stack.bottom();
+        for region in self.booking.expire(stack.kernel_mut(host).memory_mut(), now) {
+            if let Some(guest) = self.inhabited.get(&region.get()).copied()
+                && self.homes.get(&guest).is_some_and(|home| home.placed == 0)
+            {
+                self.homes.remove(&guest);
+                self.inhabited.remove(&region.get());
+            }
+        }
     }
 
     /// A region's place cannot be had: another one is chosen when it is next looked at.
@@ -335,9 +355,8 @@ impl Policy for XGemini {
         self.coordination.adjust(stack, now, feedback, 0..1);
         self.scan_guest(stack, now, feedback)?;
         if self.next_round <= now {
-            let host = stack.bottom();
             self.until = self.coordination.until();
-            self.booking.expire(stack.kernel_mut(host).memory_mut(), now);
+            self.expire(stack, now);
             let XGeminiParameters { share, period, .. } = self.settings.xgemini;
             let budget = Budget::new(stack, share, period, feedback);
             self.create_aligned(stack, &budget)?;

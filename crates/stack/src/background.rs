@@ -76,9 +76,9 @@ impl Stack {
         page: Frame<Upper>,
         target: Option<Frame<Lower>>,
     ) -> Result<Result<Promotion, PromoteError>, Exhausted> {
-        let limit = self.thp.compact_regions;
-        let outcome = self.layers[layer].kernel.collapse(space, page, target, limit);
-        self.settle(policy, layer, self.account.unwrap_or(Spending::GuestFault))?;
+        let outcome = self.layers[layer].kernel.collapse(space, page, target, &self.thp);
+        let fault = if layer == 0 { Spending::GuestFault } else { Spending::HypervisorFault };
+        self.settle(policy, layer, fault)?;
         Ok(outcome)
     }
 
@@ -96,28 +96,8 @@ impl Stack {
         to: Frame<Lower>,
     ) -> Result<bool, Exhausted> {
         let moved = self.layers[layer].kernel.migrate_to(space, page, to);
-        self.settle(policy, layer, self.account.unwrap_or(Spending::HypervisorFault))?;
+        self.settle(policy, layer, Spending::HypervisorFault)?;
         Ok(moved.unwrap_or(false))
-    }
-
-    /// Tries to make one free order-9 block in a layer by compaction, and reserves it.
-    ///
-    /// # Errors
-    /// [`Exhausted`], with the layer.
-    pub fn compact_and_reserve(
-        &mut self,
-        policy: &mut dyn Policy,
-        layer: Layer,
-    ) -> Result<Option<Frame<Lower>>, Exhausted> {
-        let limit = self.thp.compact_regions;
-        let kernel = &mut self.layers[layer].kernel;
-        let region = kernel.compact(limit);
-        if let Some(region) = region {
-            kernel.memory.free(region, strata_frames::HUGE_ORDER);
-            kernel.memory.reserve_region(region);
-        }
-        self.settle(policy, layer, self.account.unwrap_or(Spending::Background))?;
-        Ok(region)
     }
 
     /// Cycles of background work charged and not yet drained.

@@ -74,7 +74,6 @@ impl Kernel {
         fault: &PageFault,
         placement: Placement,
     ) -> Result<PageSize, OutOfMemory> {
-        self.counters.faults += 1;
         let wanted = match placement {
             Placement::HugeAt(frame) => Some(Some(frame)),
             Placement::Linux => Some(None),
@@ -115,24 +114,26 @@ impl Kernel {
         if mapping.rights.write {
             return Ok(Faulted::Spurious);
         }
-        self.counters.faults += 1;
         let frame = frame_of(&mapping, page);
         match self.owner(frame) {
-            Owner::Shared { mappings } if mappings > 1 => {
+            Owner::Shared { mappings } => {
+                if mappings > 1 {
+                    self.copy_on_write(space, page, mapping)?;
+                } else {
+                    self.own(space, page, mapping)?;
+                }
                 self.counters.cow_faults += 1;
-                self.copy_on_write(space, page, mapping)?;
-            }
-            Owner::Shared { .. } => {
-                self.counters.cow_faults += 1;
-                self.own(space, page, mapping)?;
             }
             _ => self.make_writable(space, page),
         }
+        // Counted when done: one that finds no memory is tried again.
+        self.counters.faults += 1;
         self.changed(space, page, 1);
         Ok(Faulted::Writable)
     }
 
-    /// The last sharer of a page becomes its owner.
+    /// The last sharer of a page becomes its owner. A huge page stays whole if all of it is the
+    /// sharer's (Linux, `do_huge_pmd_wp_page`).
     fn own(
         &mut self,
         space: SpaceId,
@@ -140,6 +141,15 @@ impl Kernel {
         mapping: Mapping<Lower>,
     ) -> Result<(), OutOfMemory> {
         if mapping.size == PageSize::Huge {
+            let frames = (0..mapping.size.base_pages()).map(|i| mapping.frame + i);
+            if !frames.clone().any(|frame| self.is_shared(frame)) {
+                let first = page.floor(mapping.size);
+                for (i, frame) in (0..).zip(frames) {
+                    self.set_owner(frame, Owner::Page(space, first + i));
+                }
+                self.make_writable(space, page);
+                return Ok(());
+            }
             self.split(space, page)?;
         }
         self.set_owner(frame_of(&mapping, page), Owner::Page(space, page));

@@ -5,6 +5,7 @@ use crate::kernel::OutOfMemory;
 use crate::owner::SpaceId;
 use crate::place::{AlignerParameters, Placements};
 use crate::policy::Policy;
+use crate::promote::PromoteError;
 use crate::stack::{Exhausted, Flush, Stack};
 use crate::vma::{HugeAdvice, Vma};
 use rustc_hash::FxHashMap;
@@ -24,10 +25,6 @@ pub(crate) struct Guest {
     pub(crate) align_areas: bool,
     pub(crate) aligner: AlignerParameters,
     killed: Vec<Pid>,
-}
-
-fn upper(range: Range<Virtual>) -> Range<Upper> {
-    Range::new(range.start.cross(), range.end.cross())
 }
 
 impl Stack {
@@ -50,23 +47,32 @@ impl Stack {
                 Ok(())
             }
             Event::Map { pid, range, backing, protection, fixed } => {
-                self.map(pid, upper(range), backing, protection, fixed)
+                self.map(pid, self.pages_of(range), backing, protection, fixed)
             }
-            Event::Unmap { pid, range } => self.unmap(pid, upper(range)),
-            Event::Remap { pid, from, to } => self.remap(pid, upper(from), upper(to)),
+            Event::Unmap { pid, range } => self.unmap(pid, self.pages_of(range)),
+            Event::Remap { pid, from, to } => {
+                self.remap(pid, self.pages_of(from), self.pages_of(to))
+            }
             Event::Protect { pid, range, protection } => {
-                self.protect(pid, upper(range), protection);
+                self.protect(pid, self.pages_of(range), protection);
                 Ok(())
             }
             Event::Advise { pid, range, advice } => {
-                return self.advise(policy, pid, upper(range), advice);
+                return self.advise(policy, pid, self.pages_of(range), advice);
             }
         };
         let settled = self.settle(policy, 0, Spending::GuestFault);
         done.map_err(|_| Exhausted { layer: 0 }).and(settled)
     }
 
-    /// The space and process of a thread; `None` for one that never started or was killed.
+    /// The whole pages of a range, as far as programs can have them.
+    fn pages_of(&self, range: Range<Virtual>) -> Range<Upper> {
+        let end = range.end.min(Gva::new(self.user_end()));
+        let (start, end) = (range.start.floor(PageSize::Base), end.ceil(PageSize::Base));
+        Range::new(start.cross(), end.cross())
+    }
+
+    /// The space of a thread's process; `None` for one that never started or was killed.
     pub fn thread_space(&self, tid: Tid) -> Option<SpaceId> {
         let pid = self.guest.threads.get(&tid)?;
         self.guest.processes.get(pid).copied()
@@ -82,7 +88,7 @@ impl Stack {
         &self.guest.killed
     }
 
-    /// Kills the process of a thread, as the kernel does when memory ran out.
+    /// Kills the processes of a space, as the kernel does when memory ran out.
     ///
     /// # Errors
     /// [`Exhausted`] when a layer below could not back a page table.
@@ -137,6 +143,10 @@ impl Stack {
     }
 
     fn fork(&mut self, parent: Pid, child: Pid) -> Result<(), OutOfMemory> {
+        if self.process_space(child).is_some() {
+            // Numbers are never used again: such a stream is damaged.
+            return Ok(());
+        }
         let Some(from) = self.process_space(parent) else {
             return self.start_process(child).map(drop);
         };
@@ -175,6 +185,9 @@ impl Stack {
         fixed: bool,
     ) -> Result<(), OutOfMemory> {
         let space = self.start_process(pid)?;
+        if traced.is_empty() {
+            return Ok(());
+        }
         self.unmap_in(space, traced)?;
         let mut range = traced;
         let aligned = self.guest.align_areas && !fixed && backing.is_private_anonymous();
@@ -218,6 +231,10 @@ impl Stack {
 
     fn remap(&mut self, pid: Pid, from: Range<Upper>, to: Range<Upper>) -> Result<(), OutOfMemory> {
         let Some(space) = self.process_space(pid) else { return Ok(()) };
+        if from.is_empty() || to.is_empty() || !from.intersection(&to).is_empty() {
+            // Linux refuses what overlaps (`mremap_to`).
+            return Ok(());
+        }
         let place = self.layers[0].kernel.space(space).expect("alive");
         let pieces = self.guest.placements[space.0 as usize].pieces(from);
         let old = pieces.iter().find_map(|piece| place.vmas.overlapping(piece.range).pop());
@@ -254,18 +271,7 @@ impl Stack {
                 // Pages become writable by the fault of the first store, as in Linux.
                 continue;
             }
-            let mut written = Vec::new();
-            place.table.for_each(piece.range, |page, mapping| {
-                if mapping.rights.write && mapping.size == PageSize::Base {
-                    written.push(page);
-                }
-            });
-            for page in written {
-                place.table.update(page.addr(), |m| {
-                    (m.frame, strata_paging::Rights { write: false, ..m.rights })
-                });
-                kernel.log.changes.push(crate::kernel::Change { space, page, pages: 1 });
-            }
+            kernel.write_protect(space, piece.range);
         }
     }
 
@@ -282,10 +288,10 @@ impl Stack {
             Advice::NoHugePage => Some(HugeAdvice::Refused),
             _ => None,
         };
-        let limit = self.thp.compact_regions;
         for piece in self.guest.placements[space.0 as usize].pieces(traced) {
             let kernel = &mut self.layers[0].kernel;
             let place = kernel.space_mut(space).expect("alive");
+            let areas = place.vmas.overlapping(piece.range);
             match advice {
                 Advice::HugePage | Advice::NoHugePage => {
                     let huge = huge.expect("one of the two");
@@ -296,20 +302,23 @@ impl Stack {
                     done.map_err(|_| Exhausted { layer: 0 })?;
                 }
                 Advice::Populate => {
-                    let mut page = piece.range.start.page();
-                    while page.addr() < piece.range.end {
-                        self.guest_fault(policy, space, page, true)?;
-                        page = page + 1;
+                    for area in areas {
+                        let (start, end) = (area.range.start.page(), area.range.end.page());
+                        for page in start.get()..end.get() {
+                            self.guest_fault(policy, space, Frame::new(page), true)?;
+                        }
                     }
                 }
                 Advice::Collapse => {
-                    let mut region = piece.range.start.ceil(PageSize::Huge);
-                    while piece.range.contains_page(region, PageSize::Huge) {
-                        let done = kernel.collapse(space, region.page(), None, limit);
-                        if done == Err(crate::promote::PromoteError::OutOfMemory) {
-                            return Err(Exhausted { layer: 0 });
+                    for area in areas {
+                        let mut region = area.range.start.ceil(PageSize::Huge);
+                        while area.range.contains_page(region, PageSize::Huge) {
+                            let done = kernel.collapse(space, region.page(), None, &self.thp);
+                            if done == Err(PromoteError::OutOfMemory) {
+                                return Err(Exhausted { layer: 0 });
+                            }
+                            region = region + PageSize::Huge.bytes();
                         }
-                        region = region + PageSize::Huge.bytes();
                     }
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Guest kernel and hypervisor are the same Linux: frames, address spaces, faults. A guest has
 //! one space per process; a hypervisor has one space, the VM process whose one large area is the
-//! guest's memory. What a hypervisor adds, the second stage, is in [`crate::layer`].
+//! guest's memory. What a hypervisor adds, the second stage, is in [`crate::stack`].
 
 use crate::owner::{Owner, SpaceId};
 use crate::thp::{Fallback, Khugepaged, ThpMode};
@@ -79,7 +79,7 @@ pub struct KernelCounters {
     pub huge_faults: u64,
     /// Copy-on-write faults among them.
     pub cow_faults: u64,
-    /// Base pages that became part of a huge page: regions promoted.
+    /// HPAS regions of base pages that became huge pages.
     pub promotions: u64,
     /// Of these, without moving a page.
     pub promotions_in_place: u64,
@@ -124,7 +124,11 @@ pub(crate) struct TableFrames<'a> {
 
 impl FrameSource<Lower> for TableFrames<'_> {
     fn table_frame(&mut self) -> Option<Frame<Lower>> {
-        let frame = self.memory.alloc(0)?;
+        let frame = self.memory.alloc(0).or_else(|| {
+            // What is booked is given up before anything dies for want of a page table.
+            self.memory.release_all_regions();
+            self.memory.alloc(0)
+        })?;
         self.memory.set_owner(frame, Owner::Table.word());
         self.log.actions.push(Action::Zero(frame, 0));
         self.counters.zeroed_pages += 1;
@@ -221,6 +225,12 @@ impl Kernel {
     #[inline]
     pub fn owner(&self, frame: Frame<Lower>) -> Owner {
         Owner::from_word(self.memory.owner(frame))
+    }
+
+    /// Whether several pages share a frame, copy on write.
+    #[inline]
+    pub(crate) fn is_shared(&self, frame: Frame<Lower>) -> bool {
+        matches!(self.owner(frame), Owner::Shared { mappings } if mappings > 1)
     }
 
     /// Gives a frame to an owner, whoever had it before.

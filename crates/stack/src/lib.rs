@@ -26,7 +26,7 @@ pub use alignment::{Alignment, Blame};
 pub use build::{BuildError, MemoryParameters, StackConfig};
 pub use costs::{Costs, Exits, Spending, Spent};
 pub use fault::{Faulted, PageFault, Placement};
-pub use kernel::{Change, Kernel, KernelCounters, PageTable, Space};
+pub use kernel::{Change, Kernel, KernelCounters, OutOfMemory, PageTable, Space};
 pub use owner::{Owner, SpaceId};
 pub use place::AlignerParameters;
 pub use policy::{Feedback, Layer, LayerSettings, Policy};

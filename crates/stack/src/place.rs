@@ -40,11 +40,13 @@ pub(crate) struct Placements {
 
 /// Room kept above a heap that moved, so that it can grow.
 const HEAP_ROOM: u64 = 1 << 40;
-const MOVED_AREAS: u64 = 0x6000_0000_0000;
+/// Where areas that move go: above heaps and generated areas, below position-independent
+/// executables, libraries and stacks, wherever page tables have four levels.
+const MOVED_AREAS: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 
 impl Default for Placements {
     fn default() -> Self {
-        Self { placed: BTreeMap::new(), next: MOVED_AREAS, moved: 0 }
+        Self { placed: BTreeMap::new(), next: MOVED_AREAS.start, moved: 0 }
     }
 }
 
@@ -111,25 +113,45 @@ impl Placements {
         }
         let last_region = Addr::<Upper>::new(traced.end.get() - 1).floor(PageSize::Huge);
         let last = traced.end - last_region.max(traced.start);
-        if (last as f64) < settings.threshold * PageSize::Huge.bytes() as f64 {
-            return traced;
-        }
-        let padded = traced.pad(PageSize::Huge);
+        let mut padded = Some(traced.pad(PageSize::Huge));
         let mut shift = 0;
-        if !vmas.overlapping(padded).is_empty() {
-            let room = padded.bytes() + if heap { HEAP_ROOM } else { 0 };
-            while let Some(taken) = vmas.overlapping(Range::sized(Addr::new(self.next), room)).pop()
-            {
-                self.next = taken.range.end.ceil(PageSize::Huge).get();
-            }
-            shift = self.next.wrapping_sub(padded.start.get());
-            self.next += room;
-            self.moved += 1;
+        if (last as f64) < settings.threshold * PageSize::Huge.bytes() as f64 {
+            padded = None;
         }
+        if let Some(range) = padded
+            && !vmas.overlapping(range).is_empty()
+        {
+            match self.room(range.bytes(), vmas) {
+                Some(at) => {
+                    shift = at.wrapping_sub(range.start.get());
+                    self.next = at + range.bytes() + if heap { HEAP_ROOM } else { 0 };
+                    self.moved += 1;
+                }
+                None => padded = None,
+            }
+        }
+        let Some(padded) = padded else {
+            self.claim(traced);
+            return traced;
+        };
         let padded =
             Range::sized(Addr::new(padded.start.get().wrapping_add(shift)), padded.bytes());
         self.placed.insert(traced.start.get(), Placed { traced, shift, padded });
         padded
+    }
+
+    /// Where an area of `bytes` bytes can move to: above what moved last, or else from the bottom
+    /// again, in the place of areas that are gone.
+    fn room(&self, bytes: u64, vmas: &VmaMap) -> Option<u64> {
+        for from in [self.next, MOVED_AREAS.start] {
+            let mut at = from;
+            while at <= MOVED_AREAS.end && bytes <= MOVED_AREAS.end - at {
+                let taken = vmas.overlapping(Range::sized(Addr::new(at), bytes));
+                let Some(last) = taken.last() else { return Some(at) };
+                at = last.range.end.ceil(PageSize::Huge).get();
+            }
+        }
+        None
     }
 
     /// An area that begins where a placed one ends extends it, if the model has room there.
@@ -237,6 +259,36 @@ mod tests {
         assert_eq!(moved.offset(PageSize::Huge), 0x1234);
         assert!(second.contains(moved) && places.moves_any());
         assert_eq!(places.relocate(Addr::new(0x50_1234)).get(), 0x50_1234);
+    }
+
+    #[test]
+    fn addresses_of_areas_that_are_gone_are_used_again() {
+        let settings = AlignerParameters::default();
+        let (mut vmas, mut places) = (VmaMap::default(), Placements::default());
+        vmas.insert(area(range(0, 0x1000)));
+        let traced = range(0x1000, 0x1000 + (1 << 40));
+        for _ in 0..1000 {
+            let padded = places.place(traced, false, &vmas, &settings);
+            assert!(MOVED_AREAS.start <= padded.start.get());
+            assert!(padded.end.get() <= MOVED_AREAS.end);
+            vmas.insert(area(padded));
+            for gone in places.pieces(traced) {
+                vmas.remove(gone.range);
+            }
+            places.remove(traced).into_iter().for_each(|padding| vmas.remove(padding));
+            assert_eq!(vmas.iter().count(), 1);
+        }
+    }
+
+    #[test]
+    fn an_area_that_does_not_fit_anywhere_stays_and_padding_makes_way() {
+        let settings = AlignerParameters::default();
+        let (mut vmas, mut places) = (VmaMap::default(), Placements::default());
+        vmas.insert(area(places.place(range(0x20_0000, 0x21_0000), false, &vmas, &settings)));
+        let huge = range(0x22_0000, 0x22_0000 + (1 << 46));
+        assert_eq!(places.place(huge, false, &vmas, &settings), huge);
+        let padding = places.remove(range(0x20_0000, 0x21_0000));
+        assert!(padding.iter().all(|range| range.intersection(&huge).is_empty()), "{padding:?}");
     }
 
     #[test]

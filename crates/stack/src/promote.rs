@@ -3,6 +3,7 @@
 use crate::fault::{frame_of, rights_of};
 use crate::kernel::{Kernel, OutOfMemory, space_and_frames};
 use crate::owner::{Owner, SpaceId};
+use crate::thp::ThpParameters;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::{ENTRIES, Format, Region, X86};
 
@@ -20,7 +21,8 @@ pub enum Promotion {
 /// Why a region did not become huge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromoteError {
-    /// The area does not cover the region, a page in it is shared, or nothing is mapped there.
+    /// The area does not cover the region, too many pages in it are shared, or nothing is mapped
+    /// there.
     #[error("the region cannot be huge")]
     NotEligible,
     /// There is no free order-9 block.
@@ -40,7 +42,8 @@ impl Kernel {
     /// Makes the region at `page` one huge page. When its pages lie in the wanted place already
     /// (`target`, or with `None` wherever they are contiguous) it is done in place, missing pages
     /// being filled with zeroes; else everything is copied into `target`, or into any free block,
-    /// for which compaction may look at `compact_regions` regions.
+    /// for which compaction may look at some regions. Shared pages are copied for this space; those
+    /// who share them keep theirs (Linux, `hpage_collapse_scan_pmd`).
     ///
     /// # Errors
     /// [`PromoteError`]; the region is as before.
@@ -49,7 +52,7 @@ impl Kernel {
         space: SpaceId,
         page: Frame<Upper>,
         target: Option<Frame<Lower>>,
-        compact_regions: u64,
+        settings: &ThpParameters,
     ) -> Result<Promotion, PromoteError> {
         let page = page.floor(PageSize::Huge);
         let place = self.space(space).ok_or(PromoteError::NotEligible)?;
@@ -59,10 +62,11 @@ impl Kernel {
             Region::Absent => return Err(PromoteError::NotEligible),
             Region::Base { entries, .. } => *entries,
         };
-        if !vma.fits_huge(page) || self.any_shared(&entries) {
+        let shared = self.region_pages(space, page).map_or(0, |pages| pages.shared);
+        if !vma.fits_huge(page) || shared > settings.max_ptes_shared {
             return Err(PromoteError::NotEligible);
         }
-        let lying = contiguous_at(&entries);
+        let lying = contiguous_at(&entries).filter(|_| shared == 0);
         let in_place = lying.filter(|at| target.is_none_or(|target| target == *at));
         if let Some(block) = in_place
             && self.fill_block(block, &entries)
@@ -79,7 +83,7 @@ impl Kernel {
             None => self
                 .take(PageSize::Huge.order(), None)
                 .or_else(|| self.take_reserved_region())
-                .or_else(|| self.compact(compact_regions))
+                .or_else(|| self.compact(settings.compact_regions))
                 .ok_or(PromoteError::NoBlock)?,
         };
         // Compaction may have moved pages of this very region.
@@ -90,25 +94,19 @@ impl Kernel {
         let entries = *entries;
         for (i, bits) in (0..REGION).zip(&entries) {
             if X86::is_present(*bits) {
-                self.copied(Frame::new(X86::frame(*bits)), block + i);
-                self.counters.migrated_pages += 1;
+                let frame = Frame::new(X86::frame(*bits));
+                self.copied(frame, block + i);
+                self.counters.migrated_pages += u64::from(!self.is_shared(frame));
             } else {
                 self.zeroed(block + i, 0);
             }
         }
         self.install_huge(space, page, block, rights_of(&vma))?;
         for bits in entries.iter().filter(|bits| X86::is_present(**bits)) {
-            self.give_back(Frame::new(X86::frame(*bits)), 0);
+            self.drop_reference(Frame::new(X86::frame(*bits)));
         }
         self.counters.promotions += 1;
         Ok(Promotion::Moved)
-    }
-
-    fn any_shared(&self, entries: &[u64; ENTRIES]) -> bool {
-        entries.iter().any(|bits| {
-            X86::is_present(*bits)
-                && !matches!(self.owner(Frame::new(X86::frame(*bits))), Owner::Page(..))
-        })
     }
 
     /// Takes the frames of `block` whose entries are absent; all of them or none.

@@ -140,6 +140,18 @@ impl Stack {
         self.layers.len()
     }
 
+    /// Levels of every page table.
+    pub fn levels(&self) -> u8 {
+        self.layers[0].kernel.levels
+    }
+
+    /// The first address past the half of the address space that programs have; the other half is
+    /// the kernel's (SDM volume 1, section 3.3.7.1).
+    #[inline]
+    pub fn user_end(&self) -> u64 {
+        1 << (PageSize::BASE_SHIFT - 1 + 9 * u32::from(self.levels()))
+    }
+
     /// The lowest layer.
     pub fn bottom(&self) -> Layer {
         self.layers.len() - 1
@@ -335,6 +347,7 @@ impl Stack {
         fault: &PageFault,
     ) -> Result<PageSize, Exhausted> {
         let kernel = &mut self.layers[layer].kernel;
+        kernel.counters.faults += 1;
         let placement = policy.place(layer, kernel, fault);
         let mut mapped = kernel.map_fault(fault, placement);
         if mapped.is_err() && policy.memory_short(layer, kernel) {
@@ -553,9 +566,9 @@ pub(crate) fn zap(
                 removed += 1;
                 page = page.floor(mapping.size) + mapping.size.base_pages();
             }
-            Lookup::Absent { level: 1 } => page = page + 1,
-            Lookup::Absent { .. } => {
-                page = page.floor(PageSize::Huge) + PageSize::Huge.base_pages();
+            Lookup::Absent { level } => {
+                let shift = 9 * (u32::from(level) - 1);
+                page = Frame::new(((page.get() >> shift) + 1) << shift);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! `Documentation/admin-guide/mm/transhuge.rst`.
 
 use crate::kernel::{Kernel, OutOfMemory};
-use crate::owner::{Owner, SpaceId};
+use crate::owner::SpaceId;
 use crate::promote::{PromoteError, Promotion};
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Addr, Frame, PageSize, Range, space::Upper};
@@ -103,9 +103,7 @@ impl Kernel {
         let shared = entries
             .iter()
             .filter(|bits| X86::is_present(**bits))
-            .filter(|bits| {
-                matches!(self.owner(Frame::new(X86::frame(**bits))), Owner::Shared { .. })
-            })
+            .filter(|bits| self.is_shared(Frame::new(X86::frame(**bits))))
             .count() as u64;
         Some(RegionPages { present: u64::from(present), shared })
     }
@@ -134,11 +132,10 @@ impl Kernel {
             budget -= scanned;
             self.counters.scanned_pages += scanned;
             let Some(pages) = self.region_pages(space, region) else { continue };
-            let absent = PageSize::Huge.base_pages() - pages.present;
-            if absent > settings.max_ptes_none || pages.shared > settings.max_ptes_shared {
+            if PageSize::Huge.base_pages() - pages.present > settings.max_ptes_none {
                 continue;
             }
-            match self.collapse(space, region, None, settings.compact_regions) {
+            match self.collapse(space, region, None, settings) {
                 Ok(Promotion::InPlace | Promotion::Moved | Promotion::AlreadyHuge) => {}
                 Err(PromoteError::NoBlock | PromoteError::Taken) => {
                     failed = true;

@@ -1,11 +1,61 @@
 //! Taking mappings away, moving them, sharing them.
 
 use crate::fault::frame_of;
-use crate::kernel::{Kernel, OutOfMemory, space_and_frames};
+use crate::kernel::{Kernel, OutOfMemory, PageTable, space_and_frames};
 use crate::owner::{Owner, SpaceId};
 use crate::thp::Fallback;
-use strata_addr::{Frame, PageSize, Range, space::Lower, space::Upper};
-use strata_paging::{Mapping, Rights};
+use strata_addr::{Addr, Frame, PageSize, Range, space::Lower, space::Upper};
+use strata_paging::{Lookup, Mapping, Rights};
+
+/// A stretch of a space with what is mapped in it, at most a gibibyte of it: an operation on a whole
+/// address space needs little memory of its own.
+struct Stretch {
+    mapped: Vec<(Frame<Upper>, Mapping<Lower>)>,
+    end: Addr<Upper>,
+}
+
+/// The first stretch of `range` with anything mapped in it.
+fn next_stretch(table: &PageTable, range: Range<Upper>) -> Option<Stretch> {
+    let mut at = range.start;
+    while at < range.end {
+        let next = |level: u8| {
+            let shift = PageSize::BASE_SHIFT + 9 * (u32::from(level) - 1);
+            Addr::new(((at.get() >> shift) + 1) << shift)
+        };
+        let giant = PageSize::Giant.level();
+        match table.lookup(at) {
+            Lookup::Absent { level } if level >= giant => at = next(level),
+            _ => {
+                let end = range.end.min(next(giant));
+                let mut mapped = Vec::new();
+                table.for_each(Range::new(at, end), |page, m| mapped.push((page, m)));
+                if !mapped.is_empty() {
+                    return Some(Stretch { mapped, end });
+                }
+                at = end;
+            }
+        }
+    }
+    None
+}
+
+/// What one operation changes of a space, from the first page to the last: translations are dropped
+/// once for all of it (Linux, `struct mmu_gather`).
+#[derive(Default)]
+struct Gather(Option<(Frame<Upper>, Frame<Upper>)>);
+
+impl Gather {
+    fn add(&mut self, page: Frame<Upper>, pages: u64) {
+        let (first, end) = self.0.unwrap_or((page, page));
+        self.0 = Some((first.min(page), end.max(page + pages)));
+    }
+
+    fn finish(self, kernel: &mut Kernel, space: SpaceId) {
+        if let Some((first, end)) = self.0 {
+            kernel.changed(space, first, end - first);
+        }
+    }
+}
 
 impl Kernel {
     /// Unmaps whatever is mapped in a range and frees frames that nobody else uses. A huge page
@@ -19,19 +69,26 @@ impl Kernel {
         range: Range<Upper>,
     ) -> Result<(), OutOfMemory> {
         self.split_ends(space, range)?;
-        let mut mapped = Vec::new();
-        let (place, _) = space_and_frames!(self, space);
-        place.table.for_each(range, |page, mapping| mapped.push((page, mapping)));
-        for (page, mapping) in mapped {
-            let (place, mut frames) = space_and_frames!(self, space);
-            place.table.unmap(page.addr(), &mut frames);
-            self.changed(space, page, mapping.size.base_pages());
-            self.free_mapping(&mapping);
-            if page.is_aligned(PageSize::Huge) {
-                self.fallbacks.remove(&(space, page.get()));
+        let mut rest = range;
+        let mut changed = Gather::default();
+        while let Some(stretch) = next_stretch(&self.alive(space).table, rest) {
+            rest.start = stretch.end;
+            for (page, mapping) in stretch.mapped {
+                let (place, mut frames) = space_and_frames!(self, space);
+                place.table.unmap(page.addr(), &mut frames);
+                changed.add(page, mapping.size.base_pages());
+                self.free_mapping(&mapping);
+                if page.is_aligned(PageSize::Huge) {
+                    self.fallbacks.remove(&(space, page.get()));
+                }
             }
         }
+        changed.finish(self, space);
         Ok(())
+    }
+
+    fn alive(&self, space: SpaceId) -> &crate::kernel::Space {
+        self.space(space).expect("the space is alive")
     }
 
     /// Splits the huge pages that a range covers only in part.
@@ -106,21 +163,27 @@ impl Kernel {
     ) -> Result<(), OutOfMemory> {
         self.split_ends(space, from)?;
         let alike = from.start.offset(PageSize::Huge) == to.start.offset(PageSize::Huge);
-        let mut mapped = Vec::new();
-        let (place, _) = space_and_frames!(self, space);
-        place.table.for_each(from, |page, mapping| mapped.push((page, mapping)));
-        for (page, mapping) in mapped {
-            if mapping.size == PageSize::Huge && !alike {
-                self.split(space, page)?;
-                for i in 0..mapping.size.base_pages() {
-                    let (frame, size) = (mapping.frame + i, PageSize::Base);
-                    self.move_page(space, page + i, Mapping { frame, size, ..mapping }, from, to)?;
+        let mut rest = from;
+        let mut changed = Gather::default();
+        let mut done = Ok(());
+        while let Some(stretch) = next_stretch(&self.alive(space).table, rest)
+            && done.is_ok()
+        {
+            rest.start = stretch.end;
+            done = stretch.mapped.into_iter().try_for_each(|(page, mapping)| {
+                changed.add(page, mapping.size.base_pages());
+                if mapping.size == PageSize::Base || alike {
+                    return self.move_page(space, page, mapping, from, to);
                 }
-            } else {
-                self.move_page(space, page, mapping, from, to)?;
-            }
+                self.split(space, page)?;
+                (0..mapping.size.base_pages()).try_for_each(|i| {
+                    let (frame, size) = (mapping.frame + i, PageSize::Base);
+                    self.move_page(space, page + i, Mapping { frame, size, ..mapping }, from, to)
+                })
+            });
         }
-        Ok(())
+        changed.finish(self, space);
+        done
     }
 
     fn move_page(
@@ -138,7 +201,6 @@ impl Kernel {
             .map(target, mapping.size, mapping.frame, mapping.rights, &mut frames)
             .map_err(|_| OutOfMemory)?;
         place.table.unmap(page.addr(), &mut frames);
-        self.changed(space, page, mapping.size.base_pages());
         for i in 0..mapping.size.base_pages() {
             if let Owner::Page(..) = self.owner(mapping.frame + i) {
                 self.set_owner(mapping.frame + i, Owner::Page(space, target + i));
@@ -147,39 +209,76 @@ impl Kernel {
         Ok(())
     }
 
+    /// `mprotect` that takes the right to write away. Huge pages keep it: a store to one that is
+    /// protected comes without a fault.
+    pub(crate) fn write_protect(&mut self, space: SpaceId, range: Range<Upper>) {
+        let mut rest = range;
+        let mut changed = Gather::default();
+        while let Some(stretch) = next_stretch(&self.alive(space).table, rest) {
+            rest.start = stretch.end;
+            let (place, _) = space_and_frames!(self, space);
+            for (page, mapping) in stretch.mapped {
+                if mapping.rights.write && mapping.size == PageSize::Base {
+                    let rights = Rights { write: false, ..mapping.rights };
+                    place.table.update(page.addr(), |m| (m.frame, rights));
+                    changed.add(page, 1);
+                }
+            }
+        }
+        changed.finish(self, space);
+    }
+
     /// `fork`: `child`, a fresh space, gets every page of `parent`, shared copy on write.
     ///
     /// # Errors
     /// [`OutOfMemory`] when the child's page tables do not fit; the child then has a part.
     pub(crate) fn share_all(&mut self, parent: SpaceId, child: SpaceId) -> Result<(), OutOfMemory> {
-        let (place, _) = space_and_frames!(self, parent);
-        let vmas = place.vmas.clone();
-        let mut mapped = Vec::new();
-        place.table.for_each(place.table.everything(), |page, mapping| {
-            mapped.push((page, mapping));
-        });
+        let vmas = self.alive(parent).vmas.clone();
         let (place, _) = space_and_frames!(self, child);
         place.vmas = vmas;
-        for (page, mapping) in mapped {
-            let rights = Rights { write: false, ..mapping.rights };
-            let (place, mut frames) = space_and_frames!(self, child);
-            place
-                .table
-                .map(page, mapping.size, mapping.frame, rights, &mut frames)
-                .map_err(|_| OutOfMemory)?;
-            for i in 0..mapping.size.base_pages() {
-                let frame = mapping.frame + i;
-                let mappings = match self.owner(frame) {
-                    Owner::Shared { mappings } => mappings + 1,
-                    _ => 2,
-                };
-                self.set_owner(frame, Owner::Shared { mappings });
-            }
-            if mapping.rights.write {
-                let (place, _) = space_and_frames!(self, parent);
-                place.table.update(page.addr(), |m| (m.frame, rights));
-                self.changed(parent, page, mapping.size.base_pages());
-            }
+        let mut rest = self.alive(parent).table.everything();
+        let mut changed = Gather::default();
+        let mut done = Ok(());
+        while let Some(stretch) = next_stretch(&self.alive(parent).table, rest)
+            && done.is_ok()
+        {
+            rest.start = stretch.end;
+            done = stretch.mapped.into_iter().try_for_each(|(page, mapping)| {
+                if mapping.rights.write {
+                    changed.add(page, mapping.size.base_pages());
+                }
+                self.share(parent, child, page, &mapping)
+            });
+        }
+        changed.finish(self, parent);
+        done
+    }
+
+    /// `child` gets a page of `parent`, which neither may write from then on.
+    fn share(
+        &mut self,
+        parent: SpaceId,
+        child: SpaceId,
+        page: Frame<Upper>,
+        mapping: &Mapping<Lower>,
+    ) -> Result<(), OutOfMemory> {
+        let rights = Rights { write: false, ..mapping.rights };
+        let (place, mut frames) = space_and_frames!(self, child);
+        place
+            .table
+            .map(page, mapping.size, mapping.frame, rights, &mut frames)
+            .map_err(|_| OutOfMemory)?;
+        for i in 0..mapping.size.base_pages() {
+            let frame = mapping.frame + i;
+            let mappings = match self.owner(frame) {
+                Owner::Shared { mappings } => mappings + 1,
+                _ => 2,
+            };
+            self.set_owner(frame, Owner::Shared { mappings });
+        }
+        if mapping.rights.write {
+            let (place, _) = space_and_frames!(self, parent);
+            place.table.update(page.addr(), |m| (m.frame, rights));
         }
         Ok(())
     }

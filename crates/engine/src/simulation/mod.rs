@@ -12,11 +12,12 @@ use crate::Run;
 use crate::report::RunResult;
 use clock::Clock;
 use relocation::Relocation;
+use rustc_hash::FxHashMap;
 use samples::Samples;
 use strata_addr::{Gva, Range};
 use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, RunFault, Tables};
 use strata_stack::{Exhausted, Feedback, Flush, Policy, SpaceId, Spending, Stack};
-use strata_stream::{Access, Batch, Event, Step, Tid};
+use strata_stream::{Access, Batch, Event, Pid, Step, Tid};
 
 /// Pages beyond which Linux flushes an address space rather than single pages
 /// (`arch/x86/mm/tlb.c`, `tlb_single_page_flush_ceiling`).
@@ -35,8 +36,8 @@ pub struct Simulation {
     policy: Box<dyn Policy>,
     machine: Machine,
     clock: Clock,
-    /// By thread number.
-    cpus: Vec<Option<CpuId>>,
+    /// The CPUs that threads run on.
+    cpus: FxHashMap<Tid, CpuId>,
     idle_cpus: Vec<CpuId>,
     relocation: Relocation,
     samples: Samples,
@@ -49,8 +50,12 @@ pub struct Simulation {
     /// Why the whole VM is gone, once it is.
     dead: Option<String>,
     lost_accesses: u64,
+    /// Accesses above the half of the address space that is the program's.
+    kernel_accesses: u64,
     unresolved_accesses: u64,
     last_feedback: (u64, u64),
+    /// Translations being dropped; kept for its memory.
+    flushes: Vec<Flush>,
     outcome: outcome::Context,
 }
 
@@ -104,35 +109,60 @@ impl Run for Simulation {
 impl Simulation {
     /// The CPU of a thread; one is added for a thread not seen before.
     fn cpu_of(&mut self, tid: Tid) -> CpuId {
-        let index = tid.0 as usize;
-        if self.cpus.len() <= index {
-            self.cpus.resize(index + 1, None);
-        }
-        if let Some(cpu) = self.cpus[index] {
-            return cpu;
+        if let Some(cpu) = self.cpus.get(&tid) {
+            return *cpu;
         }
         let cpu = self.idle_cpus.pop().unwrap_or_else(|| self.machine.add_cpu());
         self.clock.start(cpu, &self.machine);
-        self.cpus[index] = Some(cpu);
+        self.cpus.insert(tid, cpu);
         cpu
+    }
+
+    /// A thread ended: its CPU is free for another.
+    fn release_cpu(&mut self, tid: Tid) {
+        if let Some(cpu) = self.cpus.remove(&tid) {
+            self.clock.end(cpu, &self.machine);
+            self.idle_cpus.push(cpu);
+            // The lowest free number is used next, whatever the order of the exits.
+            self.idle_cpus.sort_unstable_by(|a, b| b.cmp(a));
+        }
+    }
+
+    /// The threads of an address space that are on a CPU.
+    fn running_in(&self, space: SpaceId) -> impl Iterator<Item = Tid> {
+        let of = move |tid: &&Tid| self.stack.thread_space(**tid) == Some(space);
+        self.cpus.keys().filter(of).copied()
+    }
+
+    /// Threads that end without a word of their own, with their process or its image.
+    fn release_cpus(&mut self, pid: Pid) {
+        let Some(space) = self.stack.process_space(pid) else { return };
+        let threads: Vec<Tid> = self.running_in(space).collect();
+        threads.into_iter().for_each(|tid| self.release_cpu(tid));
     }
 
     fn event(&mut self, event: &Event) {
         match event {
-            Event::ThreadStart { tid, .. } => {
+            Event::ThreadStart { pid, tid } if self.stack.process_space(*pid).is_some() => {
                 self.cpu_of(*tid);
             }
             // Memory is about to be given back: what was made of it would not show at the end.
-            Event::ProcessExit { .. } | Event::Exec { .. } => self.note_state(),
-            Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => self.note_state(),
-            Event::ThreadExit { tid } => {
-                if let Some(cpu) = self.cpus.get_mut(tid.0 as usize).and_then(Option::take) {
-                    self.clock.end(cpu, &self.machine);
-                    self.idle_cpus.push(cpu);
-                    // The lowest free number is used next, whatever the order of the exits.
-                    self.idle_cpus.sort_unstable_by(|a, b| b.cmp(a));
+            Event::ProcessExit { pid } => {
+                self.note_state();
+                self.release_cpus(*pid);
+            }
+            Event::Exec { pid } => {
+                self.note_state();
+                // Which thread lives on shows when it goes on; a lone one keeps its CPU.
+                let space = self.stack.process_space(*pid);
+                if space.is_some_and(|space| self.running_in(space).nth(1).is_some()) {
+                    self.release_cpus(*pid);
                 }
             }
+            Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => {
+                self.note_state_if_grown();
+            }
+            Event::ThreadExit { tid } => self.release_cpu(*tid),
             _ => {}
         }
         let done = self.stack.event(self.policy.as_mut(), event);
@@ -147,6 +177,10 @@ impl Simulation {
 
     /// A run of accesses by one thread, cut where the warm-up ends.
     fn run(&mut self, tid: Tid, instructions: u64, accesses: &[Access]) {
+        if self.stack.thread_space(tid).is_none() {
+            self.lost_accesses += accesses.len() as u64;
+            return;
+        }
         let cpu = self.cpu_of(tid);
         self.clock.resume(cpu, &self.machine);
         let warm = self.warmup_left.min(accesses.len() as u64) as usize;
@@ -175,10 +209,28 @@ impl Simulation {
         self.machine.reset_counters();
         self.stack.reset_counters();
         self.clock.reset(&self.machine);
+        self.samples = Samples::default();
         self.last_feedback = (0, 0);
     }
 
+    /// Accesses by a thread. Those beyond the program's half of the address space are left out: the
+    /// model has no kernel there.
     fn accesses(&mut self, cpu: CpuId, tid: Tid, accesses: &[Access]) {
+        let end = self.stack.user_end();
+        let last = |a: &Access| a.addr().get().wrapping_add(u64::from(a.size()) - 1);
+        let is_beyond = |access: &Access| (access.addr().get() | last(access)) >= end;
+        // A sum of bits that the compiler makes a few instructions for many accesses.
+        let bits = accesses.iter().fold(0, |bits, a| bits | a.addr().get() | last(a));
+        if bits < end {
+            return self.user_accesses(cpu, tid, accesses);
+        }
+        self.kernel_accesses += accesses.iter().filter(|access| is_beyond(access)).count() as u64;
+        for part in accesses.split(is_beyond) {
+            self.user_accesses(cpu, tid, part);
+        }
+    }
+
+    fn user_accesses(&mut self, cpu: CpuId, tid: Tid, accesses: &[Access]) {
         let Some(mut space) = self.stack.thread_space(tid) else {
             self.lost_accesses += accesses.len() as u64;
             return;
@@ -253,9 +305,12 @@ impl Simulation {
     /// Passes what software did on to hardware: translations to drop, cycles to charge.
     fn settle(&mut self, cpu: CpuId) {
         if self.stack.has_flushes() {
-            let others = self.machine.cpus() > self.idle_cpus.len() + 1;
             let shootdown = self.stack.costs().shootdown;
-            for flush in self.stack.drain_flushes() {
+            let mut flushes = std::mem::take(&mut self.flushes);
+            flushes.extend(self.stack.drain_flushes());
+            // Whether a space has threads on other CPUs, remembered for the space asked for last.
+            let mut shared = None;
+            for flush in flushes.drain(..) {
                 match flush {
                     Flush::SecondStage => self.machine.flush_second_stage(),
                     Flush::Space(space) => self.machine.flush_asid(Asid(space.0)),
@@ -268,12 +323,18 @@ impl Simulation {
                             let range = Range::sized(start, change.pages << 12);
                             self.machine.invalidate_range(asid, range);
                         }
+                        let others = match shared {
+                            Some((space, others)) if space == change.space => others,
+                            _ => self.running_in(change.space).nth(1).is_some(),
+                        };
+                        shared = Some((change.space, others));
                         if others {
                             self.machine.charge(cpu, Charge::Shootdown, shootdown);
                         }
                     }
                 }
             }
+            self.flushes = flushes;
         }
         let spent = self.stack.take_spent();
         if !spent.is_zero() {
@@ -321,10 +382,12 @@ impl Simulation {
             return;
         }
         let Some(space) = space.or_else(|| self.largest_process()) else { return };
+        let cpu = self.clock.last();
+        let threads: Vec<Tid> = self.running_in(space).collect();
+        threads.into_iter().for_each(|tid| self.release_cpu(tid));
         if let Err(worse) = self.stack.kill(self.policy.as_mut(), space) {
             self.out_of_memory(worse, None);
         }
-        let cpu = self.clock.last();
         self.settle(cpu);
         self.relocation.forget();
     }
@@ -336,7 +399,7 @@ impl Simulation {
 }
 
 /// The process an event belongs to.
-fn event_process(event: &Event) -> Option<strata_stream::Pid> {
+fn event_process(event: &Event) -> Option<Pid> {
     match *event {
         Event::ProcessStart { pid }
         | Event::Exec { pid }

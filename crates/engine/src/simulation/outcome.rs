@@ -50,6 +50,19 @@ impl Simulation {
         };
     }
 
+    /// The same, for what happens often: only if the workload uses noticeably more than when its
+    /// state was last noted, so that there are few looks at all tables however often it is asked.
+    pub(super) fn note_state_if_grown(&mut self) {
+        let before = self.guest_frames_before;
+        let frames = self.stack.kernel(0).memory().used_frames();
+        self.peak_guest_frames = self.peak_guest_frames.max(frames);
+        let now = frames.saturating_sub(before);
+        let noted = self.fullest.frames.saturating_sub(before);
+        if now > noted + noted / 64 {
+            self.note_state();
+        }
+    }
+
     pub(super) fn sample_if_due(&mut self) {
         let accesses = self.machine.totals().accesses;
         if self.samples.is_due(accesses) {
@@ -252,6 +265,14 @@ impl Simulation {
             notes.push(format!(
                 "{} accesses of killed or unknown threads were left out",
                 self.lost_accesses
+            ));
+        }
+        if self.kernel_accesses > 0 {
+            notes.push(format!(
+                "{} accesses to addresses that no program has with page tables of {} levels were \
+                 left out",
+                self.kernel_accesses,
+                self.stack.levels()
             ));
         }
         if self.unresolved_accesses > 0 {

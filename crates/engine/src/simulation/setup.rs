@@ -3,6 +3,7 @@
 use super::outcome::{Context, State};
 use super::{Clock, Relocation, Samples, Simulation};
 use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use strata_hardware::Machine;
 use strata_params::{Parameter, ParameterError, Parameters};
@@ -156,15 +157,17 @@ impl Simulation {
             policy,
             machine,
             clock: Clock::new(frequency, parameters.time.scale),
-            cpus: Vec::new(),
+            cpus: FxHashMap::default(),
             idle_cpus: vec![first],
             relocation: Relocation::default(),
             samples: Samples::default(),
             warmup_left: setup.warmup,
             dead: None,
             lost_accesses: 0,
+            kernel_accesses: 0,
             unresolved_accesses: 0,
             last_feedback: (0, 0),
+            flushes: Vec::new(),
             outcome: Context {
                 stack: setup.stack,
                 policy: setup.policy.clone(),

@@ -1,0 +1,174 @@
+//! Single habits of Linux that the layers keep.
+
+use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
+use strata_stack::{
+    AlignerParameters, Costs, Flush, Kernel, Layer, LayerSettings, MemoryParameters, PageFault,
+    Placement, Policy, SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
+};
+use strata_stream::{Backing, Event, Pid, Protection};
+
+const MIB: u64 = 1 << 20;
+const PARENT: Pid = Pid(1);
+const CHILD: Pid = Pid(2);
+
+/// Linux, whose faults take huge pages or not.
+struct Linux {
+    huge_faults: bool,
+}
+
+impl Policy for Linux {
+    fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
+        LayerSettings { thp: ThpMode::Always, align_areas: false, fragmented: true }
+    }
+
+    fn place(&mut self, _: Layer, _: &mut Kernel, _: &PageFault) -> Placement {
+        if self.huge_faults { Placement::Linux } else { Placement::Base }
+    }
+}
+
+struct Guest {
+    stack: Stack,
+    policy: Linux,
+}
+
+impl Guest {
+    fn new(huge_faults: bool, thp: ThpParameters) -> Self {
+        let config = StackConfig {
+            memory: vec![64 * MIB],
+            fragmentation: vec![0.0],
+            levels: 4,
+            reused: false,
+            seed: 1,
+            costs: Costs::default(),
+            thp,
+            start: MemoryParameters::default(),
+            aligner: AlignerParameters::default(),
+        };
+        let mut policy = Linux { huge_faults };
+        let stack = Stack::build(&config, &mut policy).unwrap();
+        Self { stack, policy }
+    }
+
+    fn event(&mut self, event: Event) {
+        self.stack.event(&mut self.policy, &event).unwrap();
+    }
+
+    /// A process with an area of this many pages from [`page`] 0, all touched.
+    fn with_area(huge_faults: bool, thp: ThpParameters, pages: u64) -> Self {
+        let mut guest = Self::new(huge_faults, thp);
+        guest.event(Event::ProcessStart { pid: PARENT });
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        let range = range(0, pages);
+        guest.event(Event::Map { pid: PARENT, range, backing, protection, fixed: true });
+        (0..pages).for_each(|at| guest.store(PARENT, at));
+        guest
+    }
+
+    fn space(&self, pid: Pid) -> SpaceId {
+        self.stack.process_space(pid).unwrap()
+    }
+
+    fn store(&mut self, pid: Pid, at: u64) {
+        let space = self.space(pid);
+        self.stack.guest_fault(&mut self.policy, space, page(at), true).unwrap();
+    }
+
+    fn is_huge(&self, pid: Pid) -> bool {
+        self.stack.kernel(0).is_huge(self.space(pid), page(0))
+    }
+
+    fn frame(&self, pid: Pid, at: u64) -> Option<u64> {
+        let kernel = self.stack.kernel(0);
+        kernel.frame_behind(self.space(pid), page(at)).map(Frame::get)
+    }
+}
+
+fn page(at: u64) -> Frame<Upper> {
+    Gva::new(0x4000_0000).page().cross() + at
+}
+
+fn range(at: u64, pages: u64) -> Range<Virtual> {
+    Range::sized(Gva::new(0x4000_0000 + (at << 12)), pages << 12)
+}
+
+#[test]
+fn a_huge_page_outlives_a_child_that_ended() {
+    let mut guest = Guest::with_area(true, ThpParameters::default(), 512);
+    assert!(guest.is_huge(PARENT));
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    guest.event(Event::ProcessExit { pid: CHILD });
+    guest.store(PARENT, 7);
+    assert!(guest.is_huge(PARENT), "nobody shares it any more");
+    assert_eq!(guest.stack.kernel(0).counters().demotions, 0);
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    guest.store(PARENT, 7);
+    assert!(!guest.is_huge(PARENT) && guest.is_huge(CHILD), "one page of it is copied");
+    guest.event(Event::ProcessExit { pid: CHILD });
+    guest.stack.kernel(0).memory().check().unwrap();
+}
+
+#[test]
+fn khugepaged_copies_shared_pages_up_to_its_limit() {
+    for (limit, collapsed) in [(211, false), (212, true)] {
+        let thp = ThpParameters { max_ptes_shared: limit, ..ThpParameters::default() };
+        let mut guest = Guest::with_area(false, thp.clone(), 512);
+        guest.event(Event::Fork { parent: PARENT, child: CHILD });
+        (0..300).for_each(|at| guest.store(PARENT, at));
+        let of_child = guest.frame(CHILD, 400);
+        assert_eq!(of_child, guest.frame(PARENT, 400), "shared");
+        // The child's region has as many shared pages, so only one of the two is looked at.
+        let once = ThpParameters { pages_to_scan: 512, ..thp };
+        guest.stack.kernel_mut(0).khugepaged(&once).unwrap();
+        assert_eq!(guest.is_huge(PARENT), collapsed, "{limit}");
+        assert_eq!(guest.frame(CHILD, 400), of_child, "the child keeps its own");
+        for pid in [PARENT, CHILD] {
+            guest.event(Event::ProcessExit { pid });
+        }
+        assert_eq!(guest.stack.kernel(0).memory().used_frames(), 0);
+    }
+}
+
+#[test]
+fn one_call_drops_translations_once() {
+    let mut guest = Guest::with_area(false, ThpParameters::default(), 1024);
+    let drained = |guest: &mut Guest| guest.stack.drain_flushes().collect::<Vec<_>>();
+    drained(&mut guest);
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    assert_eq!(drained(&mut guest).len(), 1, "fork");
+    guest.event(Event::ProcessExit { pid: CHILD });
+    (0..1024).for_each(|at| guest.store(PARENT, at));
+    drained(&mut guest);
+    let protection = Protection { write: false, ..Protection::READ_WRITE };
+    guest.event(Event::Protect { pid: PARENT, range: range(0, 1024), protection });
+    assert_eq!(drained(&mut guest).len(), 1, "mprotect");
+    guest.event(Event::Unmap { pid: PARENT, range: range(100, 900) });
+    let [Flush::Pages(change)] = drained(&mut guest)[..] else { panic!("munmap") };
+    assert_eq!((change.page, change.pages), (page(100), 900));
+}
+
+#[test]
+fn page_tables_are_made_of_booked_memory_when_there_is_no_other() {
+    let mut guest = Guest::new(true, ThpParameters::default());
+    let memory = guest.stack.kernel_mut(0).memory_mut();
+    for region in 0..32 {
+        assert!(memory.reserve_region(Frame::new(region * 512)));
+    }
+    assert_eq!(memory.free_frames(), 0);
+    guest.event(Event::ProcessStart { pid: PARENT });
+    assert_eq!(guest.stack.kernel(0).memory().reserved_regions(), 0);
+}
+
+#[test]
+fn what_linux_refuses_changes_nothing() {
+    let mut guest = Guest::with_area(true, ThpParameters::default(), 1024);
+    let before = (guest.frame(PARENT, 0), guest.frame(PARENT, 1000));
+    let (from, to) = (range(0, 512), range(256, 512));
+    guest.event(Event::Remap { pid: PARENT, from, to });
+    guest.event(Event::Remap { pid: PARENT, from, to: from });
+    guest.event(Event::Fork { parent: PARENT, child: PARENT });
+    guest.event(Event::Unmap { pid: PARENT, range: range(0, 0) });
+    let kernel_half = Range::new(Gva::new(1 << 63), Gva::new(u64::MAX));
+    guest.event(Event::Unmap { pid: PARENT, range: kernel_half });
+    assert_eq!((guest.frame(PARENT, 0), guest.frame(PARENT, 1000)), before);
+    assert!(guest.is_huge(PARENT));
+}

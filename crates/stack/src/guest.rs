@@ -7,6 +7,7 @@ use crate::place::{AlignerParameters, Placements};
 use crate::policy::Policy;
 use crate::promote::PromoteError;
 use crate::stack::{Exhausted, Flush, Stack};
+use crate::thp::ThpParameters;
 use crate::vma::{HugeAdvice, Vma};
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, Gva, PageSize, Range, space::Upper, space::Virtual};
@@ -310,10 +311,12 @@ impl Stack {
                     }
                 }
                 Advice::Collapse => {
+                    // The limits are khugepaged's own (madvise(2)).
+                    let settings = ThpParameters { max_ptes_shared: u64::MAX, ..self.thp.clone() };
                     for area in areas {
                         let mut region = area.range.start.ceil(PageSize::Huge);
                         while area.range.contains_page(region, PageSize::Huge) {
-                            let done = kernel.collapse(space, region.page(), None, &self.thp);
+                            let done = kernel.collapse(space, region.page(), None, &settings);
                             if done == Err(PromoteError::OutOfMemory) {
                                 return Err(Exhausted { layer: 0 });
                             }

@@ -48,9 +48,6 @@ pub struct Allocator {
     pub(crate) until: f64,
 }
 
-/// Areas of one huge page or less gain nothing from an offset (Gemini section 5).
-const SMALLEST_AREA: u64 = PageSize::Huge.bytes();
-
 impl Allocator {
     /// An allocator that knows nothing yet.
     pub fn new(
@@ -72,7 +69,8 @@ impl Allocator {
     /// Where the page of a fault goes.
     pub fn place(&mut self, kernel: &mut Kernel, fault: &PageFault) -> Placement {
         let region = fault.page.floor(PageSize::Huge);
-        if !fault.vma.fits_huge(fault.page) || fault.vma.range.bytes() < SMALLEST_AREA {
+        if !fault.vma.fits_huge(fault.page) {
+            // Less than a huge page gains nothing from an offset (Gemini section 5).
             return Placement::Base;
         }
         let Some(target) = self.target(kernel, fault, region) else {
@@ -96,7 +94,7 @@ impl Allocator {
     ) -> Option<Frame<Lower>> {
         let index = fault.page.index_in(PageSize::Huge);
         if let Some(target) = self.offsets.target(fault.space, region) {
-            if self.is_open(kernel, target, index, fault) {
+            if self.is_open(kernel, target, index) {
                 return Some(target);
             }
             // Somebody has the frame: another place for what is left of the area.
@@ -125,19 +123,12 @@ impl Allocator {
     }
 
     /// Whether the wanted frame is free; a region not used so far is booked on the way.
-    fn is_open(
-        &mut self,
-        kernel: &mut Kernel,
-        target: Frame<Lower>,
-        index: u64,
-        fault: &PageFault,
-    ) -> bool {
+    fn is_open(&mut self, kernel: &mut Kernel, target: Frame<Lower>, index: u64) -> bool {
         let memory = kernel.memory_mut();
         if memory.is_reserved(target) {
             return !memory.is_allocated(target + index);
         }
         if memory.is_free(target, HUGE_ORDER) {
-            debug_assert!(fault.vma.fits_huge(fault.page));
             self.booking.book(memory, target, self.until, self.cap);
             return true;
         }

@@ -216,8 +216,7 @@ impl Stack {
 
     fn unmap_in(&mut self, space: SpaceId, traced: Range<Upper>) -> Result<(), OutOfMemory> {
         let placements = &mut self.guest.placements[space.0 as usize];
-        let mut ranges: Vec<_> =
-            placements.pieces(traced).into_iter().map(|piece| piece.range).collect();
+        let mut ranges = placements.pieces(traced);
         ranges.extend(placements.remove(traced));
         let kernel = &mut self.layers[0].kernel;
         for range in ranges {
@@ -238,7 +237,7 @@ impl Stack {
         }
         let place = self.layers[0].kernel.space(space).expect("alive");
         let pieces = self.guest.placements[space.0 as usize].pieces(from);
-        let old = pieces.iter().find_map(|piece| place.vmas.overlapping(piece.range).pop());
+        let old = pieces.iter().find_map(|piece| place.vmas.overlapping(*piece).pop());
         let Some(old) = old else {
             return self.map(pid, to, Backing::Anonymous, Protection::READ_WRITE, false);
         };
@@ -250,9 +249,9 @@ impl Stack {
         let pieces = placements.pieces(Range::sized(from.start, moved));
         let target = placements.relocate(to.start);
         for piece in pieces {
-            let part = Range::sized(target + done, piece.range.bytes());
-            self.layers[0].kernel.move_range(space, piece.range, part)?;
-            done += piece.range.bytes();
+            let part = Range::sized(target + done, piece.bytes());
+            self.layers[0].kernel.move_range(space, piece, part)?;
+            done += piece.bytes();
         }
         if old.huge != HugeAdvice::Default {
             let place = self.layers[0].kernel.space_mut(space).expect("alive");
@@ -267,12 +266,12 @@ impl Stack {
         let kernel = &mut self.layers[0].kernel;
         for piece in pieces {
             let place = kernel.spaces[space.0 as usize].as_mut().expect("alive");
-            place.vmas.change(piece.range, |vma| vma.protection = protection);
+            place.vmas.change(piece, |vma| vma.protection = protection);
             if protection.write {
                 // Pages become writable by the fault of the first store, as in Linux.
                 continue;
             }
-            kernel.write_protect(space, piece.range);
+            kernel.write_protect(space, piece);
         }
     }
 
@@ -292,14 +291,14 @@ impl Stack {
         for piece in self.guest.placements[space.0 as usize].pieces(traced) {
             let kernel = &mut self.layers[0].kernel;
             let place = kernel.space_mut(space).expect("alive");
-            let areas = place.vmas.overlapping(piece.range);
+            let areas = place.vmas.overlapping(piece);
             match advice {
                 Advice::HugePage | Advice::NoHugePage => {
                     let huge = huge.expect("one of the two");
-                    place.vmas.change(piece.range, |vma| vma.huge = huge);
+                    place.vmas.change(piece, |vma| vma.huge = huge);
                 }
                 Advice::DontNeed | Advice::Free => {
-                    let done = kernel.unmap_range(space, piece.range);
+                    let done = kernel.unmap_range(space, piece);
                     done.map_err(|_| Exhausted { layer: 0 })?;
                 }
                 Advice::Populate => {

@@ -50,12 +50,6 @@ impl Default for Placements {
     }
 }
 
-/// One piece of a traced range, as the model has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) range: Range<Upper>,
-}
-
 impl Placements {
     /// Whether any address differs between stream and model.
     #[inline]
@@ -82,20 +76,20 @@ impl Placements {
     }
 
     /// The modelled pieces of a traced range, in order.
-    pub(crate) fn pieces(&self, traced: Range<Upper>) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, traced: Range<Upper>) -> Vec<Range<Upper>> {
         let mut pieces = Vec::new();
         let mut at = traced.start;
         for placed in self.overlapping(traced) {
             let part = placed.traced.intersection(&traced);
             if at < part.start {
-                pieces.push(Piece { range: Range::new(at, part.start) });
+                pieces.push(Range::new(at, part.start));
             }
             let start = Addr::new(part.start.get().wrapping_add(placed.shift));
-            pieces.push(Piece { range: Range::sized(start, part.bytes()) });
+            pieces.push(Range::sized(start, part.bytes()));
             at = part.end;
         }
         if at < traced.end {
-            pieces.push(Piece { range: Range::new(at, traced.end) });
+            pieces.push(Range::new(at, traced.end));
         }
         pieces
     }
@@ -273,7 +267,7 @@ mod tests {
             assert!(padded.end.get() <= MOVED_AREAS.end);
             vmas.insert(area(padded));
             for gone in places.pieces(traced) {
-                vmas.remove(gone.range);
+                vmas.remove(gone);
             }
             places.remove(traced).into_iter().for_each(|padding| vmas.remove(padding));
             assert_eq!(vmas.iter().count(), 1);
@@ -313,8 +307,8 @@ mod tests {
         let padded = places.place(range(0x30_0000, 0x38_0000), false, &vmas, &settings);
         let pieces = places.pieces(range(0x2f_0000, 0x39_0000));
         assert_eq!(pieces.len(), 3);
-        assert_eq!(pieces.iter().map(|piece| piece.range.bytes()).sum::<u64>(), 0xa_0000);
-        assert!(padded.contains(pieces[1].range.start));
+        assert_eq!(pieces.iter().map(Range::bytes).sum::<u64>(), 0xa_0000);
+        assert!(padded.contains(pieces[1].start));
         assert_eq!(places.region_shift(Addr::new(0x30_0000)), None);
         assert_eq!(places.region_shift(Addr::new(0x80_0000)), Some(0));
     }

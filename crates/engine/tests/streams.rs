@@ -424,3 +424,25 @@ fn memory_that_runs_out_ends_processes_and_not_the_machine() {
         }
     }
 }
+
+#[test]
+fn in_a_vm_whose_slot_is_not_aligned_no_huge_page_is_well_aligned() {
+    let mut ops = start(0, 0).to_vec();
+    let range = Range::sized(Gva::new(1 << 30), 32 << 20);
+    let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+    ops.push(Op::Event(Event::Map { pid: Pid(0), range, backing, protection, fixed: false }));
+    let sweep =
+        Op::Run { tid: 0, start: 1 << 30, stride: 4096, accesses: 8192, store: true, size: 8 };
+    ops.extend(std::iter::repeat_n(sweep, 10));
+    for entry in REGISTRY {
+        let aligned = Machine { scale: "2000", ..plain(StackKind::Vm, entry.name) };
+        let machine = Machine { slot: "1", ..aligned.clone() };
+        let batches = batches(&ops, 1);
+        let result = run(&machine, &batches).unwrap();
+        check(&machine, &batches, &result);
+        assert_eq!(result.alignment.well_aligned, 0, "{}", entry.name);
+        if entry.name == "gemini" {
+            assert!(run(&aligned, &batches).unwrap().alignment.well_aligned > 0);
+        }
+    }
+}

@@ -48,9 +48,6 @@ pub struct Allocator {
     pub(crate) until: f64,
 }
 
-/// Areas of one huge page or less gain nothing from an offset (Gemini section 5).
-const SMALLEST_AREA: u64 = PageSize::Huge.bytes();
-
 impl Allocator {
     /// An allocator that knows nothing yet.
     pub fn new(
@@ -74,7 +71,9 @@ impl Allocator {
         let region = fault.page.floor(PageSize::Huge);
         // Regions at the ends of the area have an offset too, for the area may grow over them: the
         // offset runs from the start of the region, wherever the area starts (Gemini 4.2, fig. 5).
-        if !fault.vma.backing.is_private_anonymous() || fault.vma.range.bytes() < SMALLEST_AREA {
+        if !fault.vma.backing.is_private_anonymous()
+            || fault.vma.range.bytes() < PageSize::Huge.bytes()
+        {
             return Placement::Base;
         }
         let Some(target) = self.target(kernel, fault, region) else {

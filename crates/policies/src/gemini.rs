@@ -12,7 +12,8 @@ use crate::coordination::{
 use crate::scanner::Scan;
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_stack::{
-    Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy, Stack, ThpMode,
+    AlignAreas, Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy,
+    Stack, ThpMode,
 };
 
 /// Gemini between all neighbouring layers.
@@ -59,7 +60,7 @@ pub(crate) fn scan_all<P: Coordinating>(
 
 impl Policy for Gemini {
     fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: false, fragmented: true }
+        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
     }
 
     fn place(&mut self, layer: Layer, kernel: &mut Kernel, fault: &PageFault) -> Placement {

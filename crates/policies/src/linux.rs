@@ -1,6 +1,6 @@
 //! Stock Linux in every layer, and the upper bound.
 
-use strata_stack::{Layer, LayerSettings, Policy, ThpMode};
+use strata_stack::{AlignAreas, Layer, LayerSettings, Policy, ThpMode};
 
 /// Every layer is stock Linux; transparent huge pages are set for the guest and for all hypervisors.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl Linux {
 impl Policy for Linux {
     fn settings(&mut self, layer: Layer, _: usize) -> LayerSettings {
         let thp = if layer == 0 { self.guest } else { self.hypervisors };
-        LayerSettings { thp, align_areas: false, fragmented: true }
+        LayerSettings { thp, align_areas: AlignAreas::Never, fragmented: true }
     }
 }
 
@@ -47,6 +47,6 @@ pub struct Aligned;
 
 impl Policy for Aligned {
     fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: true, fragmented: false }
+        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Large, fragmented: false }
     }
 }

@@ -17,8 +17,8 @@ use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::Region;
 use strata_stack::{
-    Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy, Stack,
-    ThpMode, VM,
+    AlignAreas, Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy,
+    Stack, ThpMode, VM,
 };
 
 strata_params::parameters! {
@@ -288,7 +288,7 @@ impl Policy for XGemini {
         let between = layer > 0 && layer + 1 < layers;
         let thp =
             if between && !self.settings.xgemini.l1_thp { ThpMode::Never } else { ThpMode::Always };
-        LayerSettings { thp, align_areas: layer == 0, fragmented: true }
+        LayerSettings { thp, align_areas: AlignAreas::Always, fragmented: true }
     }
 
     fn place(&mut self, layer: Layer, kernel: &mut Kernel, fault: &PageFault) -> Placement {

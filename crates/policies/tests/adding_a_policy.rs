@@ -8,7 +8,8 @@ mod world;
 use strata_addr::PageSize;
 use strata_paging::Region;
 use strata_stack::{
-    Exhausted, Kernel, Layer, LayerSettings, PageFault, Placement, Policy, Stack, ThpMode,
+    AlignAreas, Exhausted, Kernel, Layer, LayerSettings, PageFault, Placement, Policy, Stack,
+    ThpMode,
 };
 
 /// Promotes an HPAS region once most of it is in use, in every layer on its own, as Ingens does
@@ -21,7 +22,7 @@ pub struct Utilization {
 
 impl Policy for Utilization {
     fn settings(&mut self, _layer: Layer, _layers: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: false, fragmented: true }
+        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
     }
 
     fn place(&mut self, _layer: Layer, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {

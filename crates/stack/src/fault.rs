@@ -3,7 +3,7 @@
 use crate::kernel::{Kernel, OutOfMemory, space_and_frames};
 use crate::owner::{Owner, SpaceId};
 use crate::thp::Fallback;
-use crate::vma::Vma;
+use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::{Mapping, Region, Rights};
 
@@ -65,7 +65,9 @@ impl Kernel {
         Some(PageFault { space, page, vma, huge_possible })
     }
 
-    /// Maps the page of `fault` where `placement` says.
+    /// Maps the page of `fault` where `placement` says. Where the program asked for huge pages, a
+    /// fault that finds none compacts, looking at up to `compact_regions` regions (Linux,
+    /// `transparent_hugepage/defrag` at its default, `madvise`).
     ///
     /// # Errors
     /// [`OutOfMemory`] when not even a base page could be had; nothing is mapped then.
@@ -73,6 +75,7 @@ impl Kernel {
         &mut self,
         fault: &PageFault,
         placement: Placement,
+        compact_regions: u64,
     ) -> Result<PageSize, OutOfMemory> {
         let wanted = match placement {
             Placement::HugeAt(frame) => Some(Some(frame)),
@@ -80,9 +83,12 @@ impl Kernel {
             Placement::Base | Placement::BaseAt(_) => None,
         };
         if let Some(at) = wanted.filter(|_| fault.huge_possible) {
-            let block = self
+            let mut block = self
                 .take(PageSize::Huge.order(), at)
                 .or_else(|| self.take(PageSize::Huge.order(), None));
+            if block.is_none() && fault.vma.huge == HugeAdvice::Wanted {
+                block = self.compact(compact_regions);
+            }
             if let Some(frame) = block {
                 return self.map_huge(fault, frame);
             }

@@ -4,9 +4,10 @@ use crate::costs::Spending;
 use crate::kernel::OutOfMemory;
 use crate::owner::SpaceId;
 use crate::place::{AlignerParameters, Placements};
-use crate::policy::Policy;
+use crate::policy::{AlignAreas, Policy};
 use crate::promote::PromoteError;
 use crate::stack::{Exhausted, Flush, Stack};
+use crate::thp::ThpParameters;
 use crate::vma::{HugeAdvice, Vma};
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, Gva, PageSize, Range, space::Upper, space::Virtual};
@@ -22,7 +23,7 @@ pub(crate) struct Guest {
     threads: FxHashMap<Tid, Pid>,
     /// By space number.
     placements: Vec<Placements>,
-    pub(crate) align_areas: bool,
+    pub(crate) align_areas: AlignAreas,
     pub(crate) aligner: AlignerParameters,
     killed: Vec<Pid>,
 }
@@ -190,11 +191,16 @@ impl Stack {
         }
         self.unmap_in(space, traced)?;
         let mut range = traced;
-        let aligned = self.guest.align_areas && !fixed && backing.is_private_anonymous();
+        let heap = backing == Backing::Heap;
+        let wanted = match self.guest.align_areas {
+            AlignAreas::Never => false,
+            AlignAreas::Large => heap || traced.bytes() >= PageSize::Huge.bytes(),
+            AlignAreas::Always => true,
+        };
+        let aligned = wanted && !fixed && backing.is_private_anonymous();
         if aligned {
             let vmas = &self.layers[0].kernel.space(space).expect("just made").vmas;
             let placements = &mut self.guest.placements[space.0 as usize];
-            let heap = backing == Backing::Heap;
             range = placements.place(traced, heap, vmas, &self.guest.aligner);
         } else {
             self.guest.placements[space.0 as usize].claim(traced);
@@ -215,8 +221,7 @@ impl Stack {
 
     fn unmap_in(&mut self, space: SpaceId, traced: Range<Upper>) -> Result<(), OutOfMemory> {
         let placements = &mut self.guest.placements[space.0 as usize];
-        let mut ranges: Vec<_> =
-            placements.pieces(traced).into_iter().map(|piece| piece.range).collect();
+        let mut ranges = placements.own_pieces(traced);
         ranges.extend(placements.remove(traced));
         let kernel = &mut self.layers[0].kernel;
         for range in ranges {
@@ -237,7 +242,7 @@ impl Stack {
         }
         let place = self.layers[0].kernel.space(space).expect("alive");
         let pieces = self.guest.placements[space.0 as usize].pieces(from);
-        let old = pieces.iter().find_map(|piece| place.vmas.overlapping(piece.range).pop());
+        let old = pieces.iter().find_map(|piece| place.vmas.overlapping(*piece).pop());
         let Some(old) = old else {
             return self.map(pid, to, Backing::Anonymous, Protection::READ_WRITE, false);
         };
@@ -249,9 +254,11 @@ impl Stack {
         let pieces = placements.pieces(Range::sized(from.start, moved));
         let target = placements.relocate(to.start);
         for piece in pieces {
-            let part = Range::sized(target + done, piece.range.bytes());
-            self.layers[0].kernel.move_range(space, piece.range, part)?;
-            done += piece.range.bytes();
+            let part = Range::sized(target + done, piece.bytes());
+            // An area that grew into its padding may have a huge page there already.
+            self.layers[0].kernel.unmap_range(space, part)?;
+            self.layers[0].kernel.move_range(space, piece, part)?;
+            done += piece.bytes();
         }
         if old.huge != HugeAdvice::Default {
             let place = self.layers[0].kernel.space_mut(space).expect("alive");
@@ -262,16 +269,16 @@ impl Stack {
 
     fn protect(&mut self, pid: Pid, traced: Range<Upper>, protection: Protection) {
         let Some(space) = self.process_space(pid) else { return };
-        let pieces = self.guest.placements[space.0 as usize].pieces(traced);
+        let pieces = self.guest.placements[space.0 as usize].own_pieces(traced);
         let kernel = &mut self.layers[0].kernel;
         for piece in pieces {
             let place = kernel.spaces[space.0 as usize].as_mut().expect("alive");
-            place.vmas.change(piece.range, |vma| vma.protection = protection);
+            place.vmas.change(piece, |vma| vma.protection = protection);
             if protection.write {
                 // Pages become writable by the fault of the first store, as in Linux.
                 continue;
             }
-            kernel.write_protect(space, piece.range);
+            kernel.write_protect(space, piece);
         }
     }
 
@@ -288,17 +295,17 @@ impl Stack {
             Advice::NoHugePage => Some(HugeAdvice::Refused),
             _ => None,
         };
-        for piece in self.guest.placements[space.0 as usize].pieces(traced) {
+        for piece in self.guest.placements[space.0 as usize].own_pieces(traced) {
             let kernel = &mut self.layers[0].kernel;
             let place = kernel.space_mut(space).expect("alive");
-            let areas = place.vmas.overlapping(piece.range);
+            let areas = place.vmas.overlapping(piece);
             match advice {
                 Advice::HugePage | Advice::NoHugePage => {
                     let huge = huge.expect("one of the two");
-                    place.vmas.change(piece.range, |vma| vma.huge = huge);
+                    place.vmas.change(piece, |vma| vma.huge = huge);
                 }
                 Advice::DontNeed | Advice::Free => {
-                    let done = kernel.unmap_range(space, piece.range);
+                    let done = kernel.unmap_range(space, piece);
                     done.map_err(|_| Exhausted { layer: 0 })?;
                 }
                 Advice::Populate => {
@@ -310,10 +317,12 @@ impl Stack {
                     }
                 }
                 Advice::Collapse => {
+                    // The limits are khugepaged's own (madvise(2)).
+                    let settings = ThpParameters { max_ptes_shared: u64::MAX, ..self.thp.clone() };
                     for area in areas {
                         let mut region = area.range.start.ceil(PageSize::Huge);
                         while area.range.contains_page(region, PageSize::Huge) {
-                            let done = kernel.collapse(space, region.page(), None, &self.thp);
+                            let done = kernel.collapse(space, region.page(), None, &settings);
                             if done == Err(PromoteError::OutOfMemory) {
                                 return Err(Exhausted { layer: 0 });
                             }

@@ -29,7 +29,7 @@ pub use fault::{Faulted, PageFault, Placement};
 pub use kernel::{Change, Kernel, KernelCounters, OutOfMemory, PageTable, Space};
 pub use owner::{Owner, SpaceId};
 pub use place::AlignerParameters;
-pub use policy::{Feedback, Layer, LayerSettings, Policy};
+pub use policy::{AlignAreas, Feedback, Layer, LayerSettings, Policy};
 pub use promote::{PromoteError, Promotion};
 pub use shadow::Composition;
 pub use stack::{Exhausted, Flush, HardwareTables, SecondStageTable, Stack, VM};

@@ -50,12 +50,6 @@ impl Default for Placements {
     }
 }
 
-/// One piece of a traced range, as the model has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) range: Range<Upper>,
-}
-
 impl Placements {
     /// Whether any address differs between stream and model.
     #[inline]
@@ -82,22 +76,59 @@ impl Placements {
     }
 
     /// The modelled pieces of a traced range, in order.
-    pub(crate) fn pieces(&self, traced: Range<Upper>) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, traced: Range<Upper>) -> Vec<Range<Upper>> {
         let mut pieces = Vec::new();
         let mut at = traced.start;
         for placed in self.overlapping(traced) {
             let part = placed.traced.intersection(&traced);
             if at < part.start {
-                pieces.push(Piece { range: Range::new(at, part.start) });
+                pieces.push(Range::new(at, part.start));
             }
             let start = Addr::new(part.start.get().wrapping_add(placed.shift));
-            pieces.push(Piece { range: Range::sized(start, part.bytes()) });
+            pieces.push(Range::sized(start, part.bytes()));
             at = part.end;
         }
         if at < traced.end {
-            pieces.push(Piece { range: Range::new(at, traced.end) });
+            pieces.push(Range::new(at, traced.end));
         }
         pieces
+    }
+
+    /// The modelled pieces of what the stream has mapped in a traced range. Padding is nobody's
+    /// there: a range that reaches into it must not touch what the placed area has in it.
+    pub(crate) fn own_pieces(&self, traced: Range<Upper>) -> Vec<Range<Upper>> {
+        let mut own = Vec::new();
+        let mut at = traced.start;
+        for placed in self.overlapping(traced) {
+            let part = placed.traced.intersection(&traced);
+            self.outside_padding(Range::new(at, part.start), &mut own);
+            let start = Addr::new(part.start.get().wrapping_add(placed.shift));
+            own.push(Range::sized(start, part.bytes()));
+            at = part.end;
+        }
+        self.outside_padding(Range::new(at, traced.end), &mut own);
+        own
+    }
+
+    /// Adds the parts of a range that no placed area covers, padding included.
+    fn outside_padding(&self, range: Range<Upper>, parts: &mut Vec<Range<Upper>>) {
+        let mut covered: Vec<_> = self
+            .placed
+            .values()
+            .map(|placed| placed.padded.intersection(&range))
+            .filter(|part| !part.is_empty())
+            .collect();
+        covered.sort_unstable_by_key(|part| part.start);
+        let mut at = range.start;
+        for part in covered {
+            if at < part.start {
+                parts.push(Range::new(at, part.start));
+            }
+            at = at.max(part.end);
+        }
+        if at < range.end {
+            parts.push(Range::new(at, range.end));
+        }
     }
 
     /// Places a new area and returns its padded range in the model.
@@ -273,7 +304,7 @@ mod tests {
             assert!(padded.end.get() <= MOVED_AREAS.end);
             vmas.insert(area(padded));
             for gone in places.pieces(traced) {
-                vmas.remove(gone.range);
+                vmas.remove(gone);
             }
             places.remove(traced).into_iter().for_each(|padding| vmas.remove(padding));
             assert_eq!(vmas.iter().count(), 1);
@@ -313,8 +344,8 @@ mod tests {
         let padded = places.place(range(0x30_0000, 0x38_0000), false, &vmas, &settings);
         let pieces = places.pieces(range(0x2f_0000, 0x39_0000));
         assert_eq!(pieces.len(), 3);
-        assert_eq!(pieces.iter().map(|piece| piece.range.bytes()).sum::<u64>(), 0xa_0000);
-        assert!(padded.contains(pieces[1].range.start));
+        assert_eq!(pieces.iter().map(Range::bytes).sum::<u64>(), 0xa_0000);
+        assert!(padded.contains(pieces[1].start));
         assert_eq!(places.region_shift(Addr::new(0x30_0000)), None);
         assert_eq!(places.region_shift(Addr::new(0x80_0000)), Some(0));
     }

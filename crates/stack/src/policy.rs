@@ -10,13 +10,25 @@ use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 /// Position of a layer in a stack: 0 is the guest, the last one the host.
 pub type Layer = usize;
 
+/// Which areas the guest hands out as whole HPAS regions (xGemini IV.B).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AlignAreas {
+    /// None, as Linux.
+    #[default]
+    Never,
+    /// Heaps, and areas of a huge page or more.
+    Large,
+    /// All.
+    Always,
+}
+
 /// How a layer is set up under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSettings {
     /// Transparent huge pages.
     pub thp: ThpMode,
-    /// Areas are handed out as whole HPAS regions (xGemini IV.B); only the guest's setting counts.
-    pub align_areas: bool,
+    /// Areas handed out as whole HPAS regions; only the guest's setting counts.
+    pub align_areas: AlignAreas,
     /// The layer's memory is as fragmented as the user asked. Off only for the upper bound.
     pub fragmented: bool,
 }

@@ -349,9 +349,10 @@ impl Stack {
         let kernel = &mut self.layers[layer].kernel;
         kernel.counters.faults += 1;
         let placement = policy.place(layer, kernel, fault);
-        let mut mapped = kernel.map_fault(fault, placement);
+        let limit = self.thp.compact_regions;
+        let mut mapped = kernel.map_fault(fault, placement, limit);
         if mapped.is_err() && policy.memory_short(layer, kernel) {
-            mapped = kernel.map_fault(fault, placement);
+            mapped = kernel.map_fault(fault, placement, limit);
         }
         let size = mapped.map_err(|_| Exhausted { layer })?;
         let account = if layer == 0 { Spending::GuestFault } else { Spending::HypervisorFault };

@@ -4,7 +4,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize};
-use strata_stack::{LayerSettings, Policy, ThpMode};
+use strata_stack::{AlignAreas, LayerSettings, Policy, ThpMode};
 use world::{PAGES, World, op};
 
 /// Linux with huge pages always, optionally with Huge Aligner.
@@ -14,7 +14,11 @@ struct Always {
 
 impl Policy for Always {
     fn settings(&mut self, _: usize, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: self.align, fragmented: true }
+        LayerSettings {
+            thp: ThpMode::Always,
+            align_areas: if self.align { AlignAreas::Always } else { AlignAreas::Never },
+            fragmented: true,
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
-    AlignerParameters, Costs, Flush, Kernel, Layer, LayerSettings, MemoryParameters, PageFault,
-    Placement, Policy, SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
+    AlignAreas, AlignerParameters, Costs, Flush, Kernel, Layer, LayerSettings, MemoryParameters,
+    Owner, PageFault, Placement, Policy, SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
 };
-use strata_stream::{Backing, Event, Pid, Protection};
+use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
 const MIB: u64 = 1 << 20;
 const PARENT: Pid = Pid(1);
@@ -18,7 +18,7 @@ struct Linux {
 
 impl Policy for Linux {
     fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: false, fragmented: true }
+        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
     }
 
     fn place(&mut self, _: Layer, _: &mut Kernel, _: &PageFault) -> Placement {
@@ -125,6 +125,32 @@ fn khugepaged_copies_shared_pages_up_to_its_limit() {
             guest.event(Event::ProcessExit { pid });
         }
         assert_eq!(guest.stack.kernel(0).memory().used_frames(), 0);
+    }
+}
+
+#[test]
+fn faults_compact_where_the_program_asked_for_huge_pages() {
+    for advised in [false, true] {
+        let mut guest = Guest::new(true, ThpParameters::default());
+        // Somebody's movable page in every region.
+        let memory = guest.stack.kernel_mut(0).memory_mut();
+        for frame in (0..32).map(|region| Frame::new(region * 512 + 7)) {
+            assert!(memory.alloc_at(frame, 0));
+            memory.set_owner(frame, Owner::Movable.word());
+        }
+        guest.event(Event::ProcessStart { pid: PARENT });
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        let range = range(0, 512);
+        guest.event(Event::Map { pid: PARENT, range, backing, protection, fixed: true });
+        if advised {
+            let advice = Advice::HugePage;
+            guest.event(Event::Advise { pid: PARENT, range, advice });
+        }
+        guest.store(PARENT, 0);
+        assert_eq!(guest.is_huge(PARENT), advised);
+        let compacted = guest.stack.kernel(0).counters().compacted_regions;
+        assert_eq!(compacted, u64::from(advised));
+        guest.stack.kernel(0).memory().check().unwrap();
     }
 }
 

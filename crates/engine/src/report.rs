@@ -76,7 +76,7 @@ pub struct Cycles {
     pub execution: u64,
     /// Stalls on data in caches and memory, overlap deducted.
     pub data: u64,
-    /// Page walks and L2 TLB hits.
+    /// Page walks and lookups in the L2 TLB.
     pub walks: u64,
     /// Page faults of any layer: kernel work, zeroing and compaction while the program waits.
     pub faults: u64,

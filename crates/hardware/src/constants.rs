@@ -26,7 +26,11 @@ const EXPLANATIONS: [(&str, &str, &str); 28] = [
     ("core.base_cpi", "cycles/instruction", "cycles per instruction when nothing stalls"),
     ("core.data_overlap", "0..1", "share of data access latency hidden by other work"),
     ("core.walk_overlap", "0..1", "share of page walk latency hidden by other work"),
-    ("tlb.l2_hit_cycles", "cycles", "lost by a translation that only the second-level TLB has"),
+    (
+        "tlb.l2_hit_cycles",
+        "cycles",
+        "lookup in the second-level TLB, lost by every translation the first level lacks",
+    ),
     ("tlb.smash_giant", "", "second-level TLB holds 1 GiB translations in pieces of 2 MiB"),
     ("nested_pml5_entries", "entries", "nested walk cache, entries read at level 5"),
     ("nested_pml4_entries", "entries", "nested walk cache, entries read at level 4"),

@@ -1,5 +1,9 @@
 //! A fully associative array of tagged entries with true LRU replacement.
 
+/// Buckets for each entry. With so many, a miss mostly finds its bucket empty and a hit mostly
+/// finds its slot first, so that the branches of a search are predictable.
+const BUCKETS_PER_ENTRY: usize = 16;
+
 /// No slot.
 const NIL: u16 = u16::MAX;
 
@@ -36,7 +40,7 @@ impl<P: Copy + Default> Full<P> {
             older: if at + 1 == entries { NIL } else { at + 1 },
             chain: NIL,
         };
-        let buckets = (4 * entries as usize).next_power_of_two().max(2);
+        let buckets = (BUCKETS_PER_ENTRY * entries as usize).next_power_of_two().max(2);
         Self {
             slots: (0..entries).map(slot).collect(),
             buckets: vec![NIL; buckets].into_boxed_slice(),
@@ -112,11 +116,11 @@ impl<P: Copy + Default> Full<P> {
         }
     }
 
-    /// Drops every entry whose tag satisfies `drop`.
-    pub(crate) fn remove_where(&mut self, mut drop: impl FnMut(u64) -> bool) {
+    /// Drops every entry whose tag and payload satisfy `drop`.
+    pub(crate) fn remove_where(&mut self, mut drop: impl FnMut(u64, &P) -> bool) {
         for at in 0..self.slots.len() {
-            let tag = self.slots[at].tag;
-            if tag != 0 && drop(tag) {
+            let slot = &self.slots[at];
+            if slot.tag != 0 && drop(slot.tag, &slot.payload) {
                 self.empty(at as u16);
             }
         }
@@ -212,7 +216,7 @@ mod tests {
                         naive.remove_where(|_| true);
                     }
                     2 if key < 4 => {
-                        fast.remove_where(|tag| tag % 4 == key);
+                        fast.remove_where(|tag, _| tag % 4 == key);
                         naive.remove_where(|tag| tag % 4 == key);
                     }
                     _ => {

@@ -21,6 +21,8 @@
 mod cache;
 mod constants;
 mod counters;
+mod cpu;
+mod cycles;
 mod error;
 mod full;
 mod host;
@@ -40,8 +42,9 @@ mod walker;
 pub use cache::PHYSICAL_LIMIT;
 pub use constants::Constant;
 pub use counters::{ByLevel, Charge, Counters, HitMiss, WalkPosition};
+pub use cycles::Cycles;
 pub use error::ModelError;
-pub use machine::{Asid, CpuId, Cycles, Fault, Machine, Misaligned, Tables};
+pub use machine::{Asid, CpuId, Fault, Machine, Misaligned, Tables};
 pub use model::{
     CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkGeometry,
 };

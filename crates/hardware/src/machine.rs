@@ -1,11 +1,12 @@
 //! The machine: CPUs with private TLBs and caches, one shared last-level cache.
 
-use crate::cache::{Cache, LINE_SHIFT};
+use crate::cache::Cache;
 use crate::counters::{Charge, Counters};
+use crate::cpu::{Cpu, Held, Last, lines};
+use crate::cycles::{Account, Cycles};
 use crate::model::CpuModel;
-use crate::tlb::{Tlb, Translation};
-use crate::walker::{Hierarchy, Observer, WalkCaches, WalkRules, Walked, Walker};
-use serde::Serialize;
+use crate::tlb::Translation;
+use crate::walker::{Hierarchy, Observer, WalkRules, Walked, Walker};
 use strata_addr::space::{GuestPhysical, Space, Virtual};
 use strata_addr::{Gpa, Gva, Hpa, PageSize, Range, Vpn};
 use strata_paging::{Format, Radix, X86};
@@ -59,197 +60,6 @@ pub enum Fault {
         /// Whether it is that of an entry of the guest's table.
         during_walk: bool,
     },
-}
-
-/// Cycles of one CPU, or of all, by what they went to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cycles {
-    /// Instructions x `core.base_cpi`.
-    pub base: f64,
-    /// Latency of data beyond the first-level cache x (1 - `core.data_overlap`).
-    pub data: f64,
-    /// Second-level TLB hits x `tlb.l2_hit_cycles`.
-    pub tlb: f64,
-    /// Completed walks x (1 - `core.walk_overlap`).
-    pub walk: f64,
-    /// Walks that ended in a fault, likewise.
-    pub faulted_walk: f64,
-    /// Booked, in the order of [`Charge::ALL`].
-    pub charged: [f64; 4],
-}
-
-impl Cycles {
-    /// The sum of all parts.
-    pub fn total(&self) -> f64 {
-        let charged: f64 = self.charged.iter().sum();
-        self.base + self.data + self.tlb + self.walk + self.faulted_walk + charged
-    }
-
-    /// Share of cycles in page walks, 0 to 1; 0 when there are no cycles.
-    pub fn walk_share(&self) -> f64 {
-        let total = self.total();
-        if total == 0.0 { 0.0 } else { (self.walk + self.faulted_walk) / total }
-    }
-}
-
-/// Constants of the cycle account.
-struct Account {
-    base_cpi: f64,
-    data_exposed: f64,
-    walk_exposed: f64,
-    tlb_l2_hit: f64,
-    l2: f64,
-    llc: f64,
-    memory: f64,
-}
-
-impl Account {
-    fn new(model: &CpuModel) -> Self {
-        Self {
-            base_cpi: model.core.base_cpi,
-            data_exposed: 1.0 - model.core.data_overlap,
-            walk_exposed: 1.0 - model.core.walk_overlap,
-            tlb_l2_hit: model.tlb.l2_hit_cycles.into(),
-            l2: model.cache.l2.cycles.into(),
-            llc: model.cache.llc.cycles.into(),
-            memory: model.cache.memory_cycles.into(),
-        }
-    }
-
-    /// What the counters cost. A hit in the first-level cache is part of the base CPI.
-    fn cycles(&self, counters: &Counters) -> Cycles {
-        let data = counters.data.l2 as f64 * self.l2
-            + counters.data.l3 as f64 * self.llc
-            + counters.data.memory as f64 * self.memory;
-        Cycles {
-            base: counters.instructions as f64 * self.base_cpi,
-            data: data * self.data_exposed,
-            tlb: counters.l2_hits as f64 * self.tlb_l2_hit,
-            walk: counters.walk_cycles as f64 * self.walk_exposed,
-            faulted_walk: counters.faulted_walk_cycles as f64 * self.walk_exposed,
-            charged: counters.charged.map(|cycles| cycles as f64),
-        }
-    }
-}
-
-/// The translation used last, in front of the first-level TLB. It is the most recently used entry
-/// of its set, so using it again changes nothing in the TLB, and no lookup is needed.
-struct Last {
-    /// Page number and address space; `NONE` when there is none.
-    key: u64,
-    translation: Translation,
-}
-
-impl Last {
-    const NONE: u64 = u64::MAX;
-
-    fn none() -> Self {
-        Self { key: Self::NONE, translation: Translation::new(0, PageSize::Base, false, false) }
-    }
-
-    /// 45 bits of page number above 16 of address space.
-    #[inline]
-    fn key(gva: Gva, asid: Asid) -> u64 {
-        (gva.get() << 7 >> (7 + PageSize::BASE_SHIFT)) << 16 | u64::from(asid.0)
-    }
-}
-
-/// What the TLBs say of a page.
-pub(crate) enum Held {
-    /// They hold it.
-    Yes(Translation),
-    /// They do not.
-    No,
-    /// They hold it, but it does not take a store: read-only, or not dirty yet.
-    NotForStores { held: Translation, in_l1: bool },
-}
-
-pub(crate) struct Cpu {
-    last: Last,
-    tlb_l1: Tlb,
-    tlb_l2: Tlb,
-    walk_caches: WalkCaches,
-    l1d: Cache,
-    l2: Cache,
-    pub(crate) counters: Counters,
-    /// Whether runs of accesses look ahead.
-    pub(crate) looks_ahead: bool,
-    /// Cycles counted before the counters were reset.
-    earlier: f64,
-}
-
-impl Cpu {
-    fn new(model: &CpuModel) -> Self {
-        Self {
-            last: Last::none(),
-            tlb_l1: Tlb::new(&model.tlb.l1, false),
-            tlb_l2: Tlb::new(&model.tlb.l2, model.tlb.smash_giant),
-            walk_caches: WalkCaches::new(&model.walk),
-            l1d: Cache::new(&model.cache.l1d),
-            l2: Cache::new(&model.cache.l2),
-            counters: Counters::default(),
-            looks_ahead: false,
-            earlier: 0.0,
-        }
-    }
-
-    /// Translates from the TLBs.
-    #[inline(always)]
-    pub(crate) fn translate(&mut self, asid: Asid, gva: Gva, store: bool) -> Held {
-        let key = Last::key(gva, asid);
-        if self.last.key == key && (!store || self.last.translation.takes_stores()) {
-            return Held::Yes(self.last.translation);
-        }
-        let vpn = gva.page();
-        let (held, in_l1) = match self.tlb_l1.lookup(vpn, asid) {
-            Some(held) => (held, true),
-            None => match self.tlb_l2.lookup(vpn, asid) {
-                Some(held) => {
-                    self.tlb_l1.fill(vpn, asid, held);
-                    (held, false)
-                }
-                None => return Held::No,
-            },
-        };
-        if store && !held.takes_stores() {
-            return Held::NotForStores { held, in_l1 };
-        }
-        self.counters.l1_misses += u64::from(!in_l1);
-        self.counters.l2_hits += u64::from(!in_l1);
-        self.last = Last { key, translation: held };
-        Held::Yes(held)
-    }
-
-    /// Counts a completed access.
-    #[inline]
-    pub(crate) fn count_access(&mut self, store: bool) {
-        self.counters.accesses += 1;
-        self.counters.loads += u64::from(!store);
-        self.counters.stores += u64::from(store);
-    }
-
-    /// Reads a line of data.
-    #[inline]
-    pub(crate) fn read(&mut self, llc: &mut Cache, line: u64) {
-        let mut memory = Hierarchy { l1d: &mut self.l1d, l2: &mut self.l2, llc };
-        let served = memory.read(line);
-        self.counters.data.add(served);
-    }
-
-    /// Reads from the first to the last line, mostly the same.
-    #[inline]
-    fn read_lines(&mut self, llc: &mut Cache, (first, last): (u64, u64)) {
-        self.read(llc, first);
-        for line in first + 1..last + 1 {
-            self.read(llc, line);
-        }
-    }
-
-    fn drop_page(&mut self, vpn: Vpn, asid: Asid) {
-        self.last.key = Last::NONE;
-        self.tlb_l1.invalidate_page(vpn, asid);
-        self.tlb_l2.invalidate_page(vpn, asid);
-    }
 }
 
 /// The modelled hardware.
@@ -445,7 +255,7 @@ impl Machine {
         if !held.is_writable() {
             // The CPU does not trust an entry that forbids: it walks, and faults only if the
             // tables forbid too (SDM volume 3A, section 4.10.2.3).
-            self.cpus[id.0 as usize].drop_page(gva.page(), asid);
+            self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
             return self.walk_and_fill(id, asid, gva, true, tables, &mut ());
         }
         let walked = self.walk(id, asid, gva, true, tables, &mut ())?;
@@ -462,7 +272,7 @@ impl Machine {
             cpu.last = Last { key: Last::key(gva, asid), translation: now };
             return Ok(now);
         }
-        cpu.drop_page(gva.page(), asid);
+        cpu.drop_entries(gva.page(), asid);
         Ok(self.fill(id, asid, gva, &walked))
     }
 
@@ -505,7 +315,7 @@ impl Machine {
                 counters.faulted_walk_refs += refs;
                 counters.faulted_walk_cycles += cycles;
                 walk_caches.drop_after(fault, gva, asid);
-                self.cpus[id.0 as usize].drop_page(gva.page(), asid);
+                self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
             }
         }
         result
@@ -542,7 +352,7 @@ impl Machine {
     /// walk caches know of that address space (SDM volume 3A, section 4.10.4.1).
     pub fn invalidate_page(&mut self, asid: Asid, page: Vpn) {
         for cpu in &mut self.cpus {
-            cpu.drop_page(page, asid);
+            cpu.invalidate_page(page, asid);
             cpu.walk_caches.pwc.flush_asid(asid);
         }
     }
@@ -638,10 +448,4 @@ impl Machine {
     pub fn clock(&self, cpu: CpuId) -> u64 {
         (self.cpus[cpu.0 as usize].earlier + self.breakdown(cpu).total()) as u64
     }
-}
-
-/// The numbers of the first and the last cache line that hold `bytes` bytes from `hpa`.
-#[inline]
-pub(crate) fn lines(hpa: u64, bytes: u64) -> (u64, u64) {
-    (hpa >> LINE_SHIFT, (hpa + bytes - 1) >> LINE_SHIFT)
 }

@@ -49,7 +49,7 @@ pub struct Core {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlbGeometry {
-    /// Cycles that a translation loses when the first level misses and the second hits.
+    /// Cycles that a translation loses by the lookup in the second level when the first misses.
     pub l2_hit_cycles: u32,
     /// The second level holds 1 GiB translations in pieces of 2 MiB.
     pub smash_giant: bool,

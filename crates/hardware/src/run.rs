@@ -6,8 +6,9 @@
 //! a time, so that the misses overlap. The look ahead only reads; it changes nothing.
 
 use crate::cache::{Cache, LINE_SHIFT};
+use crate::cpu::{Held, lines};
 use crate::host;
-use crate::machine::{Asid, CpuId, Fault, Held, Machine, Tables, lines};
+use crate::machine::{Asid, CpuId, Fault, Machine, Tables};
 use strata_addr::space::Space;
 use strata_addr::{Addr, PageSize};
 use strata_paging::{ENTRIES, Format, Radix, Region, TableId, X86, index};

@@ -76,10 +76,10 @@ impl<const WAYS: usize> SetsOf<WAYS> {
         }
     }
 
-    fn remove_where(&mut self, mut drop: impl FnMut(u64) -> bool) {
+    fn remove_where(&mut self, mut drop: impl FnMut(u64, &u64) -> bool) {
         for set in &mut self.sets {
             for way in 0..WAYS {
-                if set.tags[way] != 0 && drop(set.tags[way]) {
+                if set.tags[way] != 0 && drop(set.tags[way], &set.payloads[way]) {
                     set.empty(way);
                 }
             }
@@ -167,14 +167,14 @@ impl Sets {
         each!(self, sets => sets.remove(page, tag));
     }
 
-    /// Drops every entry whose tag satisfies `drop`.
-    pub(crate) fn remove_where(&mut self, drop: impl FnMut(u64) -> bool) {
+    /// Drops every entry whose tag and payload satisfy `drop`.
+    pub(crate) fn remove_where(&mut self, drop: impl FnMut(u64, &u64) -> bool) {
         each!(self, sets => sets.remove_where(drop));
     }
 
     /// Drops everything.
     pub(crate) fn clear(&mut self) {
-        self.remove_where(|_| true);
+        self.remove_where(|_, _| true);
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
                         naive.remove_where(|_| true);
                     }
                     2 if key < 4 => {
-                        fast.remove_where(|tag| tag % 4 == key);
+                        fast.remove_where(|tag, _| tag % 4 == key);
                         naive.remove_where(|tag| tag % 4 == key);
                     }
                     _ => {

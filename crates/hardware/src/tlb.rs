@@ -10,11 +10,11 @@ use strata_addr::{Gva, PageSize, Range, Vpn, space::Virtual};
 const VPN_BITS: u32 = 45;
 const VPN_MASK: u64 = (1 << VPN_BITS) - 1;
 
-/// A translation as a TLB entry holds it: frame, size and rights, in 64 bits.
+/// A translation as a TLB entry holds it: frame, sizes and rights, in 64 bits.
 ///
 /// ```text
-/// bit  63     62     61..60   39..0
-///      dirty  write  size     first base frame of the page
+/// bit  63     62     61..60   59..58              39..0
+///      dirty  write  size     size in the guest   first base frame of the page
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Translation(u64);
@@ -24,18 +24,35 @@ impl Translation {
     const WRITE: u64 = 1 << 62;
     const FRAME: u64 = (1 << 40) - 1;
 
-    /// The translation for the page of `size` around the base frame `frame`.
+    /// The translation for the page of `size` around the base frame `frame`, all or a piece of a
+    /// page that the guest maps with `guest_size`.
     #[inline]
-    pub(crate) fn new(frame: u64, size: PageSize, write: bool, dirty: bool) -> Self {
-        debug_assert!(frame <= Self::FRAME);
+    pub(crate) fn new(
+        frame: u64,
+        size: PageSize,
+        guest_size: PageSize,
+        write: bool,
+        dirty: bool,
+    ) -> Self {
+        debug_assert!(frame <= Self::FRAME && size <= guest_size);
         let first = frame & !(size.base_pages() - 1);
         let flags = if write { Self::WRITE } else { 0 } | if dirty { Self::DIRTY } else { 0 };
-        Self(first | flags | (size as u64) << 60)
+        Self(first | flags | (size as u64) << 60 | (guest_size as u64) << 58)
     }
 
     #[inline]
     pub(crate) fn size(self) -> PageSize {
-        match self.0 >> 60 & 3 {
+        Self::decode_size(self.0 >> 60)
+    }
+
+    #[inline]
+    fn guest_size(self) -> PageSize {
+        Self::decode_size(self.0 >> 58)
+    }
+
+    #[inline]
+    fn decode_size(bits: u64) -> PageSize {
+        match bits & 3 {
             0 => PageSize::Base,
             1 => PageSize::Huge,
             _ => PageSize::Giant,
@@ -78,11 +95,12 @@ fn tag_asid(tag: u64) -> Asid {
     Asid((tag >> VPN_BITS) as u16)
 }
 
-/// First and last base page that an entry covers.
-fn tag_pages(tag: u64) -> (u64, u64) {
-    let shift = 9 * (tag >> 61 & 3);
-    let page = tag & VPN_MASK;
-    (page << shift, (page << shift) + (1 << shift) - 1)
+/// First and last base page of the guest's page that an entry is made from.
+fn guest_pages(tag: u64, translation: Translation) -> (u64, u64) {
+    let size = Translation::decode_size(tag >> 61);
+    let guest_size = translation.guest_size();
+    let first = (tag & VPN_MASK) << size.order() & !(guest_size.base_pages() - 1);
+    (first, first + guest_size.base_pages() - 1)
 }
 
 /// Above this associativity comparing every way costs more than a search structure.
@@ -124,7 +142,8 @@ impl Array {
         }
     }
 
-    fn remove_where(&mut self, drop: impl FnMut(u64) -> bool) {
+    fn remove_where(&mut self, mut drop: impl FnMut(u64, Translation) -> bool) {
+        let drop = |tag, payload: &u64| drop(tag, Translation(*payload));
         match self {
             Self::Sets(sets) => sets.remove_where(drop),
             Self::Full(full) => full.remove_where(drop),
@@ -151,8 +170,8 @@ pub(crate) struct Tlb {
     used: [bool; 3],
     /// 1 GiB translations are held in pieces of 2 MiB.
     smash_giant: bool,
-    /// There may be such pieces.
-    smashed: bool,
+    /// There may be entries for pieces of the guest's pages.
+    pieces: bool,
 }
 
 impl Tlb {
@@ -173,7 +192,7 @@ impl Tlb {
             });
         }
         let smash_giant = smash_giant && !held[PageSize::Giant as usize];
-        Self { arrays, held, of_size, used: [false; 3], smash_giant, smashed: false }
+        Self { arrays, held, of_size, used: [false; 3], smash_giant, pieces: false }
     }
 
     /// The size of the pieces in which translations of this size are held, if they are.
@@ -218,7 +237,7 @@ impl Tlb {
         debug_assert!(self.held[size as usize]);
         let page = (vpn.get() & VPN_MASK) >> size.order();
         self.used[size as usize] = true;
-        self.smashed |= size != translation.size();
+        self.pieces |= size < translation.guest_size();
         self.array(size).fill(page, tag(page, size, asid), translation.0);
     }
 
@@ -233,31 +252,23 @@ impl Tlb {
         }
     }
 
-    /// Drops the translations of a page, whatever their size.
-    pub(crate) fn invalidate_page(&mut self, vpn: Vpn, asid: Asid) {
+    /// Drops the entries for a base page, whatever their size.
+    pub(crate) fn drop_entries(&mut self, vpn: Vpn, asid: Asid) {
         for size in PageSize::ALL {
-            if self.used[size as usize] {
+            if self.used[size as usize] && self.held[size as usize] {
                 let page = (vpn.get() & VPN_MASK) >> size.order();
                 self.array(size).remove(page, tag(page, size, asid));
             }
         }
-        if self.smashed {
-            self.invalidate_pieces(vpn, asid);
-        }
     }
 
-    /// Drops all pieces of a 1 GiB page: invalidating one address of a page drops every entry
-    /// made from it (SDM volume 3A, section 4.10.4.1).
-    fn invalidate_pieces(&mut self, vpn: Vpn, asid: Asid) {
-        let giant = (vpn.get() & VPN_MASK) >> PageSize::Giant.order();
-        let array = self.array(PageSize::Huge);
-        let pieces = PageSize::Giant.base_pages() / PageSize::Huge.base_pages();
-        for page in giant * pieces..(giant + 1) * pieces {
-            let tag = tag(page, PageSize::Huge, asid);
-            let held = array.payload_mut(page, tag).map(|payload| Translation(*payload));
-            if held.is_some_and(|held| held.size() == PageSize::Giant) {
-                array.remove(page, tag);
-            }
+    /// Drops the translations of a page. One that is held in pieces is dropped whole: software
+    /// cannot know of the pieces (SDM volume 3A, section 4.10.2.3).
+    pub(crate) fn invalidate_page(&mut self, vpn: Vpn, asid: Asid) {
+        if self.pieces {
+            self.invalidate_range(Range::sized(vpn.addr(), PageSize::Base.bytes()), asid);
+        } else {
+            self.drop_entries(vpn, asid);
         }
     }
 
@@ -269,23 +280,17 @@ impl Tlb {
         let first = range.start.page().get() & VPN_MASK;
         let last = (range.end.get() - 1) >> PageSize::BASE_SHIFT & VPN_MASK;
         for array in &mut self.arrays {
-            array.remove_where(|tag| {
-                let (from, to) = tag_pages(tag);
+            array.remove_where(|tag, translation| {
+                let (from, to) = guest_pages(tag, translation);
                 tag_asid(tag) == asid && from <= last && first <= to
             });
-        }
-        if self.smashed {
-            let pages = PageSize::Giant.order();
-            for giant in first >> pages..=last >> pages {
-                self.invalidate_pieces(Vpn::new(giant << pages), asid);
-            }
         }
     }
 
     /// Drops every translation of one address space.
     pub(crate) fn flush_asid(&mut self, asid: Asid) {
         for array in &mut self.arrays {
-            array.remove_where(|tag| tag_asid(tag) == asid);
+            array.remove_where(|tag, _| tag_asid(tag) == asid);
         }
     }
 
@@ -295,6 +300,6 @@ impl Tlb {
             array.clear();
         }
         self.used = [false; 3];
-        self.smashed = false;
+        self.pieces = false;
     }
 }

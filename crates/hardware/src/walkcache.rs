@@ -108,7 +108,7 @@ impl WalkCache {
 
     pub(crate) fn flush_asid(&mut self, asid: Asid) {
         let is_of = |tag: u64| (tag >> ASID_SHIFT) as u16 == asid.0;
-        self.lowest.remove_where(is_of);
+        self.lowest.remove_where(|tag, _| is_of(tag));
         for cache in &mut self.upper {
             cache.remove_where(is_of);
         }

@@ -7,7 +7,8 @@ use crate::model::{CpuModel, WalkGeometry};
 use crate::tlb::Translation;
 use crate::walkcache::{Backing, NestedTlb, Start, WalkCache};
 use crate::{Counters, WalkPosition};
-use strata_addr::{Addr, Gpa, Gva, PageSize, space::GuestPhysical, space::Space};
+use strata_addr::space::{GuestPhysical, Space, Virtual};
+use strata_addr::{Addr, Gpa, Gva, PageSize};
 use strata_paging::{Format, Radix, TableId, X86, index};
 
 /// Sees every reference of a walk.
@@ -160,7 +161,7 @@ pub(crate) struct Walked {
 impl Walked {
     /// The TLB entry of this size.
     pub(crate) fn translation(&self, size: PageSize) -> Translation {
-        Translation::new(self.frame, size, self.write, self.dirty)
+        Translation::new(self.frame, size, self.guest_size, self.write, self.dirty)
     }
 }
 
@@ -215,11 +216,11 @@ impl<O: Observer> Walker<'_, O> {
             if !X86::is_present(bits) {
                 return Err(Fault::Guest { gva, store, present: false });
             }
+            let slot = Slot { table, at, level, gpa, bits, page };
             if X86::is_leaf(bits, level) {
-                let slot = Slot { table, at, level, gpa, bits, page };
-                return self.finish(gva, store, slot, tables);
+                return self.finish(gva, store, &slot, tables);
             }
-            self.mark_guest(table, at, false, gpa, &page, tables.guest)?;
+            self.mark_guest(&slot, X86::ACCESSED, tables.guest)?;
             table = tables.guest.child(table, at);
             level -= 1;
             fill = true;
@@ -232,14 +233,14 @@ impl<O: Observer> Walker<'_, O> {
         &mut self,
         gva: Gva,
         store: bool,
-        slot: Slot,
+        slot: &Slot,
         tables: &mut Tables<'_, F, U, L>,
     ) -> Result<Walked, Fault> {
         let write = slot.bits & X86::WRITE != 0;
         if store && !write {
             return Err(Fault::Guest { gva, store, present: true });
         }
-        self.mark_guest(slot.table, slot.at, false, slot.gpa, &slot.page, tables.guest)?;
+        self.mark_guest(slot, X86::ACCESSED, tables.guest)?;
         let guest_size = PageSize::at_level(slot.level).expect("leaves are at levels 1 to 3");
         let gpa = (X86::frame(slot.bits) << PageSize::BASE_SHIFT) + gva.offset(guest_size);
         let (backing, second_size) = match tables.second.as_deref_mut() {
@@ -254,7 +255,7 @@ impl<O: Observer> Walker<'_, O> {
         };
         // The dirty flag says that a store happened: it is set only once nothing can fault.
         if store {
-            self.mark_guest(slot.table, slot.at, true, slot.gpa, &slot.page, tables.guest)?;
+            self.mark_guest(slot, X86::ACCESSED | X86::DIRTY, tables.guest)?;
         }
         Ok(Walked {
             frame: backing.resolve(gpa) >> PageSize::BASE_SHIFT,
@@ -344,10 +345,9 @@ impl<O: Observer> Walker<'_, O> {
                 if write && !writable {
                     return Err(fault);
                 }
+                let wanted = F::ACCESSED | if write { F::DIRTY } else { 0 };
+                self.mark_second((table, at), bits, wanted, second);
                 let flags = self.rules.second_stage_flags;
-                if flags {
-                    self.mark_second(table, at, write, second);
-                }
                 return Ok(Backing {
                     frame: F::frame(bits),
                     size: PageSize::at_level(level).expect("leaves are at levels 1 to 3"),
@@ -355,9 +355,7 @@ impl<O: Observer> Walker<'_, O> {
                     dirty: !flags || write || bits & F::DIRTY != 0,
                 });
             }
-            if self.rules.second_stage_flags {
-                self.mark_second(table, at, false, second);
-            }
+            self.mark_second((table, at), bits, F::ACCESSED, second);
             table = second.child(table, at);
             let start = Start { table, generation, ..Start::default() };
             self.caches.nested_pwc.fill(gpa, level, NO_ASID, start);
@@ -365,15 +363,17 @@ impl<O: Observer> Walker<'_, O> {
         }
     }
 
+    /// Sets flags in an entry of the second stage that was read as `bits`, if it has such flags.
     #[inline]
     fn mark_second<F: Format, U: Space, L: Space>(
         &mut self,
-        table: TableId,
-        at: usize,
-        dirty: bool,
+        (table, at): (TableId, usize),
+        bits: u64,
+        wanted: u64,
         second: &mut Radix<F, U, L>,
     ) {
-        if second.mark(table, at, dirty) {
+        if self.rules.second_stage_flags && bits & wanted != wanted {
+            second.mark(table, at, wanted & F::DIRTY != 0);
             self.counters.second_stage_flag_writes += 1;
         }
     }
@@ -383,22 +383,18 @@ impl<O: Observer> Walker<'_, O> {
     #[inline]
     fn mark_guest(
         &mut self,
-        table: TableId,
-        at: usize,
-        dirty: bool,
-        gpa: Gpa,
-        page: &TablePage,
-        guest: &mut Radix<X86, strata_addr::space::Virtual, GuestPhysical>,
+        slot: &Slot,
+        wanted: u64,
+        guest: &mut Radix<X86, Virtual, GuestPhysical>,
     ) -> Result<(), Fault> {
-        let wanted = X86::ACCESSED | if dirty { X86::DIRTY } else { 0 };
-        if guest.entry(table, at) & wanted == wanted {
+        if slot.bits & wanted == wanted {
             return Ok(());
         }
-        if !page.write {
-            return Err(Fault::SecondStage { gpa, store: true, during_walk: true });
+        if !slot.page.write {
+            return Err(Fault::SecondStage { gpa: slot.gpa, store: true, during_walk: true });
         }
-        guest.mark(table, at, dirty);
-        self.counters.guest_flag_writes += 1;
+        let changed = guest.mark(slot.table, slot.at, wanted & X86::DIRTY != 0);
+        self.counters.guest_flag_writes += u64::from(changed);
         Ok(())
     }
 
@@ -429,7 +425,7 @@ impl<O: Observer> Walker<'_, O> {
     }
 }
 
-/// The guest's leaf entry.
+/// An entry of the guest's table, as it was read.
 struct Slot {
     table: TableId,
     at: usize,

@@ -87,7 +87,7 @@ fn told(machine: &Machine) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn a_run_is_the_same_as_its_accesses_one_by_one(
         accesses in prop::collection::vec(access(), 1..1500),

@@ -184,7 +184,7 @@ fn check(world: &World, gva: u64, store: bool, result: Result<Hpa, Fault>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
     fn no_stale_translation_is_ever_used(
         ops in prop::collection::vec(op(), 1..250),

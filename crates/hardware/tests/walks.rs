@@ -4,7 +4,7 @@ mod common;
 
 use common::{ASID, GUEST_TABLES, OFFSET, World, check_sums};
 use strata_addr::{Frame, Gva, PageSize, Vpn};
-use strata_hardware::{Charge, Counters, CpuModel, Fault, Misaligned, WalkPosition};
+use strata_hardware::{Asid, Charge, Counters, CpuModel, Fault, Misaligned, WalkPosition};
 use strata_paging::{Rights, TableId, X86, index};
 
 /// An address whose indices differ at every level.
@@ -85,6 +85,26 @@ fn walk_caches_and_the_nested_tlb_leave_out_what_they_know() {
 }
 
 #[test]
+fn invalidating_a_page_drops_the_walk_caches_of_its_address_space_alone() {
+    let world = World::new(&default_model(), Misaligned::Splinter, true);
+    let mut world = mapped(world, PageSize::Base, PageSize::Base);
+    let refs = |world: &mut World, asid| {
+        let before = counters(world).walk_refs;
+        world.access_on(world.cpu, asid, GVA, 8, false).unwrap();
+        counters(world).walk_refs - before
+    };
+    let cold = refs(&mut world, ASID);
+    refs(&mut world, Asid(2));
+    world.machine.invalidate_page(ASID, Vpn::new(GVA >> 12));
+    // The nested dimension is as it was: one reference for each level of the guest, from the root.
+    assert_eq!(refs(&mut world, ASID), 4);
+    world.machine.invalidate_page(ASID, Vpn::new(0));
+    assert_eq!(refs(&mut world, Asid(2)), 0, "in the TLB still");
+    world.machine.flush_all();
+    assert_eq!(refs(&mut world, ASID), cold);
+}
+
+#[test]
 fn sizes_that_differ_splinter_or_are_not_held() {
     for (guest, host, size) in [
         (PageSize::Huge, PageSize::Base, 0),
@@ -110,6 +130,16 @@ fn sizes_that_differ_splinter_or_are_not_held() {
         assert_eq!(counters(&world).unfilled_walks, if guest == host { 0 } else { 2 });
         check_sums(&world.machine);
     }
+}
+
+#[test]
+fn a_page_held_in_pieces_is_invalidated_whole() {
+    let world = World::new(&default_model(), Misaligned::Splinter, true);
+    let mut world = mapped(world, PageSize::Huge, PageSize::Base);
+    world.access(GVA, 8, false).unwrap();
+    world.machine.invalidate_page(ASID, Vpn::new((GVA >> 12) ^ 5));
+    world.access(GVA, 8, false).unwrap();
+    assert_eq!(counters(&world).walks, 2);
 }
 
 #[test]
@@ -234,23 +264,59 @@ fn a_load_sets_accessed_flags_and_a_store_dirty_flags() {
 }
 
 #[test]
+fn both_levels_learn_that_a_page_is_dirty() {
+    let mut world = World::new(&default_model(), Misaligned::Splinter, true);
+    for page in 0..16 {
+        // All in one set of the first level; in many sets of the second.
+        world.map_guest(page * 16, PageSize::Base, page, Rights::READ_WRITE);
+        world.map_second(page, PageSize::Base, page, Rights::READ_WRITE);
+    }
+    world.access(0, 8, false).unwrap();
+    world.access(0, 8, true).unwrap();
+    assert_eq!(counters(&world).dirty_walks, 1);
+    world.access(16 * 4096, 8, false).unwrap();
+    world.access(0, 8, true).unwrap();
+    assert_eq!((counters(&world).dirty_walks, counters(&world).l2_hits), (1, 0), "first level");
+    for page in 1..16 {
+        world.access(page * 16 * 4096, 8, false).unwrap();
+    }
+    world.access(0, 8, true).unwrap();
+    assert_eq!((counters(&world).dirty_walks, counters(&world).l2_hits), (1, 1), "second level");
+}
+
+#[test]
+fn a_freed_table_is_not_walked_even_without_an_invalidation() {
+    let mut world = World::new(&default_model(), Misaligned::Splinter, false);
+    world.map_guest(0, PageSize::Base, 7, Rights::READ_WRITE);
+    world.map_guest(1, PageSize::Base, 8, Rights::READ_WRITE);
+    world.access(0, 8, false).unwrap();
+    // The leaf table goes, and its number with it to the table of another region.
+    world
+        .guest
+        .collapse(Vpn::new(0), Frame::new(512), Rights::READ_WRITE, &mut world.guest_frames)
+        .unwrap();
+    world.map_guest(512 + 1, PageSize::Base, 99, Rights::READ_WRITE);
+    assert_eq!(world.access(4096, 8, false).unwrap(), world.expected(4096).unwrap());
+}
+
+#[test]
 fn without_flags_in_the_second_stage_only_real_writes_of_tables_need_permission() {
     let model = CpuModel::preset("i7-920").unwrap();
     let world = World::new(&model, Misaligned::Splinter, true);
     let mut world = mapped(world, PageSize::Base, PageSize::Base);
     let (_, table, at) = path(&world, GVA)[3];
     let gpa = world.guest.entry_addr(table, at);
-    let protect = |world: &mut World, rights| {
-        let second = world.second.as_mut().unwrap();
-        second.update(gpa, |page| (page.frame, rights));
-        world.machine.flush_second_stage();
+    let set = |world: &mut World, rights| {
+        world.second.as_mut().unwrap().update(gpa, |page| (page.frame, rights));
     };
-    protect(&mut world, Rights::READ);
+    set(&mut world, Rights::READ);
     let fault = Fault::SecondStage { gpa, store: true, during_walk: true };
     assert_eq!(world.access(GVA, 8, false), Err(fault), "the accessed flag has to be written");
-    protect(&mut world, Rights::READ_WRITE);
+    // The violation itself invalidates what forbade: no flush is needed to allow more.
+    set(&mut world, Rights::READ_WRITE);
     world.access(GVA, 8, false).unwrap();
-    protect(&mut world, Rights::READ);
+    set(&mut world, Rights::READ);
+    world.machine.flush_second_stage();
     world.access(GVA, 8, false).unwrap();
     assert_eq!(world.access(GVA, 8, true), Err(fault), "the dirty flag has to be written");
     assert!(!world.guest.mapping(Gva::new(GVA)).unwrap().dirty);

@@ -192,16 +192,25 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
     /// Walks to the leaf that maps `addr`.
     #[inline]
     pub fn lookup(&self, addr: Addr<U>) -> Lookup<L> {
+        let (table, at, level) = self.last_slot(addr);
+        let bits = self.entry(table, at);
+        if F::is_present(bits) {
+            Lookup::Mapped(decode_leaf::<F, L>(bits, level))
+        } else {
+            Lookup::Absent { level }
+        }
+    }
+
+    /// The entry where a walk to `addr` ends, a leaf or absent, and its level.
+    #[inline]
+    fn last_slot(&self, addr: Addr<U>) -> (TableId, usize, u8) {
         let mut table = TableId::ROOT;
         let mut level = self.levels;
         loop {
             let at = index(addr.get(), level);
             let bits = self.entry(table, at);
-            if !F::is_present(bits) {
-                return Lookup::Absent { level };
-            }
-            if F::is_leaf(bits, level) {
-                return Lookup::Mapped(decode_leaf::<F, L>(bits, level));
+            if !F::is_present(bits) || F::is_leaf(bits, level) {
+                return (table, at, level);
             }
             table = self.child(table, at);
             level -= 1;
@@ -392,20 +401,8 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
     }
 
     fn leaf_slot(&self, addr: Addr<U>) -> Option<(TableId, usize, u8)> {
-        let mut table = TableId::ROOT;
-        let mut level = self.levels;
-        loop {
-            let at = index(addr.get(), level);
-            let bits = self.entry(table, at);
-            if !F::is_present(bits) {
-                return None;
-            }
-            if F::is_leaf(bits, level) {
-                return Some((table, at, level));
-            }
-            table = self.child(table, at);
-            level -= 1;
-        }
+        let slot = self.last_slot(addr);
+        F::is_present(self.entry(slot.0, slot.1)).then_some(slot)
     }
 
     /// The table whose entries have `level` on the way to `addr`, when the walk gets there.

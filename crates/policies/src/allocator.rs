@@ -48,6 +48,9 @@ pub struct Allocator {
     pub(crate) until: f64,
 }
 
+/// Areas of one huge page or less gain nothing from an offset (Gemini section 5).
+const SMALLEST_AREA: u64 = PageSize::Huge.bytes();
+
 impl Allocator {
     /// An allocator that knows nothing yet.
     pub fn new(
@@ -69,8 +72,9 @@ impl Allocator {
     /// Where the page of a fault goes.
     pub fn place(&mut self, kernel: &mut Kernel, fault: &PageFault) -> Placement {
         let region = fault.page.floor(PageSize::Huge);
-        if !fault.vma.fits_huge(fault.page) {
-            // Less than a huge page gains nothing from an offset (Gemini section 5).
+        // Regions at the ends of the area have an offset too, for the area may grow over them: the
+        // offset runs from the start of the region, wherever the area starts (Gemini 4.2, fig. 5).
+        if !fault.vma.backing.is_private_anonymous() || fault.vma.range.bytes() < SMALLEST_AREA {
             return Placement::Base;
         }
         let Some(target) = self.target(kernel, fault, region) else {

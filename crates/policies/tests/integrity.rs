@@ -5,7 +5,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_policies::{PolicyParameters, REGISTRY, find};
-use world::{PAGES, World, op};
+use world::{Op, PAGES, World, op};
 
 fn world(policy: &str, layers: usize, fragmentation: f64) -> World {
     let policy = (find(policy).unwrap().make)(&PolicyParameters::default());
@@ -38,7 +38,7 @@ fn settled(policy: &str, layers: usize, fragmentation: f64) -> (u64, u64, u64) {
         world.touch(0, page, true);
     }
     for _ in 0..20 {
-        world.apply(&world::Op::Wake);
+        world.apply(&Op::Wake);
     }
     for page in 0..PAGES {
         world.touch(0, page, false);
@@ -55,6 +55,22 @@ fn gemini_aligns_a_guest_with_its_host() {
         let (huge, aligned, _) = settled("gemini", 2, fragmentation);
         assert!(huge >= 4 && aligned == huge, "{aligned} of {huge} at FMFI {fragmentation}");
     }
+}
+
+#[test]
+fn gemini_keeps_the_offset_where_an_area_grows() {
+    const STEP: u64 = 32;
+    let mut world = world("gemini", 2, 0.0);
+    world.apply(&Op::Unmap { pid: 0, page: 0, pages: PAGES });
+    for page in (0..PAGES).step_by(STEP as usize) {
+        world.apply(&Op::Map { pid: 0, page, pages: STEP, fixed: false });
+        (page..page + STEP).for_each(|page| world.touch(0, page, true));
+    }
+    // No daemon has run. The area neither begins nor ends with a region.
+    let alignment = world.stack.alignment();
+    assert_eq!(alignment.guest_huge, PAGES / 512 - 1);
+    assert_eq!(alignment.well_aligned, alignment.guest_huge);
+    world.finish();
 }
 
 #[test]

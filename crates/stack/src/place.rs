@@ -40,9 +40,9 @@ pub(crate) struct Placements {
 
 /// Room kept above a heap that moved, so that it can grow.
 const HEAP_ROOM: u64 = 1 << 40;
-/// Where areas that move go: above the heaps and below the programs of position-independent
+/// Where areas that move go: above heaps and generated areas, below position-independent
 /// executables, libraries and stacks, wherever page tables have four levels.
-const MOVED_AREAS: std::ops::Range<u64> = 0x1000_0000_0000..0x5000_0000_0000;
+const MOVED_AREAS: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 
 impl Default for Placements {
     fn default() -> Self {

@@ -1,8 +1,10 @@
 # make demo   builds Strata and runs a real program through nested memory under five policies
 # make test   everything a change must pass: tests, formatting, lints, documentation
+# make install installs the program (PREFIX=/usr/local)
+# make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build format lint doc
+.PHONY: demo test deps build install published format lint doc
 
 # To build: a C compiler and linker. To run programs live: the emulator.
 BUILD_PACKAGES = gcc libc6-dev qemu-user
@@ -23,6 +25,18 @@ test: deps format lint doc
 
 deps: rust
 	scripts/packages $(BUILD_PACKAGES) $(DEMO_PACKAGES) $(TEST_PACKAGES)
+
+# Where the program and the plugin it loads go.
+PREFIX = /usr/local
+
+install: build
+	install -D $(STRATA) $(DESTDIR)$(PREFIX)/bin/strata
+	install -D -m 644 target/release/libstrata_plugin.so $(DESTDIR)$(PREFIX)/lib/strata/libstrata_plugin.so
+
+# What the published results look like here; minutes.
+published: rust
+	cargo run --release --quiet --package strata-engine --example published > docs/published.md.new
+	mv docs/published.md.new docs/published.md
 
 build: rust
 	scripts/packages $(BUILD_PACKAGES)

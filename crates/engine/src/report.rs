@@ -347,8 +347,10 @@ fn relate(runs: &mut [RunResult]) {
     let mut first = BTreeMap::new();
     for run in runs {
         let own = run.throughput();
-        let base = *first.entry(run.stack).or_insert(own);
-        run.relative_throughput = own.zip(base).map(|(own, base)| own / base);
+        let (base, accesses) = *first.entry(run.stack).or_insert((own, run.accesses));
+        // Runs that saw different parts of the stream cannot be compared.
+        let comparable = own.zip(base).filter(|_| run.accesses == accesses);
+        run.relative_throughput = comparable.map(|(own, base)| own / base);
     }
 }
 

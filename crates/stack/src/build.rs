@@ -20,7 +20,7 @@ strata_params::parameters! {
         /// Share of those that the kernel can move. `?`
         movable: f64 = 0.5, "fragmentation.movable", "";
         /// Offset of the guest's memory in the VM process against 2 MiB, in base pages. 0 as QEMU
-        /// aligns it; anything else makes huge pages impossible to line up.
+        /// aligns it; anything else keeps a hypervisor's huge pages from lining up with its guest's.
         slot_offset: u64 = 0, "slot.offset", "base pages";
         /// Share of the guest's memory that the workload before touched, with a reused VM. Gemini
         /// 6.1: 30 GB of 32 GB.

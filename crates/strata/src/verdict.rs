@@ -120,6 +120,8 @@ fn bound(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
     let factor = ratio(ideal.relative_throughput);
     Some(if ideal_gain < 1.0 + NOTABLE {
         format!("Perfect alignment would give {factor} times: this is not bound by translation.")
+    } else if best > ideal_gain * (1.0 + NOTABLE) {
+        format!("Perfect alignment alone would give {factor} times: what helps is something else.")
     } else if best >= ideal_gain * (1.0 - NOTABLE) {
         format!("That is all that perfect alignment can give ({factor} times).")
     } else {

@@ -32,7 +32,10 @@ impl Input {
         };
         let chosen = match (input.trace, input.workload, input.program) {
             (Some(path), None, program) if program.is_empty() => Self::Trace(path, format),
-            (None, Some(spec), program) if program.is_empty() => Self::Generator(spec),
+            (None, Some(spec), program) if program.is_empty() => {
+                Generator::parse(&spec).map_err(|error| Failure::usage(error.to_string()))?;
+                Self::Generator(spec)
+            }
             (None, None, program) if !program.is_empty() => Self::Live(program),
             (None, None, _) => {
                 return Err(Failure::usage(

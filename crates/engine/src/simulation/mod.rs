@@ -28,7 +28,7 @@ const FLUSH_CEILING: u64 = 33;
 const FAULT_LIMIT: u32 = 64;
 
 /// Unmapping less than this is not worth a look at all tables.
-const NOTABLE_UNMAP: u64 = 16 << 20;
+const NOTABLE_UNMAP: u64 = 1 << 20;
 
 /// A machine consuming a stream.
 pub struct Simulation {

@@ -122,7 +122,7 @@ impl Simulation {
             stack: self.outcome.stack,
             policy: self.outcome.policy.clone(),
             cpu: self.outcome.cpu.clone(),
-            partial: self.dead.is_some(),
+            partial: self.dead.is_some() || !self.stack.killed().is_empty(),
             accesses: counters.accesses,
             instructions: counters.instructions,
             tlb: tlb(&counters),

@@ -40,7 +40,7 @@ published: rust
 
 build: rust
 	scripts/packages $(BUILD_PACKAGES)
-	cargo build --release --package strata
+	cargo build --release --package strata --package strata-plugin
 
 format:
 	cargo fmt --all --check

@@ -419,7 +419,8 @@ fn memory_that_runs_out_ends_processes_and_not_the_machine() {
             check(&machine, &batches, &result);
             let told = |what| result.notes.iter().filter(|note| note.contains(what)).count();
             let (killed, dead) = (told("killed process"), told("killed the VM"));
-            assert!(killed == 3 && !result.partial || dead == 1 && result.partial, "{machine:?}");
+            assert!(killed == 3 || dead == 1, "{machine:?}");
+            assert!(result.partial, "what was killed did not run to its end: {machine:?}");
             assert!(result.accesses < 90_000);
         }
     }

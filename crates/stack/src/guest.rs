@@ -319,14 +319,22 @@ impl Stack {
                 Advice::Collapse => {
                     // The limits are khugepaged's own (madvise(2)).
                     let settings = ThpParameters { max_ptes_shared: u64::MAX, ..self.thp.clone() };
+                    // Only what is mapped can be collapsed; the areas may be far larger.
+                    let mut regions: Vec<Frame<Upper>> = Vec::new();
+                    let table = &kernel.space(space).expect("alive").table;
                     for area in areas {
-                        let mut region = area.range.start.ceil(PageSize::Huge);
-                        while area.range.contains_page(region, PageSize::Huge) {
-                            let done = kernel.collapse(space, region.page(), None, &settings);
-                            if done == Err(PromoteError::OutOfMemory) {
-                                return Err(Exhausted { layer: 0 });
+                        table.for_each(area.range, |page, _| {
+                            let region = page.floor(PageSize::Huge);
+                            let whole = area.range.contains_page(region.addr(), PageSize::Huge);
+                            if whole && regions.last() != Some(&region) {
+                                regions.push(region);
                             }
-                            region = region + PageSize::Huge.bytes();
+                        });
+                    }
+                    for region in regions {
+                        let done = kernel.collapse(space, region, None, &settings);
+                        if done == Err(PromoteError::OutOfMemory) {
+                            return Err(Exhausted { layer: 0 });
                         }
                     }
                 }

@@ -1,9 +1,9 @@
-//! Rates of whole runs: `cargo bench -p strata-engine [-- --large]`.
+//! Rates of whole runs: `cargo bench -p strata-engine [-- --large | --steady]`.
 //!
 //! Prints accesses per second of wall time and of CPU time, ratios, and memory, each with what is
 //! aimed at on an idle machine. A busy machine slows wall time; CPU time and ratios bear it
 //! better. Nothing here fails for being slow. `--large` adds a footprint of 475 GB, which takes
-//! minutes.
+//! minutes; `--steady` leaves out all but the accesses to memory that is mapped, for a profiler.
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -32,6 +32,9 @@ fn main() {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load.trim());
     steady();
+    if arguments.iter().any(|word| word == "--steady") {
+        return;
+    }
     if let Err(error) = program() {
         println!("recorded and live program: left out: {error}");
     }

@@ -174,15 +174,13 @@ fn search_and_move<const GROUPS: usize>(
 ) -> bool {
     const FIRST_WAYS: i32x4 = i32x4::new([0, 1, 2, 3]);
     let wanted = i32x4::splat(tag);
-    let mut found = i32x4::ZERO;
-    let mut at = i32x4::ZERO;
+    // A bit for each way.
+    let mut found = 0u64;
     for (group, first) in tags.iter().zip((0..).step_by(GROUP)) {
-        let same = i32x4::new(*group).simd_eq(wanted);
-        found |= same;
-        at |= same & (FIRST_WAYS + i32x4::splat(first));
+        found |= u64::from(i32x4::new(*group).simd_eq(wanted).to_bitmask()) << first;
     }
     let tags = tags.as_flattened_mut();
-    if !found.any() {
+    if found == 0 {
         for first in (1..GROUPS).rev().map(|group| group * GROUP) {
             let moved = group_at(tags, first - 1);
             tags[first..first + GROUP].copy_from_slice(&moved);
@@ -194,8 +192,7 @@ fn search_and_move<const GROUPS: usize>(
         }
         return false;
     }
-    let [a, b, c, d] = at.to_array();
-    let last = i32x4::splat(a | b | c | d);
+    let last = i32x4::splat(found.trailing_zeros() as i32);
     for first in (0..GROUPS).rev().map(|group| group * GROUP) {
         let old = group_at(tags, first);
         let moved =

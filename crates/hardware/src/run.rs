@@ -11,7 +11,7 @@ use crate::host;
 use crate::machine::{Asid, CpuId, Fault, Machine, Tables};
 use strata_addr::space::Space;
 use strata_addr::{Addr, PageSize};
-use strata_paging::{ENTRIES, Format, Radix, Region, TableId, X86, index};
+use strata_paging::{ENTRIES, Format, Radix, TableId, X86, index};
 use strata_stream::Access;
 
 /// Accesses looked at together: enough misses to fill what a core keeps outstanding.
@@ -148,27 +148,33 @@ enum Ahead<'t> {
     Entry(&'t [u64; ENTRIES], u64),
 }
 
-/// The way to the leaf tables of one table; keeps where the last one ended.
+/// Ways that a [`Guide`] remembers.
+const WAYS: usize = 8;
+
+/// The way to the leaf tables of one table; remembers the last ones.
 struct Guide<'t, F, U, L> {
     radix: &'t Radix<F, U, L>,
-    /// Address >> 30 of the last way.
-    region: u64,
-    /// The table with entries of level 2 there.
-    table: TableId,
+    /// Address >> 30, and the table with entries of level 2 there; by the lowest bits of the
+    /// former.
+    ways: [(u64, TableId); WAYS],
 }
 
 impl<'t, F: Format, U: Space, L: Space> Guide<'t, F, U, L> {
     fn new(radix: &'t Radix<F, U, L>) -> Self {
-        Self { radix, region: u64::MAX, table: TableId::ROOT }
+        Self { radix, ways: [(u64::MAX, TableId::ROOT); WAYS] }
     }
 
     /// The table with entries of level 2 on the way to `addr`, if there is one.
-    #[inline]
+    #[inline(always)]
     fn above_leaves(&mut self, addr: Addr<U>) -> Option<TableId> {
         let region = addr.get() >> PageSize::Giant.shift();
-        if region == self.region {
-            return Some(self.table);
-        }
+        let (of, table) = self.ways[region as usize % WAYS];
+        if of == region { Some(table) } else { self.descend(addr) }
+    }
+
+    #[inline(never)]
+    fn descend(&mut self, addr: Addr<U>) -> Option<TableId> {
+        let region = addr.get() >> PageSize::Giant.shift();
         let mut table = TableId::ROOT;
         for level in (PageSize::Giant.level()..=self.radix.levels()).rev() {
             let at = index(addr.get(), level);
@@ -178,44 +184,30 @@ impl<'t, F: Format, U: Space, L: Space> Guide<'t, F, U, L> {
             }
             table = self.radix.child(table, at);
         }
-        (self.region, self.table) = (region, table);
+        self.ways[region as usize % WAYS] = (region, table);
         Some(table)
     }
 
     /// Asks for the leaf entry of an address.
-    #[inline]
+    #[inline(always)]
     fn ask(&mut self, addr: Addr<U>) -> Ahead<'t> {
-        match self.radix.region(addr.floor(PageSize::Huge).page()) {
-            Region::Absent => Ahead::Nowhere,
-            Region::Huge(page) => Ahead::There(page.frame.addr().get() + addr.offset(page.size)),
-            Region::Base { entries, .. } => {
-                host::prefetch(entries, index(addr.get(), PageSize::Base.level()));
-                let level = PageSize::Huge.level();
-                let above = self.above_leaves(addr).expect("a leaf table has a parent");
-                let frame = F::frame(self.radix.entry(above, index(addr.get(), level)));
-                Ahead::Entry(entries, frame << PageSize::BASE_SHIFT)
-            }
+        let radix = self.radix;
+        let Some(above) = self.above_leaves(addr) else {
+            return radix.translate(addr).map_or(Ahead::Nowhere, |found| Ahead::There(found.get()));
+        };
+        let level = PageSize::Huge.level();
+        let at = index(addr.get(), level);
+        let bits = radix.entry(above, at);
+        if !F::is_present(bits) {
+            return Ahead::Nowhere;
         }
-    }
-
-    /// Where an address is mapped to, read without asking first.
-    #[inline]
-    fn find(&mut self, addr: Addr<U>) -> Option<u64> {
-        let mut table = self.above_leaves(addr)?;
-        let mut level = PageSize::Huge.level();
-        loop {
-            let at = index(addr.get(), level);
-            let bits = self.radix.entry(table, at);
-            if !F::is_present(bits) {
-                return None;
-            }
-            if F::is_leaf(bits, level) {
-                let size = PageSize::at_level(level)?;
-                return Some((F::frame(bits) << PageSize::BASE_SHIFT) + addr.offset(size));
-            }
-            table = self.radix.child(table, at);
-            level -= 1;
+        let start = F::frame(bits) << PageSize::BASE_SHIFT;
+        if F::is_leaf(bits, level) {
+            return Ahead::There(start + addr.offset(PageSize::Huge));
         }
+        let entries = radix.entries(radix.child(above, at));
+        host::prefetch(entries, index(addr.get(), PageSize::Base.level()));
+        Ahead::Entry(entries, start)
     }
 }
 
@@ -265,7 +257,8 @@ fn look_ahead<F: Format, U: Space, L: Space>(
     };
     let mut table_pages = Guide::new(second);
     for gpa in entries {
-        if let Some(hpa) = table_pages.find(Addr::new(gpa)) {
+        // Table pages are few: their own entries in the second stage are at hand.
+        if let Some(hpa) = table_pages.ask(Addr::new(gpa)).resolve::<F>(gpa) {
             llc.prefetch(hpa >> LINE_SHIFT);
         }
     }

@@ -162,6 +162,12 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
         self.frame_of(table).addr() + 8 * index as u64
     }
 
+    /// The bits of all entries of a table page.
+    #[inline]
+    pub fn entries(&self, table: TableId) -> &[u64; ENTRIES] {
+        &self.tables[table.0 as usize].entries
+    }
+
     /// The bits of an entry.
     #[inline]
     pub fn entry(&self, table: TableId, index: usize) -> u64 {

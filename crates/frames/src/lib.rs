@@ -50,6 +50,7 @@ pub use check::Violation;
 pub use contiguity::Run;
 pub use fragment::{Fragmented, Fragmenter, FragmenterError, Movability};
 pub use memory::Memory;
+pub use random::shuffled;
 
 /// The number of a base page in the layer's own memory.
 pub type Frame = strata_addr::Frame<strata_addr::space::Lower>;

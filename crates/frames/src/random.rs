@@ -45,9 +45,32 @@ impl Random {
     }
 }
 
+/// The numbers below `count` in an order drawn by `seed`; the same arguments give the same order.
+pub fn shuffled(count: u64, seed: u64) -> Vec<u64> {
+    let mut random = Random::new(seed);
+    let mut numbers: Vec<u64> = (0..count).collect();
+    for next in 1..numbers.len() {
+        let drawn = random.below(next as u64 + 1) as usize;
+        numbers.swap(next, drawn);
+    }
+    numbers
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shuffle_keeps_every_number_and_no_order() {
+        let mut numbers = shuffled(1000, 3);
+        assert_eq!(numbers, shuffled(1000, 3));
+        assert_ne!(numbers, shuffled(1000, 4));
+        let in_place = numbers.iter().enumerate().filter(|&(at, number)| at as u64 == *number);
+        assert!(in_place.count() < 10);
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..1000));
+        assert!(shuffled(0, 1).is_empty());
+    }
 
     /// The outputs of the reference implementation for seed 1234567.
     #[test]

@@ -19,9 +19,12 @@ proptest! {
         policy in 0..REGISTRY.len(),
         layers in 1usize..=4,
         fragmentation in prop_oneof![Just(0.0), Just(0.5), Just(1.0)],
+        backed in any::<bool>(),
         ops in prop::collection::vec(op(), 1..40),
     ) {
-        let mut world = world(REGISTRY[policy].name, layers, fragmentation);
+        let policy = (REGISTRY[policy].make)(&PolicyParameters::default());
+        let new = if backed { World::backed } else { World::new };
+        let mut world = new(layers, fragmentation, policy);
         for op in &ops {
             world.apply(op);
             world.check();

@@ -9,7 +9,7 @@ use crate::stack::{Exhausted, SecondStage, SecondStageTable, Stack, StackLayer, 
 use crate::thp::ThpParameters;
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, Range, space::Lower};
-use strata_frames::{Fragmenter, FragmenterError, Memory, Movability};
+use strata_frames::{Fragmenter, FragmenterError, Memory, Movability, shuffled};
 use strata_stream::{Backing, Event, Pid, Protection};
 
 strata_params::parameters! {
@@ -19,6 +19,13 @@ strata_params::parameters! {
         occupied: f64 = 0.25, "fragmentation.occupied", "";
         /// Share of those that the kernel can move. `?`
         movable: f64 = 0.5, "fragmentation.movable", "";
+        /// Whether the program that fragments a layer had filled that layer's memory, so that the
+        /// layers below back all of it when the workload starts. Gemini 6.1 and xGemini V fragment
+        /// guests so. Takes time and memory in proportion to the guest's memory.
+        backed: bool = false, "fragmentation.backed", "";
+        /// With `fragmentation.backed`: share of the memory a hypervisor has beyond its guest's
+        /// that the fragmenting program may keep, since all of the guest's memory must fit too. `?`
+        spare: f64 = 0.5, "fragmentation.spare", "";
         /// Offset of the guest's memory in the VM process against 2 MiB, in base pages. 0 as QEMU
         /// aligns it; anything else keeps a hypervisor's huge pages from lining up with its guest's.
         slot_offset: u64 = 0, "slot.offset", "base pages";
@@ -115,6 +122,13 @@ impl Stack {
         for layer in (0..depth).rev() {
             stack.settle(policy, layer, crate::costs::Spending::HypervisorFault)?;
         }
+        if config.start.backed {
+            for layer in (0..depth - 1).rev() {
+                if settings[layer].fragmented && config.fragmentation[layer] > 0.0 {
+                    stack.back_all_of(policy, layer, config.seed.wrapping_add(layer as u64))?;
+                }
+            }
+        }
         if config.reused {
             stack.run_before(policy, config)?;
         }
@@ -122,6 +136,23 @@ impl Stack {
         stack.take_spent();
         stack.flushes.clear();
         Ok(stack)
+    }
+
+    /// The program that fragmented `layer` had touched all of its memory: the layers below back it,
+    /// as they do under the policy. It got its memory in no order that anybody knows, so the order
+    /// of the HPAS regions is drawn at random.
+    fn back_all_of(
+        &mut self,
+        policy: &mut dyn Policy,
+        layer: Layer,
+        seed: u64,
+    ) -> Result<(), Exhausted> {
+        let regions = self.layers[layer].kernel.memory.frames() >> PageSize::Huge.order();
+        for region in shuffled(regions, seed) {
+            let first = Frame::new(region << PageSize::Huge.order());
+            self.write_block(policy, layer, first, PageSize::Huge.order())?;
+        }
+        Ok(())
     }
 
     /// The workload before: touches its share of the guest's memory, page by page, and ends.
@@ -162,6 +193,17 @@ fn table_root(kernel: &mut Kernel) -> Result<Frame<Lower>, OutOfMemory> {
     Ok(root)
 }
 
+/// Share of the frames of a fragmented region that the fragmenting program keeps.
+fn occupied(config: &StackConfig, layer: Layer) -> f64 {
+    let MemoryParameters { occupied, backed, spare, .. } = config.start;
+    if !backed || layer == 0 {
+        return occupied;
+    }
+    let (own, guest) = (config.memory[layer] as f64, config.memory[layer - 1] as f64);
+    // None at all would be no fragmentation.
+    occupied.min((own - guest) / own * spare.min(1.0)).max(1e-3)
+}
+
 fn build_layer(
     config: &StackConfig,
     layer: Layer,
@@ -172,7 +214,7 @@ fn build_layer(
     if settings.fragmented && config.fragmentation[layer] > 0.0 {
         let fragmenter = Fragmenter {
             target_fmfi: config.fragmentation[layer],
-            occupied: config.start.occupied,
+            occupied: occupied(config, layer),
             movable: config.start.movable,
             seed: config.seed.wrapping_add(layer as u64),
         };

@@ -408,7 +408,7 @@ impl Stack {
     }
 
     /// The kernel of `layer` writes 2^order of its frames: the layer below must back them.
-    fn write_block(
+    pub(crate) fn write_block(
         &mut self,
         policy: &mut dyn Policy,
         layer: Layer,

@@ -29,9 +29,11 @@ proptest! {
         layers in 1usize..=4,
         fragmentation in prop_oneof![Just(0.0), Just(0.5), Just(1.0)],
         align: bool,
+        backed: bool,
         ops in prop::collection::vec(op(), 1..40),
     ) {
-        let mut world = World::new(layers, fragmentation, Box::new(Always { align }));
+        let new = if backed { World::backed } else { World::new };
+        let mut world = new(layers, fragmentation, Box::new(Always { align }));
         for op in &ops {
             world.apply(op);
             world.check();

@@ -198,3 +198,52 @@ fn what_linux_refuses_changes_nothing() {
     assert_eq!((guest.frame(PARENT, 0), guest.frame(PARENT, 1000)), before);
     assert!(guest.is_huge(PARENT));
 }
+
+/// A nested stack in the proportions of the xGemini testbed, its memory fragmented.
+fn nested(backed: bool, huge_faults: bool) -> Stack {
+    let config = StackConfig {
+        memory: vec![200 * MIB, 220 * MIB, 256 * MIB],
+        fragmentation: vec![0.8; 3],
+        levels: 4,
+        reused: false,
+        seed: 1,
+        costs: Costs::default(),
+        thp: ThpParameters::default(),
+        start: MemoryParameters { backed, ..MemoryParameters::default() },
+        aligner: AlignerParameters::default(),
+    };
+    Stack::build(&config, &mut Linux { huge_faults }).unwrap()
+}
+
+#[test]
+fn whoever_fragments_a_guest_has_it_backed_in_every_layer() {
+    for huge_faults in [false, true] {
+        let stack = nested(true, huge_faults);
+        stack.check_composition();
+        let guest = stack.kernel(0).memory().frames();
+        for page in 0..guest {
+            let page: Frame<Upper> = Frame::new(page);
+            let mapped = stack.hardware_second_stage().unwrap().mapping(page.addr());
+            assert!(mapped.is_some(), "{page:?}");
+        }
+        // The guest looks as it would have without, and nothing of it was counted.
+        assert_eq!(stack.fmfi(0), nested(false, huge_faults).fmfi(0));
+        assert_eq!(stack.exits().ept_violation, 0);
+        assert!((0..3).all(|layer| stack.kernel(layer).counters().faults == 0));
+        // Huge pages of the guest hypervisor were to be had for some of it only.
+        let mut huge = 0;
+        stack.second_stage(1).for_each_huge(|_, _| huge += 1);
+        let share = huge as f64 * 512.0 / guest as f64;
+        let expected = if huge_faults { 0.1..0.4 } else { 0.0..0.001 };
+        assert!(expected.contains(&share), "{share}");
+    }
+}
+
+#[test]
+fn nobody_fills_a_guest_that_is_merely_declared_fragmented() {
+    let stack = nested(false, true);
+    let mut mapped = 0;
+    let table = stack.hardware_second_stage().unwrap();
+    table.for_each(table.everything(), |_, _| mapped += 1);
+    assert_eq!(mapped, 0);
+}

@@ -92,8 +92,19 @@ fn range(page: u64, pages: u64) -> Range<strata_addr::space::Virtual> {
 
 impl World {
     /// A stack of `layers` layers under `policy`, with one process whose area spans [`PAGES`].
-    pub fn new(layers: usize, fragmentation: f64, mut policy: Box<dyn Policy>) -> Self {
-        let config = config(layers, fragmentation);
+    pub fn new(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {
+        Self::of(config(layers, fragmentation), policy)
+    }
+
+    /// A world whose memory was backed below when it was fragmented.
+    #[allow(dead_code)] // not every test has one
+    pub fn backed(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {
+        let mut config = config(layers, fragmentation);
+        config.start.backed = true;
+        Self::of(config, policy)
+    }
+
+    fn of(config: StackConfig, mut policy: Box<dyn Policy>) -> Self {
         let mut stack = Stack::build(&config, policy.as_mut()).unwrap();
         stack.track_contents();
         let mut world = Self { stack, policy, expected: BTreeMap::new(), next_tag: 1, now: 0.0 };

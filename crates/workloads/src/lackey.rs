@@ -101,6 +101,7 @@ pub struct Reader {
     strange: u64,
     first_strange: u64,
     exit_status: Option<i32>,
+    any_record: bool,
     over: bool,
     damage: Option<String>,
 }
@@ -114,6 +115,7 @@ impl Reader {
             strange: 0,
             first_strange: 0,
             exit_status: None,
+            any_record: false,
             over: false,
             damage: None,
         }
@@ -164,6 +166,7 @@ impl Reader {
     }
 
     fn record(&mut self, line: Line, batch: &mut Batch) {
+        self.any_record = true;
         match line {
             Line::Instruction => self.inferred.instruction(),
             Line::Load(addr, size) => self.inferred.access(batch, AccessKind::Load, addr, size),
@@ -222,7 +225,16 @@ impl Source for Reader {
         if self.over {
             return Ok(Fill::End);
         }
-        let result = self.lines(batch);
+        let mut result = self.lines(batch);
+        // The traced program may say much, but lackey says something too.
+        let over = matches!(result, Ok(Fill::End) | Err(SourceError::Invalid(_)));
+        if over && !self.any_record && self.strange > 0 {
+            result = Err(SourceError::Invalid(format!(
+                "trace '{}' has no line that lackey writes; leave --format out to have the format \
+                 detected",
+                self.input.name()
+            )));
+        }
         if !matches!(result, Ok(Fill::More)) {
             self.over = true;
             self.inferred.end(batch);

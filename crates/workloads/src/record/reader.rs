@@ -23,6 +23,8 @@ pub struct Reader<R = File> {
     index: Vec<BlockEntry>,
     /// Where the file stops being sound.
     damage: Option<Damage>,
+    /// Bytes after the end that belong to no recording.
+    surplus: u64,
     /// The next block to open.
     next_block: usize,
     decoder: Decoder,
@@ -103,6 +105,7 @@ impl<R: Read + Seek> Reader<R> {
             summary: None,
             index: Vec::new(),
             damage: None,
+            surplus: 0,
             next_block: 0,
             decoder: Decoder::default(),
             items: Vec::new(),
@@ -155,10 +158,17 @@ impl<R: Read + Seek> Reader<R> {
         let mut trailer = [0; TRAILER_LEN];
         self.read_at(at, &mut trailer)?;
         let offset = footer::parse_trailer(&trailer).ok_or(Failure::Damaged(Cause::Altered))?;
-        self.read_footer_at(offset)
+        let trailer = self.read_footer_at(offset)?;
+        // What follows the end may end like a recording.
+        if trailer != at {
+            self.look_behind(offset, trailer, size).map_err(Failure::Io)
+        } else {
+            Ok(())
+        }
     }
 
-    fn read_footer_at(&mut self, offset: u64) -> Result<(), Failure> {
+    /// Reads the footer at a place, and gives the place after it, where the trailer is.
+    fn read_footer_at(&mut self, offset: u64) -> Result<u64, Failure> {
         let altered = || Failure::Damaged(Cause::Altered);
         let mut header = [0; FOOTER_HEADER_LEN];
         self.read_at(offset, &mut header)?;
@@ -173,6 +183,26 @@ impl<R: Read + Seek> Reader<R> {
         let (summary, index) = parsed.ok_or_else(altered)?;
         self.summary = Some(summary);
         self.index = index;
+        Ok(offset + FOOTER_HEADER_LEN as u64 + u64::from(length))
+    }
+
+    /// Looks at what follows a sound footer, up to the end of the file at `size`: a trailer and
+    /// something more, or no sound trailer.
+    fn look_behind(&mut self, footer: u64, trailer: u64, size: u64) -> io::Result<()> {
+        let end = trailer + TRAILER_LEN as u64;
+        if size < end {
+            let access = self.summary.as_ref().map_or(0, |summary| summary.accesses);
+            self.damage = Some(Damage { offset: trailer, access, cause: Cause::CutShort });
+            return Ok(());
+        }
+        let mut bytes = [0; TRAILER_LEN];
+        self.read_at(trailer, &mut bytes)?;
+        if footer::parse_trailer(&bytes) == Some(footer) {
+            self.surplus = size - end;
+        } else {
+            let access = self.summary.as_ref().map_or(0, |summary| summary.accesses);
+            self.damage = Some(Damage { offset: trailer, access, cause: Cause::Altered });
+        }
         Ok(())
     }
 
@@ -194,7 +224,7 @@ impl<R: Read + Seek> Reader<R> {
                 Err(Failure::Damaged(cause)) => {
                     // Only the trailer is damaged when the footer is here.
                     match self.read_footer_at(offset) {
-                        Ok(()) => return Ok(()),
+                        Ok(trailer) => return self.look_behind(offset, trailer, size),
                         Err(Failure::Io(error)) => return Err(error),
                         Err(Failure::Damaged(Cause::CutShort)) => break Cause::CutShort,
                         Err(Failure::Damaged(Cause::Altered)) => break cause,
@@ -325,6 +355,13 @@ impl<R: Read + Seek> Reader<R> {
             Cause::CutShort => "cut short",
             Cause::Altered => "damaged",
         };
+        if self.summary.is_some() && self.index.last().is_none_or(|block| block.offset < offset) {
+            return format!(
+                "recording '{}' is {what} at byte {offset}, after its last access ({access}): \
+                 nothing was lost, but copy it again to be sure",
+                self.name
+            );
+        }
         format!(
             "recording '{}' is {what} at byte {offset} (access {access}); everything before was \
              used, record it again for the rest",
@@ -348,6 +385,13 @@ impl<R: Read + Seek + Send> Source for Reader<R> {
                 info.notes.push(format!("recording is partial: {why}"));
             }
             info.notes.extend_from_slice(&summary.notes);
+        }
+        if self.surplus > 0 {
+            info.notes.push(format!(
+                "{} bytes after the end of the recording belong to something else and were passed \
+                 over",
+                self.surplus
+            ));
         }
         if let Some(damage) = self.damage {
             info.accesses = Some(damage.access);

@@ -228,7 +228,8 @@ impl Writer {
         builder.prefix(&prefix).suffix(".partial");
         // As any new file: what the umask leaves of this.
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        builder.tempfile_in(directory).map(Target::Temporary)
+        // The error would name the temporary file, which says nothing to anybody.
+        builder.tempfile_in(directory).map(Target::Temporary).map_err(without_path)
     }
 
     /// Adds a batch.
@@ -273,6 +274,15 @@ impl Writer {
 
     /// Gives up; nothing is left behind. Dropping the writer does the same.
     pub fn abort(self) {}
+}
+
+/// The system's error behind one that names a temporary file.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path \"") {
+        Some((cause, _)) => io::Error::new(error.kind(), cause.to_owned()),
+        None => error,
+    }
 }
 
 fn cannot_write(path: &Path, source: io::Error) -> SourceError {

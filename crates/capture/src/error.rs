@@ -23,6 +23,14 @@ pub enum CaptureError {
     /// It is neither an ELF file nor a script.
     #[error("{0}: neither an ELF program nor a script with a #! line; give the interpreter first")]
     NoProgram(String),
+    /// It is a script, and what should interpret it cannot be run.
+    #[error("{script}: its first line (#!) names an interpreter that cannot be run: {source}")]
+    Interpreter {
+        /// The script.
+        script: String,
+        /// What is wrong with the interpreter.
+        source: Box<CaptureError>,
+    },
     /// It is an ELF file of another kind.
     #[error("{0}: not an x86-64 program; only those can be captured")]
     NotX86(String),
@@ -50,8 +58,14 @@ impl CaptureError {
         Self::Missing(name.to_string_lossy().into_owned())
     }
 
-    pub(crate) fn refused(path: &Path, reason: Refusal) -> Self {
-        let name = path.display().to_string();
+    /// `culprit` is the file that cannot be run: `path`, or an interpreter.
+    pub(crate) fn refused(path: &Path, culprit: &Path, reason: Refusal) -> Self {
+        if culprit != path {
+            let source = Box::new(Self::refused(culprit, culprit, reason));
+            return Self::Interpreter { script: path.display().to_string(), source };
+        }
+        // A script with the line endings of another system names `/bin/sh\r`.
+        let name = path.display().to_string().escape_debug().to_string();
         match reason {
             Refusal::Missing => Self::Missing(name),
             Refusal::NotAFile => Self::NotAFile(name),

@@ -43,8 +43,8 @@ impl Launch {
         let file = program::search(name, env::var_os("PATH").as_deref())
             .ok_or_else(|| CaptureError::missing(name))?;
         let argv = [name.to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
-        let program =
-            program::resolve(&file, argv).map_err(|reason| CaptureError::refused(&file, reason))?;
+        let program = program::resolve_or_tell(&file, argv)
+            .map_err(|(culprit, reason)| CaptureError::refused(&file, &culprit, reason))?;
         let ring = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), ring.as_raw_fd()));
         let emulator = Emulator {
             qemu: options.qemu.map_or_else(find_emulator, |path| {

@@ -47,23 +47,33 @@ pub struct Program {
 /// # Errors
 /// When the emulator cannot run it.
 pub fn resolve(path: &Path, argv: Vec<OsString>) -> Result<Program, Refusal> {
+    resolve_or_tell(path, argv).map_err(|(_, reason)| reason)
+}
+
+/// The same, naming the file that cannot be run: the path itself or an interpreter.
+///
+/// # Errors
+/// When the emulator cannot run it.
+pub fn resolve_or_tell(path: &Path, argv: Vec<OsString>) -> Result<Program, (PathBuf, Refusal)> {
     let (mut path, mut argv) = (path.to_owned(), argv);
     for _ in 0..NESTING {
-        let start = look(&path)?;
+        let start = look(&path).map_err(|reason| (path.clone(), reason))?;
         if is_x86_elf(&start) {
             return Ok(Program { path, argv });
         }
         if start.starts_with(b"\x7fELF") {
-            return Err(Refusal::NotX86);
+            return Err((path, Refusal::NotX86));
         }
-        let (interpreter, argument) = shebang(&start).ok_or(Refusal::NoProgram)?;
+        let Some((interpreter, argument)) = shebang(&start) else {
+            return Err((path, Refusal::NoProgram));
+        };
         let mut longer = vec![interpreter.to_owned()];
         longer.extend(argument.map(OsStr::to_owned));
         longer.push(path.into_os_string());
         longer.extend(argv.into_iter().skip(1));
         (path, argv) = (PathBuf::from(interpreter), longer);
     }
-    Err(Refusal::NoProgram)
+    Err((path, Refusal::NoProgram))
 }
 
 /// Checks permissions as `execve` does and reads the first bytes.

@@ -33,7 +33,13 @@ fn unfit_programs_are_refused_with_the_remedy() {
     let other = file(room.path(), "other", b"\x7fELF\x01\x01\x01", 0o755);
     assert!(refusal(other, none()).contains("not an x86-64 program"));
     let lost = file(room.path(), "lost", b"#!/nowhere/sh\n", 0o755);
-    assert!(refusal(lost, none()).contains("no such program"));
+    let told = refusal(&lost, none());
+    let expected = "its first line (#!) names an interpreter that cannot be run: /nowhere/sh: no \
+                    such program";
+    assert!(told.starts_with(lost.to_str().unwrap()) && told.contains(expected), "{told}");
+    let foreign = file(room.path(), "foreign", b"#!/bin/sh\r\necho\r\n", 0o755);
+    let told = refusal(foreign, none());
+    assert!(told.contains(r"cannot be run: /bin/sh\r: no such program"), "{told}");
 }
 
 #[test]

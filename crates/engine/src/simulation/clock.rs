@@ -1,6 +1,6 @@
 //! Simulated time. Every CPU has a clock of its own cycles; what the stream orders is respected.
 
-use strata_hardware::{CpuId, Machine};
+use strata_hardware::{Charge, CpuId, Machine};
 
 /// The clocks of the CPUs.
 ///
@@ -20,6 +20,8 @@ pub(crate) struct Clock {
     now: u64,
     /// Where counting began.
     start: u64,
+    /// Parts of cycles of background work not charged yet, by kind.
+    rest: [f64; Charge::ALL.len()],
 }
 
 impl Clock {
@@ -27,7 +29,8 @@ impl Clock {
     /// fast.
     pub(crate) fn new(frequency: f64, scale: f64) -> Self {
         let last = CpuId(0);
-        Self { frequency, scale, idle: Vec::new(), floor: 0, last, now: 0, start: 0 }
+        let rest = Default::default();
+        Self { frequency, scale, idle: Vec::new(), floor: 0, last, now: 0, start: 0, rest }
     }
 
     fn reading(&self, cpu: CpuId, machine: &Machine) -> u64 {
@@ -88,8 +91,41 @@ impl Clock {
         latest.max().unwrap_or(0).saturating_sub(self.start)
     }
 
+    /// What a CPU is charged for background work that took `cycles`. Time passes `scale` times as
+    /// fast for it, so that much more of it falls into the program's time than belongs there: it
+    /// weighs that much less.
+    pub(crate) fn weigh(&mut self, kind: Charge, cycles: u64) -> u64 {
+        let rest = &mut self.rest[kind as usize];
+        *rest += cycles as f64 / self.scale;
+        let whole = rest.floor();
+        *rest -= whole;
+        whole as u64
+    }
+
     /// Cycles per second.
     pub(crate) fn frequency(&self) -> f64 {
         self.frequency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn background_work_weighs_the_same_whatever_the_scale() {
+        for scale in [0.5, 1.0, 3.0, 100.0] {
+            let mut clock = Clock::new(1e9, scale);
+            // As often as time is fast: every second of background time 1003 cycles.
+            let rounds = (1000.0 * scale) as u64;
+            let charged: u64 = (0..rounds).map(|_| clock.weigh(Charge::Background, 1003)).sum();
+            assert!(charged.abs_diff(1_003_000) <= 1, "{scale}: {charged}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_at_the_scale_of_the_truth() {
+        let mut clock = Clock::new(1e9, 1.0);
+        assert_eq!([7, 0, 9].map(|cycles| clock.weigh(Charge::Exit, cycles)), [7, 0, 9]);
     }
 }

@@ -304,6 +304,20 @@ impl Simulation {
 
     /// Passes what software did on to hardware: translations to drop, cycles to charge.
     fn settle(&mut self, cpu: CpuId) {
+        self.settle_as(cpu, false);
+    }
+
+    /// The same for background work, faults and exits it causes included, which is weighed.
+    fn settle_background(&mut self, cpu: CpuId) {
+        self.settle_as(cpu, true);
+    }
+
+    fn charge(&mut self, cpu: CpuId, kind: Charge, cycles: u64, background: bool) {
+        let cycles = if background { self.clock.weigh(kind, cycles) } else { cycles };
+        self.machine.charge(cpu, kind, cycles);
+    }
+
+    fn settle_as(&mut self, cpu: CpuId, background: bool) {
         if self.stack.has_flushes() {
             let shootdown = self.stack.costs().shootdown;
             let mut flushes = std::mem::take(&mut self.flushes);
@@ -329,7 +343,7 @@ impl Simulation {
                         };
                         shared = Some((change.space, others));
                         if others {
-                            self.machine.charge(cpu, Charge::Shootdown, shootdown);
+                            self.charge(cpu, Charge::Shootdown, shootdown, background);
                         }
                     }
                 }
@@ -345,7 +359,7 @@ impl Simulation {
                     Spending::Background => Charge::Background,
                     Spending::Shootdown => Charge::Shootdown,
                 };
-                self.machine.charge(cpu, charge, spent.0[kind as usize]);
+                self.charge(cpu, charge, spent.0[kind as usize], background);
             }
         }
     }
@@ -365,7 +379,7 @@ impl Simulation {
             frequency: self.clock.frequency(),
         };
         let done = self.stack.wake(self.policy.as_mut(), self.clock.now(), feedback);
-        self.settle(cpu);
+        self.settle_background(cpu);
         if let Err(exhausted) = done {
             self.out_of_memory(exhausted, None);
         }

@@ -5,7 +5,7 @@ use super::{Clock, Relocation, Samples, Simulation};
 use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use strata_hardware::Machine;
+use strata_hardware::{Machine, PHYSICAL_LIMIT};
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{PolicyParameters, REGISTRY};
 use strata_stack::{AlignerParameters, Costs, MemoryParameters, Stack, StackConfig, ThpParameters};
@@ -14,8 +14,8 @@ use strata_stream::WorkloadInfo;
 strata_params::parameters! {
     /// Time.
     pub struct TimeParameters {
-        /// How much faster time passes for background work than for the program. 1 is the truth;
-        /// more lets a short stream stand for a long one.
+        /// How much faster time passes for background work than for the program, above 0. 1 is the
+        /// truth; more lets a short stream stand for a long one.
         scale: f64 = 1.0, "time.scale", "";
     }
 }
@@ -115,6 +115,10 @@ impl Simulation {
         for (name, value) in &setup.overrides {
             parameters.set(name, value).map_err(|error| failed(&error))?;
         }
+        if parameters.time.scale <= 0.0 {
+            let why = "time.scale=0: no time would pass for background work; give a number above 0";
+            return Err(SetupError(why.to_owned()));
+        }
         let entry = strata_policies::find(&setup.policy).map_err(|error| failed(&error))?;
         let mut policy = (entry.make)(&parameters.policies);
         let memory = layer_memory(setup, workload);
@@ -124,6 +128,14 @@ impl Simulation {
             return Err(SetupError(format!(
                 "the guest's {have} MiB of memory are too little for {need} MiB: raise --memory, or \
                  leave it out to have it chosen"
+            )));
+        }
+        let largest = memory.iter().copied().max().unwrap_or(0);
+        if largest > PHYSICAL_LIMIT {
+            let (need, most) = (largest >> 30, PHYSICAL_LIMIT >> 30);
+            return Err(SetupError(format!(
+                "a layer would have {need} GiB of memory, and the model's caches tell {most} GiB \
+                 apart: lower --memory or make the workload smaller"
             )));
         }
         let config = StackConfig {

@@ -38,7 +38,7 @@ pub struct GeminiSettings {
 #[derive(Debug)]
 pub struct Coordination {
     pub(crate) settings: GeminiSettings,
-    fault_huge: FaultHuge,
+    guest_fault_huge: FaultHuge,
     layers: Vec<Allocator>,
     timeout: Timeout,
     next_adjust: f64,
@@ -74,13 +74,13 @@ impl Budget {
 }
 
 impl Coordination {
-    pub(crate) fn new(settings: GeminiSettings, fault_huge: FaultHuge) -> Self {
+    pub(crate) fn new(settings: GeminiSettings, guest_fault_huge: FaultHuge) -> Self {
         Self {
             timeout: Timeout::new(settings.booking.initial),
             next_adjust: settings.booking.period,
             next_scan: settings.scan.period,
             settings,
-            fault_huge,
+            guest_fault_huge,
             layers: Vec::new(),
             now: 0.0,
         }
@@ -89,8 +89,12 @@ impl Coordination {
     pub(crate) fn allocator(&mut self, layer: Layer) -> &mut Allocator {
         while self.layers.len() <= layer {
             let settings = &self.settings;
+            // Hypervisors back what the layer above has touched already: there is no touch to
+            // follow, and a stock one takes huge pages where it can.
+            let fault_huge =
+                if self.layers.is_empty() { self.guest_fault_huge } else { FaultHuge::AsLinux };
             let allocator =
-                Allocator::new(self.fault_huge, settings.allocator.clone(), &settings.booking);
+                Allocator::new(fault_huge, settings.allocator.clone(), &settings.booking);
             self.layers.push(allocator);
         }
         &mut self.layers[layer]

@@ -54,7 +54,8 @@ struct Home {
     placed: u32,
 }
 
-/// xGemini, for any stack. Without a guest hypervisor it is Gemini with Huge Aligner.
+/// xGemini, for any stack. Without a guest hypervisor it is Gemini with Huge Aligner and with huge
+/// pages that follow touch in the guest; the host takes them as Gemini's does.
 #[derive(Debug)]
 pub struct XGemini {
     settings: XGeminiSettings,

@@ -242,6 +242,9 @@ pub struct RunResult {
     pub cpus: Vec<CpuTotals>,
     /// What a reader must know, such as a process killed for want of memory.
     pub notes: Vec<String>,
+    /// Whether `--explain` asked where misalignment comes from.
+    #[serde(default)]
+    pub explained: bool,
     /// Where misalignment comes from; empty without `--explain`.
     pub explain: Vec<Cause>,
     /// States over simulated time.

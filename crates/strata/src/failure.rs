@@ -1,5 +1,6 @@
 //! What went wrong, told in one line: the cause and the remedy.
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::fmt;
 
 /// Exit status when something asked for could not be done.
@@ -31,6 +32,15 @@ impl Failure {
 
     /// A complaint of the argument parser, brought to one line.
     pub fn from_clap(error: &clap::Error) -> Self {
+        if let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+            && error.kind() == ErrorKind::UnknownArgument
+            && argument
+                .strip_prefix('-')
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+        {
+            let text = "no option has this name, and none takes a negative value";
+            return Self::usage(format!("'{argument}': {text}; give a number from 0 up"));
+        }
         let text = error.render().to_string();
         let mut parts: Vec<String> = Vec::new();
         for line in text.lines().map(str::trim) {

@@ -39,7 +39,7 @@ impl Target {
         } else if path.is_dir() {
             Err(ErrorKind::IsADirectory.into())
         } else {
-            Builder::new().tempfile_in(directory(path)).map(|_| ())
+            Builder::new().tempfile_in(directory(path)).map(|_| ()).map_err(without_path)
         };
         checked.map_err(|error| cannot_write(path, &error))
     }
@@ -104,12 +104,22 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // A link stays a link; what it points to is replaced.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut file =
-        Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory(&path))?;
+    let mut builder = Builder::new();
+    builder.permissions(Permissions::from_mode(0o666));
+    let mut file = builder.tempfile_in(directory(&path)).map_err(without_path)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(&path)?;
     Ok(())
+}
+
+/// The system's error behind one that names a temporary file, which says nothing to anybody.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path \"") {
+        Some((cause, _)) => io::Error::new(error.kind(), cause.to_owned()),
+        None => error,
+    }
 }
 
 /// Devices and pipes cannot be replaced, only written to.
@@ -169,7 +179,9 @@ mod tests {
     fn a_place_that_cannot_be_written_is_told_before_and_after() {
         let missing = Target::named(Path::new("/nonexistent/out.json"));
         let message = missing.check().unwrap_err().message;
-        assert!(message.contains("create the directory first"), "{message}");
+        let expected = "cannot write /nonexistent/out.json: No such file or directory \
+                        (os error 2); create the directory first";
+        assert_eq!(message, expected);
         assert!(Target::named(Path::new("/")).check().is_err());
         let full = Target::named(Path::new("/dev/full"));
         full.check().unwrap();

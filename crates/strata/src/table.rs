@@ -255,6 +255,10 @@ fn notes(out: &mut String, runs: &[&RunResult], width: usize) {
             paragraph(out, &format!("{}: {note}.", run.policy), width);
         }
     }
+    if let Some(nothing) = nothing_to_explain(runs) {
+        out.push('\n');
+        paragraph(out, &nothing, width);
+    }
     for run in runs.iter().filter(|run| !run.explain.is_empty()) {
         let _ = writeln!(out, "\n{BOLD}why pages are misaligned under {}{BOLD:#}", run.policy);
         for cause in &run.explain {
@@ -264,6 +268,25 @@ fn notes(out: &mut String, runs: &[&RunResult], width: usize) {
             ranges(out, &cause.ranges);
         }
     }
+}
+
+/// What an explanation says of the runs that have no misaligned page.
+fn nothing_to_explain(runs: &[&RunResult]) -> Option<String> {
+    let names = |with_huge: bool| {
+        let empty = runs.iter().filter(|run| run.explained && run.explain.is_empty());
+        let of = empty.filter(|run| (run.alignment.guest_huge > 0) == with_huge);
+        of.map(|run| run.policy.as_str()).collect::<Vec<_>>()
+    };
+    let (aligned, without) = (names(true), names(false));
+    let mut sentences = Vec::new();
+    if !aligned.is_empty() {
+        let names = aligned.join(", ");
+        sentences.push(format!("No huge page is misaligned under {names}."));
+    }
+    if !without.is_empty() {
+        sentences.push(format!("The guest has no huge page under {}.", without.join(", ")));
+    }
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Address ranges shown for each cause; the JSON has them all.

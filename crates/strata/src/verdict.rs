@@ -1,8 +1,8 @@
 //! What dominates and what would help, in two or three sentences computed from the numbers.
 
 use crate::number::{percent, ratio, share};
-use strata_engine::RunResult;
 use strata_engine::report::Cycles;
+use strata_engine::{RunResult, StackKind};
 
 /// The policy that bounds what alignment can give; it is no remedy anybody can install.
 const UPPER_BOUND: &str = "aligned";
@@ -53,6 +53,7 @@ pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
     }
     let mut sentences = vec![dominates(first)];
     sentences.extend(best(first, runs));
+    sentences.extend(without_l1(runs));
     sentences.extend(bound(first, runs));
     sentences
 }
@@ -82,22 +83,37 @@ fn dominates(run: &RunResult) -> String {
 /// Which policy is fastest and by what it wins.
 fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
     let gain = |run: &RunResult| run.relative_throughput.unwrap_or(0.0);
-    let rivals = runs.iter().filter(|run| run.policy != UPPER_BOUND);
-    let best = rivals.max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
-    if runs.len() == 1 {
+    let rivals: Vec<&RunResult> =
+        runs.iter().copied().filter(|run| run.policy != UPPER_BOUND).collect();
+    let most = rivals.iter().map(|run| gain(run)).fold(0.0, f64::max);
+    if runs.len() == 1 || rivals.is_empty() {
         return None;
     }
-    let factor = ratio(best.relative_throughput);
-    if gain(best) < 1.0 + NOTABLE {
+    if most < 1.0 + NOTABLE {
         let first = &first.policy;
         return Some(format!("No policy is notably faster than {first}."));
     }
+    // The plainest of those that are as good as the fastest: the others gain nothing over it.
+    let mut equals = rivals.iter().filter(|run| gain(run) >= most * (1.0 - NOTABLE));
+    let best = *equals.next().expect("the fastest is among them");
+    let equals: Vec<&str> = equals.map(|run| run.policy.as_str()).collect();
+    let factor = ratio(best.relative_throughput);
     let saved = |kind: &Kind| {
         let cycles = |run: &RunResult| (kind.cycles)(&run.cycles_by_kind) as i128;
         cycles(first) - cycles(best)
     };
     let main = KINDS.iter().max_by_key(|kind| saved(kind)).expect("not empty");
-    let mut text = format!("{} is fastest, {factor} times {}", best.policy, first.policy);
+    let mut text = match equals[..] {
+        [] => format!("{} is fastest, {factor} times {}", best.policy, first.policy),
+        _ => {
+            let names = joined(&equals);
+            let are = if equals.len() == 1 { "is" } else { "are" };
+            format!(
+                "{} is {factor} times as fast as {}, and {names} {are} no faster",
+                best.policy, first.policy
+            )
+        }
+    };
     if saved(main) > 0 {
         let whole = (main.cycles)(&first.cycles_by_kind);
         let less = share(saved(main) as u64, whole);
@@ -109,6 +125,27 @@ fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
         text += &format!(", with {} of its huge pages well aligned", percent(aligned));
     }
     Some(text + ".")
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn joined(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}
+
+/// Why xGemini is behind Gemini where there is no guest hypervisor, if it is.
+fn without_l1(runs: &[&RunResult]) -> Option<String> {
+    let find = |policy| runs.iter().find(|run| run.policy == policy);
+    let (gemini, xgemini) = (find("gemini")?, find("xgemini")?);
+    let behind = xgemini.relative_throughput? < gemini.relative_throughput? * (1.0 - NOTABLE);
+    (behind && xgemini.stack != StackKind::Nested).then(|| {
+        "Without a guest hypervisor xgemini is gemini whose huge pages follow touch: a fault for \
+         each base page comes before each huge page."
+            .to_owned()
+    })
 }
 
 /// How far the best policy is from what alignment could give.

@@ -3,7 +3,9 @@
 use crate::args;
 use crate::failure::Failure;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use strata_capture::Capture;
 use strata_engine::OpenError;
 use strata_stream::{Source, WorkloadInfo};
@@ -79,6 +81,13 @@ impl Input {
             }
             Self::Trace(path, format) => {
                 let trace = strata_workloads::open(path, *format).map_err(|error| {
+                    if format.is_none() && is_program(path) {
+                        return OpenError(format!(
+                            "'{0}' is a program, not a trace; to run it write it after --: strata \
+                             run -- {0}",
+                            path.display()
+                        ));
+                    }
                     let hint =
                         if path.exists() { "" } else { "; to run a program write it after --" };
                     OpenError(format!("{error}{hint}"))
@@ -94,6 +103,13 @@ impl Input {
             }
         }
     }
+}
+
+/// Whether a file begins as what the kernel can execute.
+fn is_program(path: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = File::open(path).and_then(|file| file.take(4).read(&mut start));
+    read.is_ok() && (start == *b"\x7fELF" || start.starts_with(b"#!"))
 }
 
 fn two(what: &str) -> Failure {

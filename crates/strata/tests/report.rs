@@ -98,6 +98,50 @@ fn the_verdict_names_what_dominates() {
 }
 
 #[test]
+fn the_verdict_prefers_the_plainest_of_equals() {
+    let cycles = |walks| Cycles { execution: 1000, walks, ..Cycles::default() };
+    let text = verdict(&[("base", cycles(1000)), ("thp", cycles(101)), ("gemini", cycles(100))]);
+    let expected = "thp is 1.82 times as fast as base, and gemini is no faster: it saves 90 %";
+    assert!(text.contains(expected), "{text}");
+    let all = [("base", 1000), ("thp", 200), ("gemini", 101), ("xgemini", 100), ("other", 102)];
+    let text = verdict(&all.map(|(policy, walks)| (policy, cycles(walks))));
+    assert!(text.contains("gemini is 1.82 times as fast as base, and xgemini and other are no"));
+}
+
+#[test]
+fn the_verdict_says_why_xgemini_is_behind_where_there_is_no_guest_hypervisor() {
+    for (stack, faults, expected) in
+        [(StackKind::Vm, 500, true), (StackKind::Vm, 0, false), (StackKind::Nested, 500, false)]
+    {
+        let runs = [("gemini", 0), ("xgemini", faults)].map(|(policy, faults)| {
+            let cycles_by_kind = Cycles { execution: 1000, faults, ..Cycles::default() };
+            let (cycles, elapsed_cycles) = (cycles_by_kind.total(), cycles_by_kind.total());
+            let policy = policy.to_owned();
+            let accesses = 1000;
+            let rest = RunResult::default();
+            RunResult { stack, policy, accesses, cycles, elapsed_cycles, cycles_by_kind, ..rest }
+        });
+        let report = Report::new(Default::default(), runs.into());
+        let text = sentences(&report.runs.iter().collect::<Vec<_>>()).join(" ");
+        assert_eq!(text.contains("huge pages follow touch"), expected, "{text}");
+    }
+}
+
+#[test]
+fn an_explanation_says_when_there_is_nothing_to_explain() {
+    let mut report = report(&[StackKind::Nested]);
+    assert!(!plain(&report).contains("misaligned under"), "nobody asked");
+    for run in &mut report.runs {
+        run.explained = true;
+        run.explain.clear();
+    }
+    let text = plain(&report).replace('\n', " ");
+    let expected = "No huge page is misaligned under thp, gemini, xgemini, aligned. The guest has \
+                    no huge page under base.";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
 fn the_verdict_names_what_helps_and_what_could() {
     let cycles = |walks| Cycles { execution: 100, walks, ..Cycles::default() };
     let text = verdict(&[("base", cycles(100)), ("thp", cycles(60)), ("aligned", cycles(10))]);

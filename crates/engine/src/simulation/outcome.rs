@@ -160,6 +160,7 @@ impl Simulation {
             counters: perf_counters(&counters, &kernels, (shadow_promotions, shadow_demotions)),
             cpus: self.cpu_totals(),
             notes: self.notes(),
+            explained: self.outcome.explain,
             explain: self.fullest.causes,
             parameters: self.outcome.parameters.clone(),
             samples: self.samples.into_series(),

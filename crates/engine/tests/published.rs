@@ -40,6 +40,13 @@ fn a_large_set_gains_from_misaligned_huge_pages_and_far_more_from_aligned_ones()
 }
 
 #[test]
+fn linux_aligns_few_huge_pages_where_everything_was_backed_before() {
+    let (row, [thp, gemini]) = tables::aligned_rate_row(stand_in("random, 24 MiB"));
+    assert!(DOCUMENT.contains(&row), "{REMEDY}: {row}");
+    assert!(thp < 0.33 && thp < gemini, "{row}");
+}
+
+#[test]
 fn a_fragmented_growing_heap_misses_least_under_xgemini_then_dual_gemini() {
     let (row, [dual, xgemini, ..]) =
         tables::nested_row(stand_in("growing heap, 256 MiB"), conditions::Memory::Fragmented);

@@ -106,11 +106,11 @@ fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
     let mut text = match equals[..] {
         [] => format!("{} is fastest, {factor} times {}", best.policy, first.policy),
         _ => {
-            let names = joined(&equals);
-            let are = if equals.len() == 1 { "is" } else { "are" };
+            let (policy, names) = (&best.policy, joined(&equals));
+            let margin = percent(NOTABLE);
             format!(
-                "{} is {factor} times as fast as {}, and {names} {are} no faster",
-                best.policy, first.policy
+                "{policy} is {factor} times as fast as {}, {names} within {margin} of that",
+                first.policy
             )
         }
     };

@@ -22,8 +22,12 @@ const FRAGMENTED: f64 = 0.8;
 pub enum Memory {
     /// Not fragmented.
     Clean,
-    /// Fragmented alike in every layer.
+    /// Fragmented alike in every layer, by programs that filled each layer's memory, so that the
+    /// layers below have backed it (Gemini 6.1).
     Fragmented,
+    /// The same, and the kernels can move all that these programs hold: they are user programs, and
+    /// neither paper says that they lock their memory.
+    FragmentedMovable,
     /// Not one free huge page in the guest hypervisor, half of free memory usable elsewhere: the
     /// situation that pseudo huge pages are for (xGemini, Fig. 1).
     ExhaustedL1,
@@ -34,7 +38,7 @@ impl Memory {
     fn fmfi(self) -> Vec<f64> {
         match self {
             Self::Clean => vec![0.0],
-            Self::Fragmented => vec![FRAGMENTED],
+            Self::Fragmented | Self::FragmentedMovable => vec![FRAGMENTED],
             Self::ExhaustedL1 => vec![0.5, 1.0, 0.5],
         }
     }
@@ -189,7 +193,13 @@ pub fn stand_in(
     policies: &[&str],
 ) -> Vec<RunResult> {
     let bytes = (stand_in.footprint * MEMORY_OVER_FOOTPRINT).max(LEAST_MEMORY);
-    let overrides = vec![("time.scale".to_owned(), TIME_SCALE.to_string())];
+    let mut overrides = vec![("time.scale".to_owned(), TIME_SCALE.to_string())];
+    if matches!(memory, Memory::Fragmented | Memory::FragmentedMovable) {
+        overrides.push(("fragmentation.backed".to_owned(), "true".to_owned()));
+    }
+    if memory == Memory::FragmentedMovable {
+        overrides.push(("fragmentation.movable".to_owned(), "1".to_owned()));
+    }
     let setup = Setup { overrides, ..setup(stack, bytes, memory, WARMUP) };
     run(&setup, policies, &format!("{},accesses={ACCESSES}", stand_in.spec))
 }
@@ -199,14 +209,8 @@ pub fn relative_misses(run: &RunResult, to: &RunResult) -> f64 {
     run.tlb.l2_misses as f64 / to.tlb.l2_misses.max(1) as f64
 }
 
-/// Throughput relative to another run's. Background work sees time pass `time.scale` times as
-/// fast, so that many times too much of it falls into the accesses counted; what is too much is
-/// taken out. It all runs on the one CPU that these workloads have.
+/// Throughput relative to another run's.
 pub fn relative_throughput(run: &RunResult, to: &RunResult) -> f64 {
-    let throughput = |run: &RunResult| {
-        let scale: f64 = run.parameters["time.scale"].parse().expect("a number");
-        let too_much = run.cycles_by_kind.background as f64 * (1.0 - 1.0 / scale);
-        run.accesses as f64 / (run.elapsed_cycles as f64 - too_much)
-    };
+    let throughput = |run: &RunResult| run.throughput().expect("something was counted");
     throughput(run) / throughput(to)
 }

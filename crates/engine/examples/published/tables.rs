@@ -29,6 +29,7 @@ pub fn document() -> String {
     out += &aligned_rates();
     out += &nested(Memory::Fragmented);
     out += &nested(Memory::Clean);
+    out += &movable();
     out += &exhausted_l1();
     out += include_str!("differences.md");
     out
@@ -56,7 +57,7 @@ fn aligned_rates() -> String {
     out += "\n| stand-in | beside | well aligned: thp | gemini | TLB misses / gemini's: base | thp |\n";
     out += "| --- | --- | ---: | ---: | ---: | ---: |\n";
     for stand_in in &STAND_INS {
-        out += &aligned_rate_row(stand_in);
+        out += &aligned_rate_row(stand_in).0;
     }
     let [others, gemini] = averages::RATES.map(percent);
     let tlb = averages::OTHERS_TLB;
@@ -65,18 +66,46 @@ fn aligned_rates() -> String {
     )
 }
 
-fn aligned_rate_row(of: &StandIn) -> String {
+/// Share of the guest's huge pages that are well aligned.
+fn share(run: &RunResult) -> f64 {
+    run.alignment.well_aligned as f64 / run.alignment.guest_huge.max(1) as f64
+}
+
+/// The same for a reader.
+fn rate(run: &RunResult) -> String {
+    match run.alignment.guest_huge {
+        0 => "no huge pages".to_owned(),
+        huge => format!("{} of {huge}", percent(share(run))),
+    }
+}
+
+/// The fragmented rows of some stand-ins, with fragmenting programs whose memory can be moved.
+fn movable() -> String {
+    let mut out =
+        String::from("\n## The same, where the fragmenting programs' memory can be moved\n\n");
+    out += include_str!("movable.md");
+    out += "\n| stand-in | VM, well aligned: thp | gemini | nested, TLB misses: gemini | xgemini | \
+            throughput: gemini | xgemini |\n";
+    out += "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+    for stand_in in STAND_INS.iter().filter(|known| SOME.contains(&known.name)) {
+        out += &movable_row(stand_in);
+    }
+    out
+}
+
+fn movable_row(of: &StandIn) -> String {
+    let runs = stand_in(of, StackKind::Vm, Memory::FragmentedMovable, &["thp", "gemini"]);
+    let mut cells: Vec<String> = runs.iter().map(rate).collect();
+    cells.extend(nested_values(of, Memory::FragmentedMovable).map(percent));
+    row(&[of.name], &cells)
+}
+
+/// One row of that table, and the shares that are well aligned under THP and under Gemini.
+pub fn aligned_rate_row(of: &StandIn) -> (String, [f64; 2]) {
     let runs = stand_in(of, StackKind::Vm, Memory::Fragmented, &["base", "thp", "gemini"]);
     let (rates, misses) = figures::gemini(of.gemini_kin);
-    let rate = |run: &RunResult| {
-        let alignment = run.alignment;
-        match alignment.guest_huge {
-            0 => "no huge pages".to_owned(),
-            huge => format!("{} of {huge}", percent(alignment.well_aligned as f64 / huge as f64)),
-        }
-    };
     let beside = |ours: String, published: String| format!("{ours} ({published})");
-    row(
+    let text = row(
         &[of.name, of.gemini_kin],
         &[
             beside(rate(&runs[1]), percent(rates[0])),
@@ -84,7 +113,8 @@ fn aligned_rate_row(of: &StandIn) -> String {
             beside(ratio(relative_misses(&runs[0], &runs[2])), ratio(misses[0])),
             beside(ratio(relative_misses(&runs[1], &runs[2])), ratio(misses[1])),
         ],
-    )
+    );
+    (text, [share(&runs[1]), share(&runs[2])])
 }
 
 /// TLB misses and throughput in a nested VM.
@@ -113,9 +143,9 @@ fn nested(memory: Memory) -> String {
     )
 }
 
-/// Stand-ins of the section on an exhausted guest hypervisor: one filled in one go, one with hot
+/// Stand-ins of the sections added later: one filled in one go, one with hot
 /// and cold pages, one that grows.
-const EXHAUSTED_L1: [&str; 3] = ["random, 384 MiB", "zipf 0.99, 256 MiB", "growing heap, 256 MiB"];
+const SOME: [&str; 3] = ["random, 384 MiB", "zipf 0.99, 256 MiB", "growing heap, 256 MiB"];
 
 /// TLB misses and throughput where the guest hypervisor has no free huge page.
 fn exhausted_l1() -> String {
@@ -123,7 +153,7 @@ fn exhausted_l1() -> String {
     out += include_str!("exhausted_l1.md");
     out += "\n| stand-in | TLB misses: gemini | xgemini | throughput: gemini | xgemini |\n";
     out += "| --- | ---: | ---: | ---: | ---: |\n";
-    for stand_in in STAND_INS.iter().filter(|known| EXHAUSTED_L1.contains(&known.name)) {
+    for stand_in in STAND_INS.iter().filter(|known| SOME.contains(&known.name)) {
         out += &exhausted_l1_row(stand_in).0;
     }
     out

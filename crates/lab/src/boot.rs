@@ -93,22 +93,22 @@ pub(crate) fn boot(
     Ok(booted)
 }
 
-/// Writes into the log of a layer that does not come up what its processors are doing, as far as the
-/// VMM below still answers.
+/// Writes into the logs what the processors of a layer that does not come up are doing, and those of
+/// the layers below it, as far as their VMMs still answer.
 fn post_mortem(link: &mut Link, layer: u8) {
-    let Some(below) = layer.checked_sub(1) else { return };
-    for line in ["info status", "info registers -a"] {
-        let command = Command::Qmp {
-            socket: QMP_SOCKET.into(),
-            execute: "human-monitor-command".into(),
-            arguments: serde_json::json!({ "command-line": line }),
-        };
-        let answer = link.order(below, "tell of its VM", command, POST_MORTEM_LIMIT);
-        if let Ok(Reply::Qmp { answer }) = answer {
-            let text = answer.as_str().unwrap_or_default();
-            for line in text.lines() {
-                // The log is on disk as far as the disk takes it.
-                let _ = link.journal.layers[usize::from(layer)].console(line);
+    for above in 1..=layer {
+        for line in ["info status", "info registers -a"] {
+            let command = Command::Qmp {
+                socket: QMP_SOCKET.into(),
+                execute: "human-monitor-command".into(),
+                arguments: serde_json::json!({ "command-line": line }),
+            };
+            let answer = link.order(above - 1, "tell of its VM", command, POST_MORTEM_LIMIT);
+            if let Ok(Reply::Qmp { answer }) = answer {
+                for line in answer.as_str().unwrap_or_default().lines() {
+                    // The log is on disk as far as the disk takes it.
+                    let _ = link.journal.layers[usize::from(above)].console(line);
+                }
             }
         }
     }

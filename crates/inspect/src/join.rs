@@ -286,7 +286,7 @@ fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
             ranges: ranges(pages),
         })
         .collect();
-    report.causes.sort_by(|a, b| b.pages.cmp(&a.pages));
+    report.causes.sort_by_key(|cause| std::cmp::Reverse(cause.pages));
     if report.totals.huge == 0 {
         report.notes.push("the guest has no huge pages: nothing can be misaligned".to_owned());
     }

@@ -99,7 +99,7 @@ fn size(text: &str, unit: u64) -> Option<u64> {
         // QEMU takes 1.5G.
         Err(_) => {
             let number: f64 = digits.parse().ok()?;
-            (0.0..1e6).contains(&number).then(|| (number * unit as f64) as u64)
+            (0.0..1e6).contains(&number).then_some((number * unit as f64) as u64)
         }
     }
 }

@@ -61,7 +61,9 @@ pub fn describe(tree: &Tree, pid: u32, fd: u32) -> io::Result<Vm> {
     let comm = tree.text(&format!("proc/{pid}/comm"))?;
     if vmm.kind == VmmKind::Other {
         // Jailers and wrappers change the first word, not the name.
-        vmm = cmdline::parse(&[std::slice::from_ref(&comm), words.get(1..).unwrap_or_default()].concat());
+        vmm = cmdline::parse(
+            &[std::slice::from_ref(&comm), words.get(1..).unwrap_or_default()].concat(),
+        );
     }
     let mut vm = Vm {
         pid,

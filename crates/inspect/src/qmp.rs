@@ -1,12 +1,11 @@
 //! Asking a QEMU that offers a QMP socket nobody uses where its guest memory is.
 //!
-//! Two questions are asked, `info mtree -f` and `info ramblock`, and whether a migration runs. They
-//! change nothing in the VM. A socket with a client, libvirt's for one, is left alone.
+//! Asked are `info mtree -f`, `gpa2hva` for each range of it that is memory, and whether a migration
+//! runs. These change nothing in the VM. A socket with a client, libvirt's for one, is left alone.
 
 use crate::model::Slot;
 use crate::tree::Tree;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -69,11 +68,16 @@ fn converse(path: PathBuf) -> io::Result<Answer> {
     session.receive("QMP")?;
     session.execute(&json!({"execute": "qmp_capabilities"}))?;
     let tree = session.monitor("info mtree -f")?;
-    let blocks = session.monitor("info ramblock")?;
+    let mut slots = ranges(&tree);
+    for slot in &mut slots {
+        let answer = session.monitor(&format!("gpa2hva {:#x}", slot.gpa))?;
+        slot.hva = address(&answer).unwrap_or(0);
+    }
+    slots.retain(|slot| slot.hva != 0);
     let migration = session.execute(&json!({"execute": "query-migrate"}))?;
     let status = migration.get("status").and_then(Value::as_str).unwrap_or("none");
     let logging = matches!(status, "active" | "setup" | "device" | "pre-switchover");
-    Ok(Answer { slots: slots(&tree, &blocks), dirty_logging: Some(logging) })
+    Ok(Answer { slots, dirty_logging: Some(logging) })
 }
 
 struct Session {
@@ -114,9 +118,13 @@ impl Session {
     }
 }
 
-/// Slots by the flat view that KVM uses and the addresses of the blocks it names.
-pub fn slots(mtree: &str, ramblocks: &str) -> Vec<Slot> {
-    let blocks = blocks(ramblocks);
+/// Most ranges that are asked about; VMs have some ten.
+const RANGES: usize = 256;
+
+/// Memory by the flat view that KVM uses, without its place in the VMM.
+pub fn ranges(mtree: &str) -> Vec<Slot> {
+    // Ranges that KVM does not know are no slots; under another accelerator none is marked.
+    let marked = mtree.contains(" KVM");
     let mut slots = Vec::new();
     let mut ours = false;
     for line in mtree.lines() {
@@ -124,51 +132,32 @@ pub fn slots(mtree: &str, ramblocks: &str) -> Vec<Slot> {
             ours = false;
         } else if line.trim_start().starts_with("AS \"memory\"") {
             ours = true;
-        } else if ours {
-            slots.extend(flat_range(line, &blocks));
+        } else if ours && (!marked || line.ends_with(" KVM")) {
+            slots.extend(flat_range(line));
         }
     }
     slots.sort_by_key(|slot: &Slot| slot.gpa);
+    slots.truncate(RANGES);
     slots
 }
 
 /// `  00000000000c0000-00000000000cafff (prio 0, rom): pc.ram @00000000000c0000 KVM`
-fn flat_range(line: &str, blocks: &BTreeMap<String, (u64, u64)>) -> Option<Slot> {
+fn flat_range(line: &str) -> Option<Slot> {
     let (range, rest) = line.trim().split_once(" (prio ")?;
-    let (kind, rest) = rest.split_once("): ")?;
+    let (kind, _) = rest.split_once("): ")?;
     if !(kind.ends_with(", ram") || kind.ends_with(", rom")) {
         return None;
     }
-    let rest = rest.strip_suffix(" KVM")?;
-    let (name, offset) = match rest.rsplit_once(" @") {
-        Some((name, offset)) => (name, u64::from_str_radix(offset.trim(), 16).ok()?),
-        None => (rest, 0),
-    };
     let (start, last) = range.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
     let size = u64::from_str_radix(last, 16).ok()?.checked_sub(start)?.checked_add(1)?;
-    let &(hva, length) = blocks.get(name.trim())?;
-    // What holds no guest memory, option ROMs and video memory, is left out by its size.
-    if offset.checked_add(size)? > length {
-        return None;
-    }
-    Some(Slot { gpa: start, hva: hva.checked_add(offset)?, size })
+    Some(Slot { gpa: start, hva: 0, size })
 }
 
-/// Blocks by the last part of their names: HVA and bytes.
-fn blocks(text: &str) -> BTreeMap<String, (u64, u64)> {
-    let line = |line: &str| {
-        let name = line.split_whitespace().next()?;
-        let numbers: Vec<u64> = line
-            .split_whitespace()
-            .filter_map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
-            .collect();
-        // Offset, used, total, HVA; the last since QEMU 7.1.
-        let &[_, used, _, hva] = numbers.as_slice() else { return None };
-        let name = name.rsplit('/').next().unwrap_or(name);
-        Some((name.to_owned(), (hva, used)))
-    };
-    text.lines().filter_map(line).collect()
+/// `Host virtual address for 0x0 (pc.ram) is 0x7f0000000000`
+fn address(answer: &str) -> Option<u64> {
+    let (_, address) = answer.trim().rsplit_once(" is 0x")?;
+    u64::from_str_radix(address, 16).ok()
 }
 
 #[cfg(test)]
@@ -190,31 +179,29 @@ FlatView #1
   00000000fffc0000-00000000ffffffff (prio 0, rom): pc.bios KVM
   0000000100000000-000000013fffffff (prio 0, ram): pc.ram @00000000c0000000 KVM
 ";
-    const BLOCKS: &str = "\
-              Block Name    PSize              Offset               Used              Total                HVA  RO
-                  pc.ram    4 KiB  0x0000000000000000 0x0000000100000000 0x0000000100000000 0x00007f0000000000  rw
-                pc.bios    4 KiB  0x0000000100000000 0x0000000000040000 0x0000000000040000 0x00007e0000000000  ro
-";
-
     #[test]
-    fn slots_are_joined_from_the_two_answers() {
-        let slots = slots(MTREE, BLOCKS);
-        let shape: Vec<_> = slots.iter().map(|slot| (slot.gpa, slot.hva, slot.size)).collect();
-        assert_eq!(
-            shape,
-            [
-                (0, 0x7f00_0000_0000, 0xa_0000),
-                (0xc_0000, 0x7f00_000c_0000, 0xb000),
-                (0xfffc_0000, 0x7e00_0000_0000, 0x4_0000),
-                (0x1_0000_0000, 0x7f00_c000_0000, 0x4000_0000),
-            ]
-        );
+    fn what_kvm_has_as_memory_is_asked_about() {
+        let shape = |text: &str| -> Vec<_> {
+            ranges(text).iter().map(|slot| (slot.gpa, slot.size)).collect()
+        };
+        let expected = [
+            (0, 0xa_0000),
+            (0xc_0000, 0xb000),
+            (0xfffc_0000, 0x4_0000),
+            (0x1_0000_0000, 0x4000_0000),
+        ];
+        assert_eq!(shape(MTREE), expected);
+        assert_eq!(shape(&MTREE.replace(" KVM", "")), expected);
+        let unknown_to_kvm = MTREE.replace("pc.bios KVM", "pc.bios");
+        assert_eq!(shape(&unknown_to_kvm).len(), 3);
+        assert!(shape("nothing\n of (prio): the kind").is_empty());
     }
 
     #[test]
-    fn before_qemu_7_1_no_address_is_told() {
-        let old = "pc.ram 4 KiB 0x0000000000000000 0x0000000100000000 0x0000000100000000\n";
-        assert!(slots(MTREE, old).is_empty());
+    fn addresses_are_read_and_complaints_are_none() {
+        let answer = "Host virtual address for 0x0 (pc.ram) is 0x7f0000000000\r\n";
+        assert_eq!(address(answer), Some(0x7f00_0000_0000));
+        assert_eq!(address("Memory at address 0xa0000 is not RAM"), None);
     }
 
     #[test]

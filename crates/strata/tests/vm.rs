@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use strata_inspect::model::SlotSource;
 use strata_inspect::pagemap::PAGE;
 use strata_inspect::{Options, Snapshot, Verdict, join, read, verdicts};
 
@@ -48,6 +49,7 @@ b=/bin/busybox
 $b mount -t proc none /proc
 $b mount -t sysfs none /sys
 $b mount -t devtmpfs none /dev
+$b hostname guest
 echo always > /sys/kernel/mm/transparent_hugepage/enabled
 /bin/pattern inside_the_vm --exact --ignored --nocapture &
 while [ ! -e /tmp/ready ]; do $b sleep 0.2; done
@@ -143,7 +145,18 @@ fn stand_in(directory: &Path, pid: u32) -> PathBuf {
     let process = root.join(format!("proc/{pid}"));
     fs::create_dir_all(process.join("fd")).unwrap();
     let own = PathBuf::from(format!("/proc/{pid}"));
-    let files = ["pagemap", "maps", "smaps", "stat", "comm", "cmdline", "status", "mountinfo"];
+    let files = [
+        "pagemap",
+        "maps",
+        "smaps",
+        "stat",
+        "comm",
+        "cmdline",
+        "status",
+        "mountinfo",
+        "net",
+        "root",
+    ];
     files.iter().for_each(|file| symlink(own.join(file), process.join(file)).unwrap());
     symlink("anon_inode:kvm-vm", process.join("fd/9")).unwrap();
     for file in
@@ -192,24 +205,15 @@ fn a_join_of_a_real_vm_is_true_to_its_content() {
             return;
         }
     };
-    let qemus: [&[&str]; 3] = [
+    let sockets = tempfile::tempdir().unwrap();
+    let qmp = format!("unix:{}/q,server=on,wait=off", sockets.path().display());
+    let memfd = "memory-backend-memfd,id=m,size=512M";
+    let file = "memory-backend-file,id=m,size=512M,mem-path=/dev/shm,share=on";
+    let qemus: [&[&str]; 4] = [
         &["-m", "512"],
-        &[
-            "-M",
-            "q35,memory-backend=m",
-            "-m",
-            "512",
-            "-object",
-            "memory-backend-memfd,id=m,size=512M",
-        ],
-        &[
-            "-M",
-            "pc,memory-backend=m",
-            "-m",
-            "512",
-            "-object",
-            "memory-backend-file,id=m,size=512M,mem-path=/dev/shm,share=on",
-        ],
+        &["-m", "512", "-qmp", &qmp],
+        &["-M", "q35,memory-backend=m", "-m", "512", "-object", memfd],
+        &["-M", "pc,memory-backend=m", "-m", "512", "-object", file],
     ];
     for options in qemus {
         let directory = tempfile::tempdir().unwrap();
@@ -273,11 +277,12 @@ fn check(guest: &Snapshot, host: &Snapshot, pid: u32, options: &[&str]) {
         }
     }
     assert!(pages >= 16 * 512 - 2, "{options:?}: only {pages} pages were recognised");
-    eprintln!(
-        "{options:?}: {pages} pages true, {aligned} huge pages well aligned: {:?}",
-        report.causes.iter().map(|c| (c.cause.name(), c.pages)).collect::<Vec<_>>()
-    );
-    assert_eq!(backed.vm.source, strata_inspect::model::SlotSource::Inferred);
+    eprintln!("{options:?}: {pages} pages are where the join says, {aligned} well aligned");
+    let expected = match options.contains(&"-qmp") {
+        true => SlotSource::Qmp,
+        false => SlotSource::Inferred,
+    };
+    assert_eq!(backed.vm.source, expected, "{options:?}: {}", backed.vm.evidence);
     let found = strata_inspect::matching::holds(&backed.vm, &guest.head.machine);
     assert!(found, "{options:?}: the guest's RAM fits the slots inferred");
 }

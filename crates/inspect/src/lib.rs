@@ -13,6 +13,7 @@ pub mod cause;
 pub mod compose;
 pub mod error;
 pub mod format;
+pub mod fuzz;
 pub mod guest;
 pub mod hypervisor;
 pub mod infer;

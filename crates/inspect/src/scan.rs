@@ -11,7 +11,8 @@ use crate::settings;
 use crate::snapshot::{Sink, Snapshot};
 use crate::tree::Tree;
 use crate::word::flags;
-use std::io::{self, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -25,15 +26,26 @@ pub fn scan(tree: &Tree) -> Result<Snapshot, Error> {
     Ok(snapshot)
 }
 
-/// Scans a layer into a file, which appears when it is whole; gives its bytes and the tail.
+/// Scans a layer into a file, which appears when it is whole; gives its bytes and the tail. A device
+/// or a pipe is written to as it is, and its bytes are not known: 0.
 ///
 /// # Errors
 /// When there is no `/proc` or the file cannot be written.
 pub fn scan_to_file(tree: &Tree, path: &Path) -> Result<(u64, Tail), Error> {
+    if is_special(path) {
+        let device = OpenOptions::new().write(true).open(path);
+        let device = device.map_err(|error| Error::write(path, error))?;
+        return Ok((0, scan_to(tree, BufWriter::new(device))?));
+    }
     let mut file = FileWriter::create(path)?;
     check(tree)?;
     let tail = scan_into(tree, &mut file.writer).map_err(|error| Error::write(path, error))?;
     Ok((file.finish()?, tail))
+}
+
+/// Whether a path is a device or a pipe, which must not be replaced by a file.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
 /// Scans a layer into anything that takes bytes; gives the tail.

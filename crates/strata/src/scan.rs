@@ -36,8 +36,8 @@ pub fn scan(args: &ScanArgs) -> Result<(), Failure> {
         Some(path) => {
             let (size, tail) = scan_to_file(&tree, path).map_err(failed)?;
             blind(&tail.blind);
-            let (size, took) = (bytes(size), tail.took_ms);
-            crate::complain(&format!("{size} in {took} ms: {}", path.display()));
+            let size = if size > 0 { bytes(size) } else { "written".to_owned() };
+            crate::complain(&format!("{size} in {} ms: {}", tail.took_ms, path.display()));
             Ok(())
         }
     }

@@ -255,6 +255,13 @@ pub fn of_region(
     })
 }
 
+/// What forbids huge pages where the region lies, whatever else is wrong with it: what remains when
+/// the cause that [`of_region`] names is gone.
+pub fn behind(ground: &Ground<'_>, vm: &Vm, region: &Region) -> Option<Cause> {
+    let slot = vm.slot(region.start())?;
+    forbidden(ground, vm, vm.area(slot.hva(region.start()))?)
+}
+
 /// Whether khugepaged would collapse the region in spite of its missing pages.
 fn khugepaged_fills(ground: &Ground<'_>, region: &Region) -> bool {
     let limit = ground.settings.khugepaged.get("max_ptes_none");

@@ -1,6 +1,6 @@
 //! The join: snapshots of a stack, the guest's first, become one account.
 
-use crate::cause::{Cause, Ground, kvm_splits, nx_splits, of_region};
+use crate::cause::{Cause, Ground, behind, kvm_splits, nx_splits, of_region};
 use crate::compose::{descend, is_aligned_block};
 use crate::error::Error;
 use crate::matching::{self, span};
@@ -36,6 +36,8 @@ pub enum Verdict {
         below: usize,
         /// Why.
         cause: Cause,
+        /// What would forbid it still if that were mended.
+        behind: Option<Cause>,
         /// Nothing is allocated there.
         type1: bool,
     },
@@ -73,18 +75,20 @@ fn judge(below: &[Below<'_>], page: HugePage) -> Verdict {
     }
     let mut frame = page.frame;
     for (number, layer) in below.iter().enumerate() {
-        let misaligned = |cause, type1| Verdict::Misaligned { below: number, cause, type1 };
+        let misaligned =
+            |cause, behind, type1| Verdict::Misaligned { below: number, cause, behind, type1 };
         let Some(region) = layer.vm.region(frame >> 9) else {
             return match layer.vm.vm.slots.is_empty() || layer.vm.vm.slot(frame << 12).is_some() {
                 true => Verdict::Unknown,
-                false => misaligned(Cause::OutsideMemory, true),
+                false => misaligned(Cause::OutsideMemory, None, true),
             };
         };
         if region.uncertain {
             return Verdict::Uncertain;
         }
         if let Some(cause) = layer.cause(region) {
-            return misaligned(cause, cause.is_type1(region));
+            let behind = behind(&layer.ground, &layer.vm.vm, region);
+            return misaligned(cause, behind.filter(|&own| own != cause), cause.is_type1(region));
         }
         if !region.one_aligned_block() {
             return Verdict::Unknown;
@@ -235,7 +239,7 @@ fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
     let vms: Vec<&BackedVm> = below.iter().map(|layer| layer.vm).collect();
     // A page that several processes map counts once in the totals; frame 0 is a hidden one.
     let mut seen: HashMap<u64, Verdict> = HashMap::new();
-    let mut causes: BTreeMap<(usize, Cause), Vec<u64>> = BTreeMap::new();
+    let mut causes: BTreeMap<(usize, Cause, Option<Cause>), Vec<u64>> = BTreeMap::new();
     for process in &guest.processes {
         let mut own = ProcessCount {
             pid: process.pid,
@@ -263,8 +267,8 @@ fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
             }
             if first {
                 total(&mut report.totals, verdict, &vms, page.frame);
-                if let Verdict::Misaligned { below, cause, .. } = verdict {
-                    causes.entry((below, cause)).or_default().push(page.frame << 12);
+                if let Verdict::Misaligned { below, cause, behind, .. } = verdict {
+                    causes.entry((below, cause, behind)).or_default().push(page.frame << 12);
                 }
             }
         }
@@ -278,11 +282,13 @@ fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
     report.composite = Composite::of(&report.totals);
     report.causes = causes
         .into_iter()
-        .map(|((below, cause), pages)| CauseCount {
+        .map(|((below, cause, behind), pages)| CauseCount {
             layer: report.layers[below + 1].name.clone(),
             cause,
             pages: pages.len() as u64,
             remedy: cause.remedy(),
+            behind,
+            behind_remedy: behind.map(Cause::remedy),
             ranges: ranges(pages),
         })
         .collect();

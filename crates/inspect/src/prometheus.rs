@@ -1,6 +1,7 @@
 //! A join as Prometheus text (exposition format 0.0.4), for the textfile collector.
 
 use crate::report::Join;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The text.
@@ -25,10 +26,13 @@ pub fn text(join: &Join) -> String {
     out.metric("strata_aligned_ratio", "Well-aligned huge pages over those judged");
     out.sample(&[("guest", guest)], join.composite.huge);
     out.metric("strata_misaligned_pages", "Misaligned huge pages by responsible layer and cause");
+    // A cause stands once for each thing behind it; a sample may stand only once.
+    let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for cause in &join.causes {
-        let labels =
-            [("guest", guest), ("layer", cause.layer.as_str()), ("cause", cause.cause.name())];
-        out.sample(&labels, cause.pages as f64);
+        *causes.entry((&cause.layer, cause.cause.name())).or_default() += cause.pages;
+    }
+    for ((layer, cause), pages) in causes {
+        out.sample(&[("guest", guest), ("layer", layer), ("cause", cause)], pages as f64);
     }
     out.metric("strata_process_huge_pages", "Huge pages of a process by what backs them");
     for process in &join.processes {
@@ -106,7 +110,26 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Layer, ProcessCount};
+    use crate::cause::Cause;
+    use crate::report::{CauseCount, Layer, ProcessCount};
+
+    #[test]
+    fn no_sample_stands_twice() {
+        let count = |behind| CauseCount {
+            layer: "L0".to_owned(),
+            cause: Cause::SlotMisaligned,
+            pages: 2,
+            remedy: "",
+            behind,
+            behind_remedy: None,
+            ranges: Vec::new(),
+        };
+        let causes = vec![count(None), count(Some(Cause::FileWithoutThp))];
+        let text = text(&Join { causes, ..Join::default() });
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("slot-misaligned")).collect();
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].ends_with(" 4"), "{lines:?}");
+    }
 
     #[test]
     fn every_line_is_a_comment_or_a_sample_and_names_are_escaped() {

@@ -143,6 +143,10 @@ pub struct CauseCount {
     pub pages: u64,
     /// What helps.
     pub remedy: &'static str,
+    /// What would forbid huge pages there still if the cause were mended.
+    pub behind: Option<Cause>,
+    /// What helps against that.
+    pub behind_remedy: Option<&'static str>,
     /// Guest-physical ranges `[start, end)` in bytes.
     pub ranges: Vec<[u64; 2]>,
 }

@@ -195,6 +195,21 @@ fn slots_that_do_not_fit_two_mebibytes() {
 }
 
 #[test]
+fn what_remains_when_the_cause_is_mended_is_named_too() {
+    let mut both = host();
+    both.vms[0].vm.slots[0].hva += 4096;
+    area(&mut both).kind = Kind::File;
+    let report = joined(both);
+    let cause = &report.causes[0];
+    assert_eq!((cause.cause, cause.behind), (Cause::SlotMisaligned, Some(Cause::FileWithoutThp)));
+    assert_eq!(cause.behind_remedy, Some(Cause::FileWithoutThp.remedy()));
+    let mut one = host();
+    base(&mut one.vms[0].regions[3]);
+    set(&mut one, "enabled", "never");
+    assert_eq!(joined(one).causes[0].behind, None, "the same is not named twice");
+}
+
+#[test]
 fn fragmentation_or_time() {
     assert_eq!(cause(|_| ()), Cause::NotYetCollapsed);
     assert_eq!(
@@ -306,7 +321,7 @@ fn refusal(snapshots: &[Snapshot], options: &Options) -> String {
 fn snapshots_that_do_not_belong_together_are_refused() {
     let none = Options::default();
     let top = guest(&[512]);
-    assert!(refusal(&[top.clone()], &none).contains("two snapshots at least"));
+    assert!(refusal(std::slice::from_ref(&top), &none).contains("two snapshots at least"));
     assert!(refusal(&[top.clone(), top.clone()], &none).contains("has no VM; give the snapshots"));
     let two = Options { vms: vec!["1".to_owned(), "2".to_owned()], force: false };
     assert!(refusal(&[top.clone(), host()], &two).contains("2 VMs are chosen for 1 layers"));

@@ -131,7 +131,10 @@ fn causes(join: &Join, width: usize) -> String {
     let mut out = cells.to_string();
     more(&mut out, join.causes.len(), "causes");
     for cause in join.causes.iter().take(ROWS) {
-        let text = format!("{} {}: {}.", cause.layer, cause.cause.name(), cause.remedy);
+        let mut text = format!("{} {}: {}.", cause.layer, cause.cause.name(), cause.remedy);
+        if let (Some(behind), Some(remedy)) = (cause.behind, cause.behind_remedy) {
+            let _ = write!(text, " Then {}: {remedy}.", behind.name());
+        }
         paragraph(&mut out, &text, width);
     }
     out.push('\n');

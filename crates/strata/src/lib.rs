@@ -9,6 +9,8 @@ pub mod failure;
 pub mod inspect_args;
 mod interrupt;
 mod join;
+mod lab;
+mod lab_table;
 mod list;
 mod number;
 pub mod output;
@@ -65,6 +67,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Scan(args) => scan::scan(&args).map(|()| 0),
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::Top(args) => top::top(&args),
+        Command::Lab { command } => lab::lab(command),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::inspect_args::{JoinArgs, ScanArgs, TopArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -28,6 +29,12 @@ pub enum Command {
     Record(RecordArgs),
     /// Draw a page walk in two dimensions, name every reference and count them.
     Walk(WalkArgs),
+    /// Take a snapshot of this layer: its huge pages, and how the memory of its VMs is backed.
+    Scan(ScanArgs),
+    /// Join the snapshots of a stack: which huge pages are well aligned, and why not.
+    Join(JoinArgs),
+    /// Show huge pages and the backing of VMs on this machine, refreshed.
+    Top(TopArgs),
     /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
     Lab {
         /// What to do with it.

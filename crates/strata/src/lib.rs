@@ -6,7 +6,9 @@
 pub mod args;
 pub mod config;
 pub mod failure;
+pub mod inspect_args;
 mod interrupt;
+mod join;
 mod lab;
 mod lab_table;
 mod list;
@@ -16,7 +18,10 @@ mod plan;
 mod progress;
 mod record;
 mod run;
+mod scan;
+mod sight;
 pub mod table;
+mod top;
 pub mod verdict;
 mod walk;
 mod workload;
@@ -59,6 +64,9 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Run(args) => run::run(*args, catalogue),
         Command::Record(args) => record::record(args),
         Command::Walk(args) => walk::walk(&args).map(|()| 0),
+        Command::Scan(args) => scan::scan(&args).map(|()| 0),
+        Command::Join(args) => join::join(args).map(|()| 0),
+        Command::Top(args) => top::top(&args),
         Command::Lab { command } => lab::lab(command),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),
         Command::Completions { shell } => {

@@ -63,7 +63,7 @@ pub fn render(report: &Report, width: usize) -> String {
 }
 
 /// Text broken into lines of at most `width` columns.
-fn paragraph(out: &mut String, text: &str, width: usize) {
+pub fn paragraph(out: &mut String, text: &str, width: usize) {
     let mut column = 0;
     for word in text.split_whitespace() {
         let length = word.chars().count();
@@ -79,6 +79,46 @@ fn paragraph(out: &mut String, text: &str, width: usize) {
     }
     if column > 0 {
         out.push('\n');
+    }
+}
+
+/// A table of few columns with the looks of the report's.
+pub struct Cells(Table);
+
+impl Cells {
+    /// A table with this header; the first column holds labels, the others numbers.
+    pub fn new<const N: usize>(header: [&str; N]) -> Self {
+        let mut table = Table::new();
+        table.load_style(NOTHING);
+        table.set_header(header);
+        Self(table)
+    }
+
+    /// Adds a row.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.0.add_row(cells);
+    }
+}
+
+impl std::fmt::Display for Cells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut table = self.0.clone();
+        for (index, column) in table.column_iter_mut().enumerate() {
+            if index == 0 {
+                column.set_padding((0, 0));
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(LABEL as u16)));
+            } else {
+                column.set_padding((2, 0));
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for (number, line) in table.lines().enumerate() {
+            match number {
+                0 => writeln!(f, "{BOLD}{}{BOLD:#}", line.trim_end())?,
+                _ => writeln!(f, "{}", line.trim_end())?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -66,6 +66,15 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
+/// Puts the snapshots of `docs/examples` where the commands look for them.
+fn examples(directory: &Path) {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples");
+    for layer in ["guest", "host"] {
+        let from = examples.join(format!("{layer}.scan"));
+        fs::copy(from, directory.join(format!("example-{layer}.scan"))).unwrap();
+    }
+}
+
 #[test]
 fn every_command_in_the_documentation_works() {
     let home = tempfile::tempdir().unwrap();
@@ -74,6 +83,7 @@ fn every_command_in_the_documentation_works() {
     let mut run = 0;
     for document in documents() {
         let directory = tempfile::tempdir().unwrap();
+        examples(directory.path());
         for block in blocks(&fs::read_to_string(&document).unwrap()) {
             let mut command = Command::new("sh");
             command.args(["-eu", "-c", &block.script]).current_dir(&directory).env("PATH", &path);

@@ -1,0 +1,166 @@
+//! Writing a snapshot.
+
+use super::codec::{put_huge, put_regions, put_usage};
+use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, REGIONS, TAIL, USAGE, VERSION, VM};
+use crate::error::Error;
+use crate::model::{Head, Process, Tail, Vm};
+use crate::region::Region;
+use crate::snapshot::Sink;
+use crate::usage::Usage;
+use crate::varint;
+use serde::Serialize;
+use std::fs::Permissions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
+use zstd::Encoder;
+
+/// zstd's level: packed parts are small already.
+const LEVEL: i32 = 3;
+
+/// Regions of a section: some 100 KiB of scattered runs at most.
+const REGIONS_A_SECTION: usize = 64;
+
+/// Passes bytes on and sums them up.
+struct Summed<W> {
+    inner: W,
+    sum: u32,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.sum = crc32c::crc32c_append(self.sum, &bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Writes a snapshot to anything.
+pub struct Writer<W: Write> {
+    encoder: Encoder<'static, Summed<W>>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a snapshot.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn new(inner: W) -> io::Result<Self> {
+        let mut summed = Summed { inner, sum: 0 };
+        summed.write_all(&MAGIC)?;
+        summed.write_all(&VERSION.to_le_bytes())?;
+        Ok(Self { encoder: Encoder::new(summed, LEVEL)? })
+    }
+
+    /// Ends the snapshot and gives back what it was written to.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(self) -> io::Result<W> {
+        let mut summed = self.encoder.finish()?;
+        let sum = summed.sum.to_le_bytes();
+        summed.inner.write_all(&sum)?;
+        summed.inner.flush()?;
+        Ok(summed.inner)
+    }
+
+    fn section(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(bytes.len()).ok().filter(|&n| n as usize <= MAX_SECTION);
+        let length =
+            length.ok_or_else(|| io::Error::other("a part of the snapshot is too long"))?;
+        self.encoder.write_all(&[kind])?;
+        self.encoder.write_all(&length.to_le_bytes())?;
+        self.encoder.write_all(bytes)
+    }
+
+    fn json(&mut self, kind: u8, value: &impl Serialize) -> io::Result<()> {
+        let bytes = serde_json::to_vec(value)?;
+        self.section(kind, &bytes)
+    }
+}
+
+impl<W: Write> Sink for Writer<W> {
+    fn head(&mut self, head: Head) -> io::Result<()> {
+        self.json(HEAD, &head)
+    }
+
+    fn process(&mut self, process: Process) -> io::Result<()> {
+        let json = serde_json::to_vec(&process)?;
+        let mut bytes = Vec::new();
+        varint::put(&mut bytes, json.len() as u64);
+        bytes.extend(json);
+        for area in &process.areas {
+            put_huge(&mut bytes, &area.huge);
+        }
+        self.section(PROCESS, &bytes)
+    }
+
+    fn usage(&mut self, usage: &[Usage]) -> io::Result<()> {
+        self.section(USAGE, &put_usage(usage))
+    }
+
+    fn vm(&mut self, vm: Vm) -> io::Result<()> {
+        self.json(VM, &vm)
+    }
+
+    fn regions(&mut self, regions: Vec<Region>) -> io::Result<()> {
+        let mut chunks = regions.chunks(REGIONS_A_SECTION);
+        chunks.try_for_each(|chunk| self.section(REGIONS, &put_regions(chunk)))
+    }
+
+    fn tail(&mut self, tail: Tail) -> io::Result<()> {
+        self.json(TAIL, &tail)
+    }
+}
+
+/// Writes a snapshot to a file that appears when it is whole.
+pub struct FileWriter {
+    path: PathBuf,
+    /// The writer of the temporary file beside it.
+    pub writer: Writer<BufWriter<NamedTempFile>>,
+}
+
+impl FileWriter {
+    /// Begins the file.
+    ///
+    /// # Errors
+    /// When nothing can be written there.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let failed = |error| Error::write(path, error);
+        if path.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        // A link stays a link; what it points to is replaced.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        // Addresses of other people's memory are no business of everybody.
+        let permissions = Permissions::from_mode(0o600);
+        let file = Builder::new().permissions(permissions).tempfile_in(directory);
+        let writer = file.and_then(|file| Writer::new(BufWriter::new(file))).map_err(failed)?;
+        Ok(Self { path, writer })
+    }
+
+    /// Puts the file in place; gives its bytes.
+    ///
+    /// # Errors
+    /// When that fails; nothing is left behind.
+    pub fn finish(self) -> Result<u64, Error> {
+        let Self { path, writer } = self;
+        let finished = writer.finish().and_then(|buffered| {
+            let file = buffered.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            let length = file.as_file().metadata()?.len();
+            file.persist(&path).map_err(|error| error.error)?;
+            Ok(length)
+        });
+        finished.map_err(|error| Error::write(&path, error))
+    }
+}

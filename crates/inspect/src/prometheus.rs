@@ -1,0 +1,146 @@
+//! A join as Prometheus text (exposition format 0.0.4), for the textfile collector.
+
+use crate::report::Join;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The text.
+pub fn text(join: &Join) -> String {
+    let mut out = Metrics::default();
+    let guest = join.layers.first().map_or("", |layer| layer.host.as_str());
+    let totals = &join.totals;
+    out.metric("strata_guest_huge_pages", "Huge pages of the guest by what backs them");
+    for (state, pages) in [
+        ("well_aligned", totals.well_aligned),
+        ("misaligned", totals.misaligned),
+        ("uncertain", totals.uncertain),
+        ("unknown", totals.unknown),
+    ] {
+        out.sample(&[("guest", guest), ("state", state)], pages as f64);
+    }
+    out.metric(
+        "strata_pseudo_huge_pages",
+        "Misaligned huge pages whose memory is one aligned block",
+    );
+    out.sample(&[("guest", guest)], totals.pseudo_huge as f64);
+    out.metric("strata_aligned_ratio", "Well-aligned huge pages over those judged");
+    out.sample(&[("guest", guest)], join.composite.huge);
+    out.metric("strata_misaligned_pages", "Misaligned huge pages by responsible layer and cause");
+    // A cause stands once for each thing behind it; a sample may stand only once.
+    let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for cause in &join.causes {
+        *causes.entry((&cause.layer, cause.cause.name())).or_default() += cause.pages;
+    }
+    for ((layer, cause), pages) in causes {
+        out.sample(&[("guest", guest), ("layer", layer), ("cause", cause)], pages as f64);
+    }
+    out.metric("strata_process_huge_pages", "Huge pages of a process by what backs them");
+    for process in &join.processes {
+        let pid = process.pid.to_string();
+        for (state, pages) in [
+            ("well_aligned", process.well_aligned),
+            ("misaligned", process.misaligned),
+            ("unjudged", process.unjudged),
+        ] {
+            let labels =
+                [("guest", guest), ("pid", &pid), ("process", &process.name), ("state", state)];
+            out.sample(&labels, pages as f64);
+        }
+    }
+    out.metric("strata_backing_regions", "2 MiB regions of the VM's memory by how they are backed");
+    for layer in &join.layers {
+        let Some(vm) = &layer.vm else { continue };
+        for (class, regions) in &vm.backing {
+            let labels = [
+                ("guest", guest),
+                ("layer", layer.name.as_str()),
+                ("vm", vm.vm.as_str()),
+                ("class", class),
+            ];
+            out.sample(&labels, *regions as f64);
+        }
+    }
+    out.metric(
+        "strata_host_huge_unused",
+        "Huge mappings that the layer above does not use as huge",
+    );
+    for pair in &join.pairs {
+        out.sample(&[("guest", guest), ("layer", &pair.lower)], pair.lower_unused as f64);
+    }
+    out.metric("strata_fmfi", "Unusable free space index for order 9");
+    for layer in &join.layers {
+        out.sample(&[("layer", &layer.name), ("host", &layer.host)], layer.fmfi);
+    }
+    out.metric("strata_uncertain_regions", "Regions that changed while they were read");
+    for layer in &join.layers {
+        let labels = [("layer", layer.name.as_str()), ("host", &layer.host)];
+        out.sample(&labels, layer.uncertain_regions as f64);
+    }
+    out.metric("strata_scan_timestamp_seconds", "When the layer was scanned, by its own clock");
+    for layer in &join.layers {
+        let labels = [("layer", layer.name.as_str()), ("host", &layer.host)];
+        out.sample(&labels, layer.scanned_ms as f64 / 1000.0);
+    }
+    out.text
+}
+
+#[derive(Default)]
+struct Metrics {
+    text: String,
+    name: &'static str,
+}
+
+impl Metrics {
+    fn metric(&mut self, name: &'static str, help: &str) {
+        self.name = name;
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let _ = writeln!(self.text, "{}{{{}}} {value}", self.name, labels.join(","));
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cause::Cause;
+    use crate::report::{CauseCount, Layer, ProcessCount};
+
+    #[test]
+    fn no_sample_stands_twice() {
+        let count = |behind| CauseCount {
+            layer: "L0".to_owned(),
+            cause: Cause::SlotMisaligned,
+            pages: 2,
+            remedy: "",
+            behind,
+            behind_remedy: None,
+            ranges: Vec::new(),
+        };
+        let causes = vec![count(None), count(Some(Cause::FileWithoutThp))];
+        let text = text(&Join { causes, ..Join::default() });
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("slot-misaligned")).collect();
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].ends_with(" 4"), "{lines:?}");
+    }
+
+    #[test]
+    fn every_line_is_a_comment_or_a_sample_and_names_are_escaped() {
+        let process = ProcessCount { name: "a\"b\\c\nd".to_owned(), ..ProcessCount::default() };
+        let layer = Layer { name: "L1".to_owned(), ..Layer::default() };
+        let join = Join { processes: vec![process], layers: vec![layer], ..Join::default() };
+        let text = text(&join);
+        assert!(text.contains("process=\"a\\\"b\\\\c\\nd\""), "{text}");
+        for line in text.lines().filter(|line| !line.starts_with("# ")) {
+            let (labels, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok() && labels.ends_with('}'), "{line}");
+        }
+    }
+}

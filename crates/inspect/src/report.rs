@@ -1,0 +1,184 @@
+//! What a join says: the structure behind the table, the JSON (version [`VERSION`], `docs/inspect.md`)
+//! and the Prometheus text.
+
+use crate::cause::Cause;
+use crate::model::{Blind, SlotSource};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Version of the JSON: goes up when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// The join of the snapshots of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Join {
+    /// [`VERSION`].
+    pub strata_join: u32,
+    /// The layers, the guest first.
+    pub layers: Vec<Layer>,
+    /// What to know before trusting the numbers.
+    pub notes: Vec<String>,
+    /// Huge pages of the guest.
+    pub totals: Totals,
+    /// Fraction of guest huge memory by the size of the mapping the hardware can use for it.
+    pub composite: Composite,
+    /// Each layer against the one below.
+    pub pairs: Vec<Pair>,
+    /// Misaligned pages by the layer and cause responsible, the most first.
+    pub causes: Vec<CauseCount>,
+    /// Processes of the guest with huge pages, the most first.
+    pub processes: Vec<ProcessCount>,
+}
+
+/// A layer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Layer {
+    /// `L0` is the lowest that was scanned.
+    pub name: String,
+    /// Host name.
+    pub host: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// When the scan began, in milliseconds since 1970 by the layer's clock.
+    pub scanned_ms: u64,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+    /// Milliseconds that it began after the scan of the layer above; absent where clocks do not
+    /// allow to tell.
+    pub after_upper_ms: Option<i64>,
+    /// The VM that the layer above runs in.
+    pub vm: Option<VmReport>,
+    /// FMFI for order 9: Linux's unusable free space index, 0 to 1.
+    pub fmfi: f64,
+    /// Free huge pages.
+    pub free_huge_pages: u64,
+    /// Regions that changed on every reading.
+    pub uncertain_regions: u64,
+    /// What the scan could not see.
+    pub blind: Vec<Blind>,
+}
+
+/// How a VM's memory is backed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct VmReport {
+    /// Name and process id of the VMM.
+    pub vm: String,
+    /// How it was found.
+    pub matched: String,
+    /// Where its slots were learned from.
+    pub slots_from: SlotSource,
+    /// The same in words.
+    pub slots_evidence: String,
+    /// Bytes of its memory slots.
+    pub memory_bytes: u64,
+    /// 2 MiB regions by how they are backed.
+    pub backing: BTreeMap<&'static str, u64>,
+    /// Regions that are huge in the VMM's page table but cannot be for KVM: slots misaligned.
+    pub regions_in_misaligned_slots: u64,
+    /// Regions that are not usable as huge, by cause, whoever uses them.
+    pub causes: BTreeMap<&'static str, u64>,
+    /// Mappings that KVM has: pages_4k, pages_2m, pages_1g, nx_lpage_splits, where known.
+    pub kvm: BTreeMap<String, u64>,
+}
+
+/// Huge pages of a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// All, each counted once however many processes map it.
+    pub huge: u64,
+    /// One huge mapping in every layer below, aligned.
+    pub well_aligned: u64,
+    /// Not so.
+    pub misaligned: u64,
+    /// Misaligned, and the layer responsible has nothing allocated there.
+    pub type1: u64,
+    /// Misaligned, and it has something there.
+    pub type2: u64,
+    /// Misaligned, but the base pages are one aligned block of HPA: pseudo huge pages could use it.
+    pub pseudo_huge: u64,
+    /// Read while they changed: counted in neither.
+    pub uncertain: u64,
+    /// A layer below could not be seen: counted in neither.
+    pub unknown: u64,
+}
+
+/// Fractions of guest huge memory that was judged (neither uncertain nor unknown), for the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Composite {
+    /// Mapped huge down to HPA.
+    pub huge: f64,
+    /// Mapped in base pages somewhere.
+    pub base: f64,
+    /// Part of `base` that is one aligned block of HPA all the same.
+    pub pseudo: f64,
+}
+
+/// What a layer's huge pages find in the layer below.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pair {
+    /// The upper layer.
+    pub upper: String,
+    /// The lower layer.
+    pub lower: String,
+    /// Huge pages of the upper layer's processes, each once.
+    pub upper_huge: u64,
+    /// Those that the lower layer backs with one usable huge mapping.
+    pub lower_huge: u64,
+    /// Huge mappings of the lower layer for the upper one's memory.
+    pub lower_all: u64,
+    /// Those that the upper layer does not use as huge pages.
+    pub lower_unused: u64,
+    /// Those of them that the upper layer has wholly free.
+    pub lower_unused_free: u64,
+}
+
+/// Misaligned pages of one cause in one layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CauseCount {
+    /// The layer responsible.
+    pub layer: String,
+    /// The cause.
+    pub cause: Cause,
+    /// Huge pages of the guest.
+    pub pages: u64,
+    /// What helps.
+    pub remedy: &'static str,
+    /// What would forbid huge pages there still if the cause were mended.
+    pub behind: Option<Cause>,
+    /// What helps against that.
+    pub behind_remedy: Option<&'static str>,
+    /// Guest-physical ranges `[start, end)` in bytes.
+    pub ranges: Vec<[u64; 2]>,
+}
+
+/// Huge pages of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessCount {
+    /// Process id in the guest.
+    pub pid: u32,
+    /// Name of the program.
+    pub name: String,
+    /// Huge pages.
+    pub huge: u64,
+    /// Well-aligned ones.
+    pub well_aligned: u64,
+    /// Misaligned ones.
+    pub misaligned: u64,
+    /// Uncertain and unknown ones.
+    pub unjudged: u64,
+    /// The cause of most misaligned ones, as `layer cause`.
+    pub main_cause: Option<String>,
+}
+
+impl Composite {
+    /// The fractions of these totals; all 0 when nothing was judged.
+    pub fn of(totals: &Totals) -> Self {
+        let judged = totals.well_aligned + totals.misaligned;
+        let share = |part: u64| if judged == 0 { 0.0 } else { part as f64 / judged as f64 };
+        Self {
+            huge: share(totals.well_aligned),
+            base: share(totals.misaligned),
+            pseudo: share(totals.pseudo_huge),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Options of `strata scan`, `strata join` and `strata top`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// Options of `strata scan`.
+#[derive(Args, Clone, Debug)]
+pub struct ScanArgs {
+    /// Write the snapshot here; - is the standard output. Without it only the summary is shown.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Read /proc and /sys below this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+}
+
+/// Options of `strata join`.
+#[derive(Args, Clone, Debug)]
+pub struct JoinArgs {
+    /// The snapshots, the guest's first, the host's last; - is the standard input.
+    #[arg(value_name = "SNAPSHOT", required = true, num_args = 1..)]
+    pub snapshots: Vec<PathBuf>,
+
+    /// The VM in each snapshot below the guest's, from the top [default: found by UUID or memory].
+    #[arg(long, value_name = "PID|NAME|UUID")]
+    pub vm: Vec<String>,
+
+    /// Write everything found as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write Prometheus text; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub prometheus: Option<PathBuf>,
+
+    /// Write the table here [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Join even where the snapshots do not seem to belong together.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Options of `strata top`.
+#[derive(Args, Clone, Debug)]
+pub struct TopArgs {
+    /// Seconds between two pictures.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub interval: f64,
+
+    /// Pictures to show before ending [default: without end; one when not on a terminal].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// Show one picture and end.
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+
+    /// Read /proc and /sys below this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "give seconds from 0.1 to 86400".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_reasonable() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for wrong in ["0", "-1", "NaN", "x", "1e9"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

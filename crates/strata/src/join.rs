@@ -1,0 +1,56 @@
+//! `strata join`: the snapshots of a stack become one account.
+
+use crate::failure::Failure;
+use crate::inspect_args::JoinArgs;
+use crate::output::Target;
+use crate::sight;
+use std::path::Path;
+use strata_inspect::{Options, Snapshot, join as compose, prometheus, read};
+
+/// Joins.
+///
+/// # Errors
+/// When a snapshot cannot be read, they do not belong together, or a result cannot be written.
+pub fn join(args: JoinArgs) -> Result<(), Failure> {
+    let dash = Path::new("-");
+    if args.snapshots.iter().filter(|path| *path == dash).count() > 1 {
+        return Err(Failure::usage(
+            "only one snapshot can come from the standard input; use files",
+        ));
+    }
+    let named = |path: &Option<std::path::PathBuf>| path.as_deref().map(Target::named);
+    let (json, metrics, table) = (named(&args.json), named(&args.prometheus), named(&args.output));
+    let results = [&json, &metrics, &table];
+    if results.iter().filter(|target| ***target == Some(Target::Stdout)).count() > 1 {
+        return Err(Failure::usage("only one result can go to the standard output; name a file"));
+    }
+    for target in results.into_iter().flatten() {
+        target.check()?;
+    }
+    let snapshots: Vec<Snapshot> = args
+        .snapshots
+        .iter()
+        .map(|path| read(path))
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    let options = Options { vms: args.vm, force: args.force };
+    let report = compose(&snapshots, &options).map_err(|e| Failure::failed(e.to_string()))?;
+    if let Some(target) = &json {
+        let mut text = serde_json::to_vec_pretty(&report)
+            .map_err(|error| Failure::failed(format!("cannot write the JSON: {error}")))?;
+        text.push(b'\n');
+        target.plain(&text)?;
+    }
+    if let Some(target) = &metrics {
+        target.plain(prometheus::text(&report).as_bytes())?;
+    }
+    // Who asked for another form on standard output wants nothing else there.
+    let taken = [&json, &metrics].iter().any(|target| **target == Some(Target::Stdout));
+    match (&table, taken) {
+        (None, true) => Ok(()),
+        (table, _) => {
+            let target = table.as_ref().unwrap_or(&Target::Stdout);
+            target.styled(&sight::joined(&report, target.width()))
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The texts of `strata scan`, `strata join` and `strata top`.
+
+use crate::number::{bytes, count, percent, share};
+use crate::table::{Cells, paragraph};
+use anstyle::Style;
+use std::fmt::Write;
+use strata_inspect::model::Blind;
+use strata_inspect::report::{Join, Layer, VmReport};
+use strata_inspect::{Snapshot, delay};
+
+const BOLD: Style = Style::new().bold();
+
+/// Rows of processes and causes shown; the JSON has them all.
+const ROWS: usize = 10;
+
+/// A heading.
+pub fn heading(text: &str) -> String {
+    format!("{BOLD}{text}{BOLD:#}\n")
+}
+
+/// What could not be seen, and what that costs.
+pub fn blind(blind: &[Blind], width: usize) -> String {
+    let mut out = String::new();
+    for blind in blind {
+        paragraph(&mut out, &format!("not seen: {}; so: {}", blind.what, blind.cost), width);
+    }
+    out
+}
+
+/// The processes of a layer with huge pages.
+pub fn processes(snapshot: &Snapshot) -> String {
+    let mut rows: Vec<(u64, u32, &str)> = snapshot
+        .processes
+        .iter()
+        .map(|process| {
+            let huge = process.areas.iter().map(|area| area.huge.len() as u64).sum();
+            (huge, process.pid, process.name.as_str())
+        })
+        .collect();
+    if rows.is_empty() {
+        return "no process has huge pages\n".to_owned();
+    }
+    rows.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut cells = Cells::new(["process", "pid", "huge pages"]);
+    for (huge, pid, name) in rows.iter().take(ROWS) {
+        cells.row([(*name).to_owned(), pid.to_string(), count(*huge)]);
+    }
+    let mut out = cells.to_string();
+    more(&mut out, rows.len(), "processes");
+    out
+}
+
+fn more(out: &mut String, all: usize, what: &str) {
+    if all > ROWS {
+        let _ = writeln!(out, "and {} more {what}", all - ROWS);
+    }
+}
+
+/// How a VM's memory is backed and why not better.
+pub fn vm(vm: &VmReport, width: usize) -> String {
+    let regions: u64 = vm.backing.values().sum();
+    let mut out = heading(&format!("{}, {}", vm.vm, bytes(vm.memory_bytes)));
+    paragraph(&mut out, &format!("memory slots: {}", vm.slots_evidence), width);
+    let mut cells = Cells::new(["backed", "2 MiB regions", "share"]);
+    for (class, &number) in &vm.backing {
+        cells.row([(*class).to_owned(), count(number), percent(share(number, regions))]);
+    }
+    if !vm.backing.is_empty() {
+        out += &cells.to_string();
+    }
+    let mut causes: Vec<_> = vm.causes.iter().collect();
+    causes.sort_by(|a, b| b.1.cmp(a.1));
+    let mut cells = Cells::new(["not usable as huge", "2 MiB regions", "share"]);
+    for (cause, number) in &causes {
+        cells.row([(**cause).to_owned(), count(**number), percent(share(**number, regions))]);
+    }
+    if !causes.is_empty() {
+        out += &cells.to_string();
+    }
+    if let (Some(small), Some(large)) = (vm.kvm.get("pages_4k"), vm.kvm.get("pages_2m")) {
+        let (small, large) = (count(*small), count(*large));
+        let text = format!("KVM itself maps {small} base and {large} huge pages now");
+        paragraph(&mut out, &text, width);
+    }
+    out
+}
+
+/// A join as a table.
+pub fn joined(join: &Join, width: usize) -> String {
+    let totals = &join.totals;
+    let guest = join.layers.first().map_or("", |layer| layer.host.as_str());
+    let mut out = heading(&format!("{guest}: {} huge pages", count(totals.huge)));
+    let mut cells = Cells::new(["guest huge pages", "pages", "share"]);
+    for (label, number) in [
+        ("well aligned", totals.well_aligned),
+        ("misaligned", totals.misaligned),
+        ("  type 1: nothing below", totals.type1),
+        ("  type 2: something below", totals.type2),
+        ("  one aligned block all the same", totals.pseudo_huge),
+        ("uncertain", totals.uncertain),
+        ("unknown", totals.unknown),
+    ] {
+        if number > 0 || !label.starts_with([' ', 'u']) {
+            cells.row([label.to_owned(), count(number), percent(share(number, totals.huge))]);
+        }
+    }
+    out += &cells.to_string();
+    out.push('\n');
+    out += &causes(join, width);
+    out += &pairs(join);
+    out += &process_rows(join);
+    for layer in &join.layers {
+        out += &layer_lines(layer, width);
+    }
+    for note in &join.notes {
+        paragraph(&mut out, &format!("Note: {note}."), width);
+    }
+    out
+}
+
+fn causes(join: &Join, width: usize) -> String {
+    if join.causes.is_empty() {
+        return String::new();
+    }
+    let mut cells = Cells::new(["responsible", "pages", "share"]);
+    for cause in join.causes.iter().take(ROWS) {
+        let label = format!("{} {}", cause.layer, cause.cause.name());
+        let part = percent(share(cause.pages, join.totals.misaligned));
+        cells.row([label, count(cause.pages), part]);
+    }
+    let mut out = cells.to_string();
+    more(&mut out, join.causes.len(), "causes");
+    for cause in join.causes.iter().take(ROWS) {
+        let mut text = format!("{} {}: {}.", cause.layer, cause.cause.name(), cause.remedy);
+        if let (Some(behind), Some(remedy)) = (cause.behind, cause.behind_remedy) {
+            let _ = write!(text, " Then {}: {remedy}.", behind.name());
+        }
+        paragraph(&mut out, &text, width);
+    }
+    out.push('\n');
+    out
+}
+
+fn pairs(join: &Join) -> String {
+    let mut cells =
+        Cells::new(["layers", "huge above", "huge below", "unused below", "of it free"]);
+    for pair in &join.pairs {
+        cells.row([
+            format!("{} on {}", pair.upper, pair.lower),
+            count(pair.upper_huge),
+            count(pair.lower_huge),
+            count(pair.lower_unused),
+            count(pair.lower_unused_free),
+        ]);
+    }
+    cells.to_string() + "\n"
+}
+
+fn process_rows(join: &Join) -> String {
+    if join.processes.is_empty() {
+        return String::new();
+    }
+    let mut cells = Cells::new(["process", "pid", "huge", "well aligned", "main cause"]);
+    for process in join.processes.iter().take(ROWS) {
+        let part = percent(share(process.well_aligned, process.huge));
+        cells.row([
+            process.name.clone(),
+            process.pid.to_string(),
+            count(process.huge),
+            part,
+            process.main_cause.clone().unwrap_or_default(),
+        ]);
+    }
+    let mut out = cells.to_string();
+    more(&mut out, join.processes.len(), "processes");
+    out.push('\n');
+    out
+}
+
+fn layer_lines(layer: &Layer, width: usize) -> String {
+    let mut out = String::new();
+    let mut text = format!(
+        "{}: {}, Linux {}, FMFI {:.2}, {} free huge pages",
+        layer.name,
+        layer.host,
+        layer.kernel,
+        layer.fmfi,
+        count(layer.free_huge_pages)
+    );
+    if let Some(vm) = &layer.vm {
+        let _ = write!(text, "; scanned {} the layer above", delay(layer.after_upper_ms));
+        let _ = write!(text, "; VM {}, {}; slots {}", vm.vm, vm.matched, vm.slots_evidence);
+    }
+    if layer.uncertain_regions > 0 {
+        let _ = write!(text, "; {} regions uncertain", count(layer.uncertain_regions));
+    }
+    paragraph(&mut out, &(text + "."), width);
+    out + &blind(&layer.blind, width)
+}

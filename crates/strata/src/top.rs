@@ -1,0 +1,69 @@
+//! `strata top`: the layers visible from here, again and again.
+
+use crate::failure::{Failure, INTERRUPTED};
+use crate::inspect_args::TopArgs;
+use crate::interrupt::Interrupt;
+use crate::output::{Target, to_stdout};
+use crate::sight;
+use std::io::{self, IsTerminal};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use strata_inspect::{Tree, scan, vm_account};
+
+/// Where the cursor goes before a picture, and what is cleared: from there to the end. No other
+/// state of the terminal is touched, so that ending at any moment leaves it clean.
+const HOME: &str = "\x1b[H\x1b[J";
+
+/// A step of waiting, so that Ctrl-C is heard.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Shows pictures. Gives the exit status.
+///
+/// # Errors
+/// When there is no `/proc`, or nobody takes the pictures.
+pub fn top(args: &TopArgs) -> Result<u8, Failure> {
+    let tree = Tree::new(&args.root);
+    let terminal = io::stdout().is_terminal();
+    let pictures = match args.count {
+        _ if args.once => Some(1),
+        Some(count) => Some(count),
+        None if terminal => None,
+        None => Some(1),
+    };
+    let interrupt = Interrupt::watch();
+    let mut shown = 0;
+    loop {
+        let begun = Instant::now();
+        let mut text = picture(&tree)?;
+        if terminal && pictures != Some(1) {
+            text.insert_str(0, HOME);
+        }
+        to_stdout(text.as_bytes())?;
+        shown += 1;
+        if pictures.is_some_and(|pictures| shown >= pictures) {
+            return Ok(0);
+        }
+        while begun.elapsed().as_secs_f64() < args.interval {
+            if interrupt.happened() {
+                return Ok(INTERRUPTED);
+            }
+            sleep(STEP);
+        }
+        if interrupt.happened() {
+            return Ok(INTERRUPTED);
+        }
+    }
+}
+
+fn picture(tree: &Tree) -> Result<String, Failure> {
+    let width = Target::Stdout.width();
+    let snapshot = scan(tree).map_err(|error| Failure::failed(error.to_string()))?;
+    let machine = &snapshot.head.machine;
+    let (host, kernel) = (&machine.host, &machine.kernel);
+    let mut out = sight::heading(&format!("{host}, Linux {kernel}, {} VMs", snapshot.vms.len()));
+    out += &sight::processes(&snapshot);
+    for vm in &snapshot.vms {
+        out += &sight::vm(&vm_account(&snapshot, vm), width);
+    }
+    Ok(out + &sight::blind(&snapshot.tail.blind, width))
+}

@@ -1,0 +1,157 @@
+//! `strata scan`, `join` and `top` from outside: results, refusals, pipes, Ctrl-C.
+
+mod common;
+
+use common::{complaint, program, refused, run, strata};
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn example(layer: &str) -> String {
+    format!("{}/../../docs/examples/{layer}.scan", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn pair() -> String {
+    format!("{} {}", example("guest"), example("host"))
+}
+
+#[test]
+fn a_join_is_a_table_json_and_prometheus_text() {
+    let table = run(&format!("join {}", pair()));
+    let text = String::from_utf8(table.stdout).unwrap();
+    assert!(table.status.success() && !text.contains('\x1b'), "{text}");
+    assert!(text.contains("well aligned") && text.contains("slot-misaligned"), "{text}");
+    assert!(
+        text.lines().filter(|line| !line.contains("qemu")).all(|line| line.len() <= 90),
+        "{text}"
+    );
+    let json = run(&format!("join {} --json -", pair()));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["strata_join"], 1);
+    let count = |field: &str| json["totals"][field].as_u64().unwrap();
+    assert_eq!(count("huge"), count("well_aligned") + count("misaligned"));
+    assert_eq!(json["causes"][0]["cause"], "slot-misaligned");
+    let prometheus = run(&format!("join {} --prometheus -", pair()));
+    let prometheus = String::from_utf8(prometheus.stdout).unwrap();
+    let line = format!(
+        "strata_guest_huge_pages{{guest=\"guest\",state=\"misaligned\"}} {}",
+        count("misaligned")
+    );
+    assert!(prometheus.lines().any(|own| own == line), "{prometheus}");
+}
+
+#[test]
+fn every_field_of_the_json_is_documented() {
+    let docs = format!("{}/../../docs/inspect.md", env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_to_string(docs).unwrap();
+    let json = run(&format!("join {} --json -", pair()));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let mut seen = 0;
+    for (name, value) in json.as_object().unwrap() {
+        assert!(docs.contains(&format!("`{name}")), "{name}");
+        let inner = value.as_array().and_then(|all| all.last()).unwrap_or(value);
+        for (field, _) in inner.as_object().into_iter().flatten() {
+            assert!(docs.contains(&format!("`{field}")), "{name}.{field}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "{seen} fields");
+}
+
+#[test]
+fn snapshots_go_through_pipes_and_devices() {
+    let scanned = run("scan -o -");
+    assert!(scanned.stdout.starts_with(b"STRATAS\n"), "{}", complaint(&scanned));
+    let mut join = strata(&format!("join - {}", example("host")))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    join.stdin.take().unwrap().write_all(&scanned.stdout).unwrap();
+    // This machine is not the example's guest.
+    assert!(!join.wait_with_output().unwrap().status.success());
+    assert!(run("scan -o /dev/null").status.success());
+    assert!(
+        fs::metadata("/dev/null").unwrap().file_type()
+            != fs::metadata(example("host")).unwrap().file_type()
+    );
+    refused(&run_quietly("scan -o /dev/full"), 1, "cannot write");
+}
+
+/// Runs and keeps the last line of the complaint: notes on what cannot be seen come before.
+fn run_quietly(line: &str) -> std::process::Output {
+    let mut output = run(line);
+    let text = complaint(&output);
+    output.stderr = text.lines().last().unwrap_or("").as_bytes().to_vec();
+    output
+}
+
+#[test]
+fn refusals_are_one_line_with_a_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(path("foreign"), "hello").unwrap();
+    let mut bytes = fs::read(example("guest")).unwrap();
+    bytes[100] ^= 1;
+    fs::write(path("damaged"), &bytes).unwrap();
+    let host = example("host");
+    refused(&run(&format!("join {} {host}", path("none"))), 1, "check the path");
+    refused(&run(&format!("join {} {host}", path("foreign"))), 1, "is no snapshot");
+    refused(&run(&format!("join {} {host}", path("damaged"))), 1, "checksum is wrong");
+    refused(&run(&format!("join {host}")), 1, "two snapshots at least");
+    refused(&run("join"), 2, "required");
+    refused(&run("join - -"), 2, "only one snapshot can come from the standard input");
+    let two = format!("join {} --json - --prometheus -", pair());
+    refused(&run(&two), 2, "only one result can go to the standard output");
+    refused(&run(&format!("join {} --vm nobody", pair())), 1, "choose with --vm PID|NAME|UUID");
+    refused(&run(&format!("join {host} {}", example("guest"))), 1, "has no VM");
+    refused(&run(&format!("join {} -o /nowhere/x", pair())), 1, "/nowhere");
+    refused(&run("scan -o /nowhere/x"), 1, "cannot write /nowhere/x");
+    refused(&run(&format!("scan --root {}", path(""))), 1, "mount /proc first");
+    refused(&run("top --interval 0"), 2, "give seconds from 0.1");
+    refused(&run("top --once -n 3"), 2, "cannot be used with");
+}
+
+#[test]
+fn a_refused_scan_leaves_the_old_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.scan");
+    fs::write(&file, "old").unwrap();
+    let root = directory.path().join("empty");
+    fs::create_dir(&root).unwrap();
+    let line = format!("scan -o {} --root {}", file.display(), root.display());
+    refused(&run(&line), 1, "mount /proc first");
+    assert_eq!(fs::read(&file).unwrap(), b"old");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn top_in_a_pipe_is_plain_and_ends() {
+    let begun = Instant::now();
+    let output = run("top -n 2 --interval 0.1");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && !text.contains('\x1b'), "{text}");
+    assert_eq!(text.matches(", Linux ").count(), 2, "{text}");
+    let once = String::from_utf8(run("top").stdout).unwrap();
+    assert_eq!(once.matches(", Linux ").count(), 1, "one picture where nobody watches");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn ctrl_c_ends_top() {
+    let mut child = Command::new(program())
+        .args(["top", "-n", "1000", "--interval", "60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first picture shows that it runs.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    let pressed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(pressed.success());
+    let begun = Instant::now();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}

@@ -19,9 +19,7 @@ impl Windows {
         let mut windows = Self::default();
         let mut count = 0;
         for text in texts {
-            let number = |text: &str| {
-                u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
-            };
+            let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
             let ends = text.split_once('-').and_then(|(a, b)| Some((number(a)?, number(b)?)));
             let Some((start, end)) = ends.filter(|(start, end)| start < end) else {
                 return Err(format!("window={text} is no range; write START-END in hexadecimal"));

@@ -11,13 +11,16 @@ pub struct Left {
     pub missing: u64,
     /// Entries with the page-size flag at a level where it is reserved; they map nothing.
     pub malformed: u64,
+    /// Entries with address bits beyond physical memory, which are reserved; they map nothing.
+    /// KVM marks memory of devices so (`arch/x86/kvm/mmu/spte.c`, `kvm_mmu_reset_all_pte_masks`).
+    pub beyond: u64,
 }
 
 /// Pages that are no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// The root is not among them.
-    #[error("the root of the page table is missing")]
+    #[error("the root of the page table is missing or beyond physical memory")]
     NoRoot,
     /// More table pages than there could be.
     #[error("more than {0} table pages, pages that several entries point to counted each time")]
@@ -26,6 +29,7 @@ pub enum LoadError {
 
 impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
     /// The table of these `levels` whose root is in `root`; `page` gives the content of a frame.
+    /// Physical memory ends at `end`.
     ///
     /// Entries keep their bits, with two exceptions: those counted in [`Left`] become absent, and
     /// bits of a large leaf's frame number below its size are cleared (the memory type of such
@@ -40,12 +44,14 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
     pub fn from_pages<'p>(
         levels: u8,
         root: Frame<L>,
+        end: Frame<L>,
         limit: usize,
         page: impl Fn(Frame<L>) -> Option<&'p [u64; ENTRIES]>,
     ) -> Result<(Self, Left), LoadError> {
         let mut radix = Self::new(levels, root);
         let mut left = Left::default();
-        radix.tables[0].entries = Box::new(*page(root).ok_or(LoadError::NoRoot)?);
+        let entries = page(root).filter(|_| root < end).ok_or(LoadError::NoRoot)?;
+        radix.tables[0].entries = Box::new(*entries);
         let mut waiting = vec![(0, levels)];
         while let Some((id, level)) = waiting.pop() {
             for at in 0..ENTRIES {
@@ -53,15 +59,17 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
                 if !F::is_present(bits) {
                     continue;
                 }
-                if F::is_leaf(bits, level) {
-                    let taken = match PageSize::at_level(level) {
-                        None => {
-                            left.malformed += 1;
-                            0
-                        }
-                        Some(size) => bits & !((size.base_pages() - 1) << PageSize::BASE_SHIFT),
-                    };
-                    radix.tables[id].entries[at] = taken;
+                let size = if F::is_leaf(bits, level) { PageSize::at_level(level) } else { None };
+                let pages = size.map_or(1, PageSize::base_pages);
+                if F::frame(bits) + pages > end.get() {
+                    left.beyond += 1;
+                    radix.tables[id].entries[at] = 0;
+                } else if let Some(size) = size {
+                    let below = (size.base_pages() - 1) << PageSize::BASE_SHIFT;
+                    radix.tables[id].entries[at] = bits & !below;
+                } else if F::is_leaf(bits, level) {
+                    left.malformed += 1;
+                    radix.tables[id].entries[at] = 0;
                 } else if let Some(entries) = page(Frame::new(F::frame(bits))) {
                     if radix.tables.len() >= limit {
                         return Err(LoadError::TooLarge(limit));
@@ -79,7 +87,8 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
                 }
             }
             let table = &mut radix.tables[id];
-            table.present = table.entries.iter().filter(|bits| F::is_present(**bits)).count() as u16;
+            table.present =
+                table.entries.iter().filter(|bits| F::is_present(**bits)).count() as u16;
         }
         Ok((radix, left))
     }

@@ -233,7 +233,8 @@ fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
         .open(&emulator.ring)
         .and_then(|file| Ring::open(&file))
         .map_err(|error| format!("{}: {error}", emulator.ring.display()))?;
-    let caller = match (arguments.number("pid"), arguments.number("tid"), arguments.number("image")) {
+    let caller = match (arguments.number("pid"), arguments.number("tid"), arguments.number("image"))
+    {
         (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
         _ => None,
     };

@@ -178,12 +178,10 @@ mod tests {
     use strata_addr::Gva;
 
     fn placed() -> impl Strategy<Value = Placed> {
-        (any::<u64>(), prop::option::of(0..NOT_RAM), 0u16..1 << 12).prop_map(
-            |(addr, ram, vcpu)| {
-                let access = Access::store(Gva::new(addr), 8);
-                Placed { access, ram, vcpu }
-            },
-        )
+        (any::<u64>(), prop::option::of(0..NOT_RAM), 0u16..1 << 12).prop_map(|(addr, ram, vcpu)| {
+            let access = Access::store(Gva::new(addr), 8);
+            Placed { access, ram, vcpu }
+        })
     }
 
     proptest! {

@@ -131,6 +131,7 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         stack: line.stack.or(file.stack),
         policy: line.policy.or(file.policy),
         cpu: line.cpu.or(file.cpu),
+        tables: line.tables.or(file.tables),
         levels: line.levels.or(file.levels),
         memory: line.memory.or(file.memory),
         fragmentation: line.fragmentation.or(file.fragmentation),

@@ -15,6 +15,7 @@ mod progress;
 mod record;
 mod run;
 pub mod table;
+pub mod tables;
 pub mod verdict;
 mod walk;
 mod workload;

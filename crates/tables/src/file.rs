@@ -93,7 +93,7 @@ pub fn decode(bytes: &[u8]) -> Result<Capture, &'static str> {
     }
     let (header, body) = bytes.split_at_checked(HEADER).ok_or(SHORT)?;
     let mut fields = Cursor(&header[8..]);
-    let (version, checksum) = (fields.take()?, fields.take::<8>()?);
+    let (version, checksum) = (fields.take()?, fields.take::<6>()?);
     let (body_len, raw_len) = (number(fields.take()?), number(fields.take()?));
     if crc32c::crc32c(&header[..HEADER - 4]) != u32::from_le_bytes(fields.take()?) {
         return Err(DAMAGED);

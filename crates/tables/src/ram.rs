@@ -130,7 +130,8 @@ impl Ram for RamFile {
         while offset < self.layout.bytes {
             let piece = (self.layout.bytes - offset).min(bytes.len() as u64) as usize;
             self.file.read_exact_at(&mut bytes[..piece], offset)?;
-            for (page, at) in bytes[..piece].chunks_exact(PAGE_BYTES).zip((offset..).step_by(4096)) {
+            for (page, at) in bytes[..piece].chunks_exact(PAGE_BYTES).zip((offset..).step_by(4096))
+            {
                 if let Some(hpa) = self.layout.hpa(at)
                     && page.iter().any(|byte| *byte != 0)
                 {

@@ -86,7 +86,8 @@ impl Seen {
         };
         for (page, place) in &self.pages {
             let now = translate(*page);
-            let last = if now == Some(place.frame) { &mut check.matched } else { &mut check.mismatched };
+            let last =
+                if now == Some(place.frame) { &mut check.matched } else { &mut check.mismatched };
             *last += place.accesses;
             for (frame, accesses) in &place.earlier {
                 let of = if now == Some(*frame) { &mut check.matched } else { &mut check.changed };
@@ -121,14 +122,8 @@ mod tests {
             1 => Some(Frame::new(0xb)),
             _ => None,
         });
-        let expected = Check {
-            accesses: 5,
-            pages: 2,
-            matched: 2,
-            changed: 1,
-            mismatched: 1,
-            not_ram: 1,
-        };
+        let expected =
+            Check { accesses: 5, pages: 2, matched: 2, changed: 1, mismatched: 1, not_ram: 1 };
         assert_eq!(check, expected);
         let latest: Vec<_> = seen.latest(9).iter().map(|p| (p.page.get(), p.frame.get())).collect();
         assert_eq!(latest, [(2, 0xc), (1, 0xb)]);

@@ -28,7 +28,7 @@ impl Variant {
         match self {
             Self::Captured => "captured",
             Self::Base => "base",
-            Self::Ideal => "ideal",
+            Self::Ideal => "aligned",
         }
     }
 }
@@ -83,12 +83,14 @@ impl<L> FrameSource<L> for Fresh {
 
 fn load<U: Space, L: Space>(
     table: &Table,
+    end: Hpa,
     notes: &mut Vec<String>,
 ) -> Result<Radix<X86, U, L>, LoadError> {
     // Linux shares no table pages between entries; KVM may, now and then.
     let limit = 2 * table.pages.len() + 512;
     let page = |frame: Frame<L>| table.pages.get(&frame.get()).map(|page| &**page);
-    let (radix, left) = Radix::from_pages(LEVELS, Frame::new(table.root), limit, page)?;
+    let (radix, left) =
+        Radix::from_pages(LEVELS, Frame::new(table.root), end.page().cross(), limit, page)?;
     if left.malformed > 0 {
         let name = format!("{:?}", table.role).to_lowercase();
         notes.push(format!("{} malformed entries of the {name} table ignored", left.malformed));
@@ -117,9 +119,9 @@ pub fn tables(
 ) -> Result<HardwareTables, VariantError> {
     let mut notes = Vec::new();
     let guest = capture.table(Role::Guest).ok_or(LoadError::NoRoot)?;
-    let mut guest: GuestTable = load(guest, &mut notes)?;
+    let mut guest: GuestTable = load(guest, limit, &mut notes)?;
     let mut second: Option<SecondTable> =
-        capture.table(Role::Second).map(|table| load(table, &mut notes)).transpose()?;
+        capture.table(Role::Second).map(|table| load(table, limit, &mut notes)).transpose()?;
     let mut gpas = Fresh(end(&guest));
     let mut hpas = match &second {
         Some(second) => Fresh(end(second)),
@@ -190,9 +192,7 @@ fn align(guest: &GuestTable, second: Option<&mut SecondTable>, hpas: &mut Fresh)
     for region in regions {
         if !matches!(second.region(region), Region::Huge(_)) {
             let frame = Frame::new(hpas.huge());
-            second
-                .collapse(region, frame, Rights::ALL, hpas)
-                .expect("fresh frames do not run out");
+            second.collapse(region, frame, Rights::ALL, hpas).expect("fresh frames do not run out");
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn walk(pages: &dyn Pages, root: u64, page: u64) -> Option<Hit> {
     let mut table = root;
     for level in (1..=LEVELS).rev() {
         let bits = pages.page(table)?[index(page << PageSize::BASE_SHIFT, level)];
-        if !X86::is_present(bits) {
+        if !is_used(bits) {
             return None;
         }
         if X86::is_leaf(bits, level) {
@@ -32,6 +32,13 @@ pub fn walk(pages: &dyn Pages, root: u64, page: u64) -> Option<Hit> {
         table = X86::frame(bits);
     }
     None
+}
+
+/// Whether an entry maps something or leads on. Address bits from 48 on are reserved on every
+/// machine that is emulated; KVM marks memory of devices with one of them
+/// (`arch/x86/kvm/mmu/spte.c`, `kvm_mmu_reset_all_pte_masks`).
+fn is_used(bits: u64) -> bool {
+    X86::is_present(bits) && bits & (0xf << 48) == 0
 }
 
 /// The first base frame of a leaf. Bits below its size are not part of it.
@@ -87,7 +94,7 @@ pub fn tables(
         table(level, frame, &page);
         let span = 1u64 << (9 * (u32::from(level) - 1));
         for (at, &bits) in page.iter().enumerate().rev() {
-            if !X86::is_present(bits) || level == LEVELS && !indices.contains(&at) {
+            if !is_used(bits) || level == LEVELS && !indices.contains(&at) {
                 continue;
             }
             let first = first + at as u64 * span;

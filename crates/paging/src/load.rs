@@ -51,7 +51,7 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
         let mut radix = Self::new(levels, root);
         let mut left = Left::default();
         let entries = page(root).filter(|_| root < end).ok_or(LoadError::NoRoot)?;
-        radix.tables[0].entries = Box::new(*entries);
+        *radix.tables[0].entries = *entries;
         let mut waiting = vec![(0, levels)];
         while let Some((id, level)) = waiting.pop() {
             for at in 0..ENTRIES {

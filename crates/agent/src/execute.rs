@@ -1,0 +1,154 @@
+//! Doing what the lab orders.
+
+use crate::files;
+use crate::message::{Command, Event, Order, Reply};
+use crate::port::{Reporter, uptime};
+use crate::program::{self, Program};
+use crate::qmp;
+use crate::vm::Vm;
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, sync};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// What the agent holds on to.
+#[derive(Debug)]
+pub(crate) struct Hands {
+    reporter: Reporter,
+    vm: Mutex<Option<Vm>>,
+    programs: Mutex<HashMap<String, Program>>,
+}
+
+impl Hands {
+    pub(crate) fn new(reporter: Reporter) -> Self {
+        Self { reporter, vm: Mutex::default(), programs: Mutex::default() }
+    }
+
+    /// Does what is ordered and answers, without keeping the next order waiting.
+    pub(crate) fn obey(self: &Arc<Self>, order: Order) {
+        let hands = Arc::clone(self);
+        thread::spawn(move || {
+            let event = match hands.execute(order.command) {
+                Ok(reply) => Event::Done { id: order.id, reply },
+                Err(reason) => Event::Failed { id: order.id, reason },
+            };
+            hands.reporter.tell(event);
+        });
+    }
+
+    /// Passes an order on to the layers above.
+    pub(crate) fn pass_on(&self, line: &str) -> Result<(), String> {
+        match lock(&self.vm).as_mut() {
+            Some(vm) => vm.pass_on(line).map_err(|error| format!("the VM's port: {error}")),
+            None => Err(format!("there is no layer above to pass on {line}")),
+        }
+    }
+
+    fn execute(&self, command: Command) -> Result<Reply, String> {
+        match command {
+            Command::Write { path, text } => {
+                fs::write(&path, text).map_err(|error| format!("{path}: {error}"))?;
+            }
+            Command::Read { paths } => {
+                return Ok(Reply::Texts { at: uptime(), texts: files::texts(&paths) });
+            }
+            Command::Fetch { path, offset } => {
+                let (base64, last) = files::chunk(&path, offset)?;
+                return Ok(Reply::Chunk { base64, last });
+            }
+            Command::Load { modules } => {
+                for (file, parameters) in modules {
+                    load(&file, &parameters)?;
+                }
+            }
+            Command::Boot { argv } => {
+                let (vm, pid) = Vm::boot(&argv, &self.reporter)?;
+                *lock(&self.vm) = Some(vm);
+                return Ok(Reply::Started { pid });
+            }
+            Command::Start { name, argv, layout, hold } => {
+                let program = program::start(&name, &argv, layout, hold, &self.reporter)?;
+                let pid = program.pid;
+                lock(&self.programs).insert(name, program);
+                return Ok(Reply::Started { pid });
+            }
+            Command::Signal { name, signal } => {
+                let signal = Signal::try_from(signal).map_err(|error| error.to_string())?;
+                let pid = self.program(&name, |program| program.pid)?;
+                kill(Pid::from_raw(pid as i32), signal)
+                    .map_err(|error| format!("cannot signal {name}: {error}"))?;
+            }
+            Command::Release { name } => {
+                // A program that has ended is released already.
+                let _ = self.program(&name, |program| program.release.send(()))?;
+            }
+            Command::Sample { paths, every } => {
+                let reporter = self.reporter.clone();
+                thread::spawn(move || {
+                    loop {
+                        reporter.tell(Event::Sample { texts: files::texts(&paths) });
+                        thread::sleep(Duration::from_millis(every));
+                    }
+                });
+            }
+            Command::Qmp { socket, execute, arguments } => {
+                return qmp::send(&socket, &execute, &arguments)
+                    .map(|answer| Reply::Qmp { answer });
+            }
+            Command::Mark { address } => mark(address)?,
+            Command::PowerOff => {
+                sync();
+                let _ = reboot(RebootMode::RB_POWER_OFF);
+                return Err("the kernel cannot turn the machine off".into());
+            }
+        }
+        Ok(Reply::Nothing)
+    }
+
+    fn program<T>(&self, name: &str, act: impl FnOnce(&Program) -> T) -> Result<T, String> {
+        lock(&self.programs)
+            .get(name)
+            .map(act)
+            .ok_or_else(|| format!("no program is called {name}"))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn load(file: &str, parameters: &str) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot load {file}: {error}");
+    let module = File::open(file).map_err(|error| failed(&error))?;
+    let parameters = CString::new(parameters).map_err(|error| failed(&error))?;
+    finit_module(&module, &parameters, ModuleInitFlags::empty()).map_err(|error| failed(&error))
+}
+
+/// Stores a byte at `address`, in a page that is there for this only.
+fn mark(address: u64) -> Result<(), String> {
+    const PAGE: usize = 4096;
+    let failed = |error: nix::Error| format!("cannot store at {address:#x}: {error}");
+    let start = NonZeroUsize::new(address as usize & !(PAGE - 1)).ok_or("cannot store at 0")?;
+    let length = NonZeroUsize::new(PAGE).expect("a page is not empty");
+    // SAFETY: MAP_FIXED_NOREPLACE takes no page that is in use, the store lies in the page mapped,
+    // and the page is unmapped after its only use.
+    unsafe {
+        let page = mmap_anonymous(
+            Some(start),
+            length,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE,
+        )
+        .map_err(failed)?;
+        page.cast::<u8>().add(address as usize % PAGE).write_volatile(1);
+        munmap(page, PAGE).map_err(failed)
+    }
+}

@@ -1,0 +1,81 @@
+//! Reading counters and files.
+
+use crate::message::CHUNK;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Texts of files; a directory stands for the files directly in it. Counters come and go with what
+/// they count, so what cannot be read is left out.
+pub(crate) fn texts(paths: &[String]) -> BTreeMap<String, String> {
+    let mut texts = BTreeMap::new();
+    let mut add = |path: &Path| {
+        if let Ok(bytes) = fs::read(path) {
+            texts.insert(path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned());
+        }
+    };
+    for path in paths {
+        let path = Path::new(path);
+        if path.is_dir() {
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                    add(&entry.path());
+                }
+            }
+        } else {
+            add(path);
+        }
+    }
+    texts
+}
+
+/// Bytes of a file from `offset` on, encoded, and whether they are the last.
+pub(crate) fn chunk(path: &str, offset: u64) -> Result<(String, bool), String> {
+    let read = || -> std::io::Result<(Vec<u8>, bool)> {
+        let file = File::open(path)?;
+        let mut bytes = vec![0; CHUNK];
+        let mut filled = 0;
+        while filled < CHUNK {
+            match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        bytes.truncate(filled);
+        Ok((bytes, filled < CHUNK))
+    };
+    read()
+        .map(|(bytes, last)| (STANDARD.encode(bytes), last))
+        .map_err(|error| format!("{path}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_a_file_make_the_file() {
+        let path = std::env::temp_dir().join(format!("strata-agent-chunks-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..CHUNK * 2 + 17).map(|index| (index % 251) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        let mut read = Vec::new();
+        loop {
+            let (text, last) = chunk(path.to_str().unwrap(), read.len() as u64).unwrap();
+            read.extend(STANDARD.decode(text).unwrap());
+            if last {
+                break;
+            }
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(read == bytes);
+    }
+
+    #[test]
+    fn what_is_missing_is_left_out() {
+        let texts = texts(&["/proc/version".into(), "/nonexistent".into()]);
+        assert_eq!(texts.keys().collect::<Vec<_>>(), ["/proc/version"]);
+    }
+}

@@ -1,0 +1,75 @@
+//! The life of a layer's first process.
+
+use crate::execute::Hands;
+use crate::message::{Event, LAYER_PARAMETER, Order};
+use crate::port::{self, Reporter};
+use nix::mount::{MsFlags, mount};
+use nix::sys::utsname::uname;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// File systems every layer has: type, where, and whether a kernel may lack it.
+const MOUNTS: [(&str, &str, bool); 8] = [
+    ("proc", "/proc", false),
+    ("sysfs", "/sys", false),
+    ("devtmpfs", "/dev", false),
+    ("tmpfs", "/run", false),
+    ("tmpfs", "/tmp", false),
+    ("tmpfs", "/dev/shm", false),
+    ("debugfs", "/sys/kernel/debug", true),
+    ("tracefs", "/sys/kernel/tracing", true),
+];
+
+/// Runs until the layer is turned off. A failure ends the first process, which is a kernel panic
+/// with the reason on the console just before it: the lab looks for both.
+pub fn run() -> ExitCode {
+    match live() {
+        Ok(()) => eprintln!("strata-agent: the port was closed"),
+        Err(reason) => eprintln!("strata-agent: {reason}"),
+    }
+    ExitCode::FAILURE
+}
+
+fn live() -> Result<(), String> {
+    for (kind, target, optional) in MOUNTS {
+        let made = fs::create_dir_all(target).map_err(|error| error.to_string()).and_then(|()| {
+            mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
+                .map_err(|error| error.to_string())
+        });
+        if let Err(error) = made
+            && !optional
+        {
+            return Err(format!("cannot mount {kind} on {target}: {error}"));
+        }
+    }
+    let parameters =
+        fs::read_to_string("/proc/cmdline").map_err(|error| format!("/proc/cmdline: {error}"))?;
+    let layer = parameters
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix(LAYER_PARAMETER)?.parse().ok())
+        .ok_or(format!("the kernel parameter {LAYER_PARAMETER} is missing"))?;
+    let file = port::open()?;
+    let reporter = Reporter::new(layer, file.try_clone().map_err(|error| error.to_string())?);
+    let name = uname().map_err(|error| error.to_string())?;
+    reporter.tell(Event::Ready {
+        kernel: format!("{} {}", name.release().display(), name.version().display()),
+    });
+    let hands = Arc::new(Hands::new(reporter));
+    let mut lines = BufReader::new(file);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if lines.read_line(&mut line).map_err(|error| format!("the port: {error}"))? == 0 {
+            return Ok(());
+        }
+        let order: Order =
+            serde_json::from_str(&line).map_err(|error| format!("order {line:?}: {error}"))?;
+        if order.to == layer {
+            hands.obey(order);
+        } else {
+            hands.pass_on(&line)?;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The lab's own workloads: small programs with known memory.
+
+mod fragment;
+mod region;
+mod touch;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What the lab's agent can do as an ordinary program.
+#[derive(Debug, Parser)]
+#[command(name = "strata-agent", version)]
+struct Cli {
+    #[command(subcommand)]
+    work: Work,
+}
+
+#[derive(Debug, Subcommand)]
+enum Work {
+    /// Touch memory at known addresses, then read it in random order.
+    Touch(touch::Touch),
+    /// Fragment the free memory of this machine, and hold it so until killed.
+    Fragment(fragment::Fragment),
+}
+
+/// Runs the workload that the command line names.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().work {
+        Work::Touch(touch) => touch::run(&touch),
+        Work::Fragment(fragment) => fragment::run(&fragment),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("strata-agent: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A size in bytes, such as `96M`.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit {
+        "" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return Err(format!("{unit} is no unit: use K, M or G")),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("{text} is no size, such as 96M"))?;
+    number.checked_shl(shift).filter(|size| size >> shift == number).ok_or("too large".into())
+}
+
+/// An address, in hexadecimal after `0x` or in decimal.
+fn address(text: &str) -> Result<usize, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => usize::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+    .map_err(|_| format!("{text} is no address, such as 0x600000000000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_addresses_are_read() {
+        assert_eq!(size("96M"), Ok(96 << 20));
+        assert_eq!(size("4096"), Ok(4096));
+        assert!(size("99999999999G").is_err());
+        assert!(size("1x").is_err());
+        assert_eq!(address("0x6000"), Ok(0x6000));
+        assert!(address("x").is_err());
+    }
+}

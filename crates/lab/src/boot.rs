@@ -1,0 +1,183 @@
+//! From nothing to the innermost layer's first instruction.
+
+use crate::error::LabError;
+use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
+use crate::link::Link;
+use crate::machine::port;
+use crate::parts::Parts;
+use crate::scenario::{Backend, Fragmentation, Kernel, Layer, Scenario, bytes};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+use strata_agent::message::{Command, LAYER_PARAMETER, Layout, VM_SOCKET};
+
+/// Where a layer's VMM takes commands.
+pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
+/// Huge-page setting of a kernel.
+const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+/// Time a kernel may take to its first program.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// Time an agent may take for a simple order.
+pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(60);
+/// Time a fragmenter may take.
+const FRAGMENT_LIMIT: Duration = Duration::from_secs(600);
+/// Histograms of exits by reason: those of the guest a layer runs, and those reflected from its
+/// nested guest.
+pub(crate) const EXIT_TRACES: [&str; 2] =
+    ["/sys/kernel/tracing/events/kvm/kvm_exit", "/sys/kernel/tracing/events/kvm/kvm_nested_vmexit"];
+
+/// How a layer came up.
+#[derive(Clone, Debug, Serialize)]
+pub struct Booted {
+    /// The layer.
+    pub layer: u8,
+    /// Its kernel's release and version.
+    pub kernel: String,
+    /// Seconds from the start of the run to its first program.
+    pub since_start: f64,
+    /// Seconds by its own clock.
+    pub own: f64,
+}
+
+/// Kernel parameters of layer `number`.
+///
+/// Emulated processors are slow and have no speculation to guard against: watchdogs and
+/// mitigations would only cost time. A panic ends the layer at once, so that it is noticed.
+pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
+    let mut parameters = format!(
+        "console=ttyS0 {LAYER_PARAMETER}{number} panic=-1 loglevel=4 mitigations=off nowatchdog \
+         rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on"
+    );
+    if layer.kernel == Kernel::Lab {
+        for (module, values) in &layer.modules {
+            for value in values.split_whitespace() {
+                parameters += &format!(" {module}.{value}");
+            }
+        }
+    }
+    if !layer.parameters.is_empty() {
+        parameters += &format!(" {}", layer.parameters);
+    }
+    parameters
+}
+
+/// Waits for L0 and boots every other layer from the one below, with the settings of the scenario.
+pub(crate) fn boot(
+    link: &mut Link,
+    scenario: &Scenario,
+    parts: &Parts,
+    begin: Instant,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<Booted>, LabError> {
+    let mut booted = Vec::new();
+    for (number, layer) in scenario.layers.iter().enumerate() {
+        let at = number as u8;
+        tell(&format!("L{number} boots"));
+        let kernel = link.wait_until_ready(at, BOOT_LIMIT)?;
+        let own = link.journal.layers[number].ready.as_ref().map_or(0.0, |(_, own)| *own);
+        let since_start = begin.elapsed().as_secs_f64();
+        booted.push(Booted { layer: at, kernel, since_start, own });
+        let hosts = number + 1 < scenario.layers.len();
+        set_up(link, at, layer, parts, hosts)?;
+        if let Some(fragmentation) = layer.fragmentation {
+            tell(&format!("L{number}'s free memory is being fragmented"));
+            fragment(link, at, fragmentation)?;
+        }
+        if let Some(above) = scenario.layers.get(number + 1) {
+            let argv = vmm(number + 1, above)?;
+            link.order(at, "start its VM", Command::Boot { argv }, ORDER_LIMIT)?;
+        }
+    }
+    Ok(booted)
+}
+
+/// Modules and settings of a layer that has just come up.
+fn set_up(
+    link: &mut Link,
+    at: u8,
+    layer: &Layer,
+    parts: &Parts,
+    hosts: bool,
+) -> Result<(), LabError> {
+    if layer.kernel == Kernel::Debian {
+        let modules = parts
+            .stock()?
+            .modules
+            .iter()
+            .filter_map(|module| module.file_name()?.to_str())
+            .filter(|file| hosts || !file.starts_with("kvm"))
+            .map(|file| {
+                let name = file.trim_end_matches(".ko").replace('-', "_");
+                let values = layer.modules.get(&name).cloned().unwrap_or_default();
+                (format!("{MODULES}/{file}"), values)
+            })
+            .collect();
+        link.order(at, "load its modules", Command::Load { modules }, ORDER_LIMIT)?;
+    }
+    let mut files: Vec<(String, String)> = Vec::new();
+    if let Some(thp) = &layer.thp {
+        files.push((THP_SETTING.into(), thp.clone()));
+    }
+    if let Some(pages) = layer.ksm {
+        files.push(("/sys/kernel/mm/ksm/pages_to_scan".into(), pages.to_string()));
+        files.push(("/sys/kernel/mm/ksm/run".into(), "1".into()));
+    }
+    if hosts {
+        for trace in EXIT_TRACES {
+            files.push((format!("{trace}/trigger"), "hist:keys=exit_reason".into()));
+        }
+    }
+    files.extend(layer.write.clone());
+    for (path, text) in files {
+        link.order(at, "change a setting", Command::Write { path, text }, ORDER_LIMIT)?;
+    }
+    Ok(())
+}
+
+fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabError> {
+    const NAME: &str = "fragmenter";
+    let argv = [
+        "/bin/strata-agent".into(),
+        "fragment".into(),
+        format!("--fmfi={}", choice.fmfi),
+        format!("--movable={}", choice.movable),
+    ];
+    let command =
+        Command::Start { name: NAME.into(), argv: argv.into(), layout: Layout::Usual, hold: false };
+    link.order(at, "fragment its memory", command, ORDER_LIMIT)?;
+    let fragmenter = link.wait_for_program(at, NAME, FRAGMENT_LIMIT, |program| {
+        !program.output.is_empty() || program.status.is_some()
+    })?;
+    if fragmenter.status.is_some() {
+        return Err(LabError::Refused {
+            layer: at,
+            what: "fragment its memory".into(),
+            reason: fragmenter.errors.join("; "),
+        });
+    }
+    Ok(())
+}
+
+/// The command that runs layer `number` in the layer below.
+fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
+    let memory = bytes(&layer.memory).map_err(LabError::Scenario)? >> 20;
+    let mut argv: Vec<String> =
+        ["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned).into();
+    argv.extend(
+        ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
+    );
+    argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), layer.cpus.to_string()]);
+    let (backend, more) = match layer.backend {
+        Backend::Ram => ("memory-backend-ram", ""),
+        Backend::Memfd => ("memory-backend-memfd", ",share=on"),
+        Backend::File => ("memory-backend-file", ",share=on,mem-path=/dev/shm"),
+    };
+    argv.extend(["-object".into(), format!("{backend},id=ram,size={memory}M{more}")]);
+    argv.extend(["-machine".into(), format!("{},memory-backend=ram", layer.machine)]);
+    argv.extend(["-kernel".into(), NEXT_KERNEL.into(), "-initrd".into(), NEXT_INITRD.into()]);
+    argv.extend(["-append".into(), parameters(number, layer)]);
+    argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
+    argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
+    argv.extend(port(VM_SOCKET));
+    argv.extend(layer.vmm.iter().cloned());
+    Ok(argv)
+}

@@ -1,0 +1,99 @@
+//! What each layer boots: a kernel and an initial file system, one inside the other.
+
+use crate::error::{LabError, on};
+use crate::initramfs::{Initramfs, PROGRAMS, find};
+use crate::parts::Parts;
+use crate::scenario::{Kernel, Scenario};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where a layer has what it boots the next one from.
+pub(crate) const NEXT_KERNEL: &str = "/vm/kernel";
+/// See [`NEXT_KERNEL`].
+pub(crate) const NEXT_INITRD: &str = "/vm/initrd";
+/// Where a layer has the files its VMM needs.
+pub(crate) const FIRMWARE: &str = "/usr/share/qemu";
+/// Where a layer has its kernel's modules.
+pub(crate) const MODULES: &str = "/modules";
+
+/// Firmware that QEMU loads for the machines of the lab, and the directories where Debian's
+/// packages have it.
+const BLOBS: [&str; 6] = [
+    "bios-256k.bin",
+    "bios-microvm.bin",
+    "kvmvapic.bin",
+    "linuxboot_dma.bin",
+    "linuxboot.bin",
+    "pvh.bin",
+];
+const BLOB_DIRECTORIES: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
+
+/// Makes the initial file systems of all layers, innermost first. Returns L0's.
+pub(crate) fn make(
+    scenario: &Scenario,
+    parts: &Parts,
+    guests: &[PathBuf],
+    directory: &Path,
+) -> Result<PathBuf, LabError> {
+    let mut next: Option<(PathBuf, PathBuf)> = None;
+    for (number, layer) in scenario.layers.iter().enumerate().rev() {
+        let mut files = Initramfs::default();
+        files.program("/bin/strata-agent", &parts.agent)?;
+        files.link("/init", "/bin/strata-agent");
+        files.program("/bin/strata", &parts.strata)?;
+        if let Some(busybox) = find(OsStr::new("busybox")) {
+            files.program("/bin/busybox", &busybox)?;
+            files.link("/bin/sh", "busybox");
+        }
+        if layer.kernel == Kernel::Debian {
+            for module in &parts.stock()?.modules {
+                files.file(Path::new(MODULES).join(module.file_name().unwrap_or_default()), module);
+            }
+        }
+        if let Some((kernel, initrd)) = &next {
+            files.file(NEXT_KERNEL, kernel);
+            files.file(NEXT_INITRD, initrd);
+            add_vmm(&mut files)?;
+        } else {
+            for program in guests {
+                let name = program.file_name().unwrap_or_default();
+                files.program(Path::new(PROGRAMS).join(name), program)?;
+            }
+        }
+        let initrd = directory.join(format!("l{number}.initrd"));
+        files.write(&initrd)?;
+        if let Some((_, inner)) = next.take() {
+            // It is inside now.
+            on(&inner, fs::remove_file(&inner))?;
+        }
+        next = Some((parts.kernel(&layer.kernel)?.to_owned(), initrd));
+    }
+    Ok(next.expect("a scenario has a layer").1)
+}
+
+/// Adds the VMM: this machine's own QEMU.
+fn add_vmm(files: &mut Initramfs) -> Result<(), LabError> {
+    let missing = |program| LabError::Tool {
+        program,
+        source: std::io::ErrorKind::NotFound.into(),
+        package: "qemu-system-x86",
+    };
+    let vmm = find(OsStr::new(crate::machine::EMULATOR))
+        .ok_or_else(|| missing(crate::machine::EMULATOR))?;
+    files.program("/bin/qemu", &vmm)?;
+    for blob in BLOBS {
+        let found = BLOB_DIRECTORIES
+            .iter()
+            .map(|directory| Path::new(directory).join(blob))
+            .find(|path| path.exists());
+        match found {
+            Some(path) => {
+                let real = on(&path, fs::canonicalize(&path))?;
+                files.file(Path::new(FIRMWARE).join(blob), &real);
+            }
+            None => return Err(missing(blob)),
+        }
+    }
+    Ok(())
+}

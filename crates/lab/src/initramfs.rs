@@ -1,0 +1,196 @@
+//! Initial file systems: what a layer runs, copied from this machine.
+
+use crate::error::{LabError, on};
+use cpio::newc::{Builder, ModeFileType, trailer};
+use lddtree::DependencyAnalyzer;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Where programs of the lab's own go.
+pub(crate) const PROGRAMS: &str = "/bin";
+
+/// A file system in the making: files by their place.
+#[derive(Debug, Default)]
+pub(crate) struct Initramfs {
+    entries: BTreeMap<PathBuf, Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Directory,
+    File { from: PathBuf, executable: bool },
+    Bytes(Vec<u8>),
+    Link(PathBuf),
+}
+
+impl Initramfs {
+    /// Puts a copy of the file `from` at `place`.
+    pub(crate) fn file(&mut self, place: impl AsRef<Path>, from: &Path) {
+        let entry = Entry::File { from: from.to_owned(), executable: false };
+        self.insert(place.as_ref(), entry);
+    }
+
+    /// Puts a file of these bytes at `place`.
+    pub(crate) fn bytes(&mut self, place: impl AsRef<Path>, bytes: Vec<u8>) {
+        self.insert(place.as_ref(), Entry::Bytes(bytes));
+    }
+
+    /// Puts a symbolic link to `target` at `place`.
+    pub(crate) fn link(&mut self, place: impl AsRef<Path>, target: impl AsRef<Path>) {
+        self.insert(place.as_ref(), Entry::Link(target.as_ref().to_owned()));
+    }
+
+    /// Puts a program at `place`, and the interpreter and the libraries it is linked with where
+    /// they are on this machine.
+    pub(crate) fn program(&mut self, place: impl AsRef<Path>, from: &Path) -> Result<(), LabError> {
+        self.insert(place.as_ref(), Entry::File { from: from.to_owned(), executable: true });
+        let tree = match DependencyAnalyzer::new(PathBuf::from("/")).analyze(from) {
+            Ok(tree) => tree,
+            // A script, say: it runs if its interpreter is there.
+            Err(_) => return Ok(()),
+        };
+        for (name, library) in &tree.libraries {
+            let Some(real) = &library.realpath else {
+                return Err(LabError::Scenario(format!(
+                    "{} needs the library {name}, which is not on this machine: install it",
+                    from.display()
+                )));
+            };
+            // Some loaders look only in their own directories, so the name found is kept.
+            self.insert(&library.path, Entry::File { from: real.clone(), executable: true });
+        }
+        if let Some(interpreter) = tree.interpreter {
+            let real = on(Path::new(&interpreter), fs::canonicalize(&interpreter))?;
+            let entry = Entry::File { from: real, executable: true };
+            self.insert(Path::new(&interpreter), entry);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, place: &Path, entry: Entry) {
+        for directory in place.ancestors().skip(1) {
+            if directory != Path::new("/") {
+                self.entries.entry(directory.to_owned()).or_insert(Entry::Directory);
+            }
+        }
+        self.entries.insert(place.to_owned(), entry);
+    }
+
+    /// Writes the archive in the format the kernel unpacks
+    /// (Documentation/driver-api/early-userspace/buffer-format.rst), uncompressed: under emulation
+    /// unpacking costs more than copying.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), LabError> {
+        let mut out = BufWriter::new(on(path, File::create(path))?);
+        for (number, (place, entry)) in (1..).zip(&self.entries) {
+            let builder = |mode| header(number, place, mode);
+            match entry {
+                Entry::Directory => {
+                    let builder = builder(0o755).set_mode_file_type(ModeFileType::Directory);
+                    on(path, builder.nlink(2).write(&mut out, 0).finish())?;
+                }
+                Entry::Link(target) => {
+                    let builder = builder(0o777).set_mode_file_type(ModeFileType::Symlink);
+                    let bytes = target.as_os_str().as_encoded_bytes();
+                    on(path, put(builder, &mut out, bytes))?;
+                }
+                Entry::Bytes(bytes) => on(path, put(regular(builder(0o644)), &mut out, bytes))?,
+                Entry::File { from, executable } => {
+                    let mode = if *executable { 0o755 } else { 0o644 };
+                    let bytes = on(from, fs::read(from))?;
+                    on(path, put(regular(builder(mode)), &mut out, &bytes))?;
+                }
+            }
+        }
+        on(path, trailer(&mut out))?;
+        on(path, out.flush())
+    }
+}
+
+fn header(number: u32, place: &Path, mode: u32) -> Builder {
+    let name = place.strip_prefix("/").unwrap_or(place);
+    Builder::new(&name.to_string_lossy()).ino(number).mode(mode)
+}
+
+fn regular(builder: Builder) -> Builder {
+    builder.set_mode_file_type(ModeFileType::Regular)
+}
+
+fn put(builder: Builder, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    let size = u32::try_from(bytes.len())
+        .map_err(|_| io::Error::other("a file of an initial file system is below 4 GiB"))?;
+    let mut entry = builder.write(out, size);
+    entry.write_all(bytes)?;
+    entry.finish().map(drop)
+}
+
+/// Finds a program as a shell does.
+pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
+    let runs = |path: &Path| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::metadata(path)
+            .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    if Path::new(name).components().count() > 1 {
+        return runs(Path::new(name)).then(|| PathBuf::from(name));
+    }
+    // Where administrators' programs are, for those whose path lacks them.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(usual)
+        .map(|directory| directory.join(name))
+        .find(|path| runs(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cpio::newc::Reader;
+    use std::io::Read;
+
+    #[test]
+    fn what_is_put_in_is_in_the_archive_with_its_directories() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("initrd");
+        let mut files = Initramfs::default();
+        files.bytes("/etc/a/b", b"text".to_vec());
+        files.link("/init", "bin/agent");
+        files.program("/bin/agent", Path::new("/bin/sh")).unwrap();
+        files.write(&path).unwrap();
+        let mut archive = File::open(&path).unwrap();
+        let mut seen = BTreeMap::new();
+        loop {
+            let mut entry = Reader::new(archive).unwrap();
+            if entry.entry().is_trailer() {
+                break;
+            }
+            let (name, mode) = (entry.entry().name().to_owned(), entry.entry().mode());
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            seen.insert(name, (mode, bytes));
+            archive = entry.finish().unwrap();
+        }
+        assert_eq!(seen["etc/a/b"], (0o100_644, b"text".to_vec()));
+        assert_eq!(seen["init"], (0o120_777, b"bin/agent".to_vec()));
+        assert_eq!(seen["etc/a"].0, 0o040_755);
+        assert_eq!(seen["bin/agent"].0, 0o100_755);
+        assert!(seen.keys().any(|name| name.contains("libc.so")), "{:?}", seen.keys());
+        assert!(seen.keys().any(|name| name.contains("ld-linux")), "{:?}", seen.keys());
+        // A directory comes before what is in it.
+        assert!(
+            seen.keys().position(|name| name == "etc")
+                < seen.keys().position(|name| name == "etc/a")
+        );
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert!(find(OsStr::new("sh")).is_some());
+        assert!(find(OsStr::new("/bin/sh")).is_some());
+        assert_eq!(find(OsStr::new("no-such-program-anywhere")), None);
+        assert_eq!(find(OsStr::new("/etc/passwd")), None);
+    }
+}

@@ -1,0 +1,35 @@
+//! A real three-level machine on any computer: an emulated processor with SVM runs L0, which runs
+//! L1, which runs L2, each a real Linux kernel.
+
+mod boot;
+mod build;
+mod cache;
+mod counters;
+mod error;
+mod exits;
+mod images;
+mod initramfs;
+mod journal;
+mod kernel;
+mod link;
+mod machine;
+mod packages;
+mod parts;
+mod report;
+mod run;
+mod scenario;
+mod steps;
+mod stock;
+mod tool;
+
+pub use boot::Booted;
+pub use build::{build, built};
+pub use cache::Cache;
+pub use counters::Counters;
+pub use error::LabError;
+pub use kernel::BuildProgress;
+pub use parts::{LabKernel, Parts, StockKernel};
+pub use report::{LabReport, LayerReport};
+pub use run::{Choices, PROGRAM_LIMIT, run};
+pub use scenario::{Scenario, names};
+pub use steps::StepReport;

@@ -1,0 +1,173 @@
+//! Talking to the agents of all layers.
+
+use crate::error::LabError;
+use crate::journal::{Journal, Program};
+use crate::machine::{Heard, Machine};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+use strata_agent::message::{Command, Event, Order, Reply};
+
+/// Time between looks at Ctrl-C.
+const TICK: Duration = Duration::from_millis(50);
+/// What follows a kernel's last words is waited for this long.
+const AFTERMATH: Duration = Duration::from_secs(2);
+
+/// A machine, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Link<'a> {
+    machine: Machine,
+    /// What was heard.
+    pub(crate) journal: Journal,
+    interrupt: &'a AtomicBool,
+    next: u64,
+}
+
+impl<'a> Link<'a> {
+    pub(crate) fn new(machine: Machine, journal: Journal, interrupt: &'a AtomicBool) -> Self {
+        Self { machine, journal, interrupt, next: 0 }
+    }
+
+    /// Gives an order and waits for the answer.
+    pub(crate) fn order(
+        &mut self,
+        to: u8,
+        what: &str,
+        command: Command,
+        limit: Duration,
+    ) -> Result<Reply, LabError> {
+        let id = self.next;
+        self.next += 1;
+        let mut line =
+            serde_json::to_vec(&Order { to, id, command }).expect("orders are plain data");
+        line.push(b'\n');
+        let sent = self.machine.port.write_all(&line);
+        let answer = self.wait(to, what, limit, |_, event| match event {
+            Some(Event::Done { id: of, reply }) if *of == id => Some(Ok(reply.clone())),
+            Some(Event::Failed { id: of, reason }) if *of == id => Some(Err(reason.clone())),
+            _ => None,
+        });
+        // If it could not be sent, what was heard before tells why.
+        if let (Err(_), Err(error)) = (sent, &answer)
+            && matches!(error, LabError::Interrupted)
+        {
+            return Err(LabError::Interrupted);
+        }
+        answer?.map_err(|reason| LabError::Refused { layer: to, what: what.to_owned(), reason })
+    }
+
+    /// Waits until a program of a layer is as `done` wants it.
+    pub(crate) fn wait_for_program(
+        &mut self,
+        layer: u8,
+        name: &str,
+        limit: Duration,
+        done: impl Fn(&Program) -> bool,
+    ) -> Result<Program, LabError> {
+        self.wait(layer, &format!("run {name}"), limit, |journal, _| {
+            let program = journal.layers[usize::from(layer)].programs.get(name)?;
+            done(program).then(|| program.clone())
+        })
+    }
+
+    /// Waits until a layer's agent runs. Returns its kernel.
+    pub(crate) fn wait_until_ready(
+        &mut self,
+        layer: u8,
+        limit: Duration,
+    ) -> Result<String, LabError> {
+        self.wait(layer, "boot", limit, |journal, _| {
+            Some(journal.layers[usize::from(layer)].ready.as_ref()?.0.clone())
+        })
+    }
+
+    /// Waits, listening.
+    pub(crate) fn pause(&mut self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        self.wait(0, "wait", time + TICK * 2, |_, _| (Instant::now() >= end).then_some(()))
+    }
+
+    /// Listens until `done` has something, asked after every event and now and then.
+    fn wait<T>(
+        &mut self,
+        layer: u8,
+        what: &str,
+        limit: Duration,
+        mut done: impl FnMut(&Journal, Option<&Event>) -> Option<T>,
+    ) -> Result<T, LabError> {
+        let begin = Instant::now();
+        loop {
+            if self.interrupt.load(Relaxed) {
+                return Err(LabError::Interrupted);
+            }
+            if let Some(result) = done(&self.journal, None) {
+                return Ok(result);
+            }
+            match self.machine.heard.recv_timeout(TICK) {
+                Ok(Heard::Report(report)) => {
+                    if let Some(result) = done(&self.journal, Some(&report.event)) {
+                        return Ok(result);
+                    }
+                    self.journal.note(report)?;
+                }
+                Ok(Heard::Console(line)) => self.journal.layers[0].console(&line)?,
+                Ok(Heard::Garbled(line)) => {
+                    self.journal.layers[0].console(&format!("port: {line}"))?;
+                }
+                Ok(Heard::Ended) | Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.journal.layers[0].error(
+                        "the machine".into(),
+                        format!("ended while L{layer} was to {what}"),
+                    ));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.look_for_death(layer, what)?;
+            if begin.elapsed() > limit {
+                let seconds = limit.as_secs();
+                return Err(self.journal.layers[usize::from(layer)]
+                    .error(format!("L{layer}"), format!("did not {what} within {seconds} s")));
+            }
+        }
+    }
+
+    /// Ends the run if a kernel of any layer is done for, or its machine is gone.
+    fn look_for_death(&mut self, layer: u8, what: &str) -> Result<(), LabError> {
+        if let Some(dead) = self.journal.layers.iter().position(|layer| layer.fatal.is_some()) {
+            self.listen(AFTERMATH)?;
+            let journal = &self.journal.layers[dead];
+            let line = journal.fatal.as_deref().unwrap_or_default();
+            return Err(journal.error(
+                format!("L{dead}"),
+                format!("its kernel says '{line}' while L{layer} was to {what}"),
+            ));
+        }
+        if let Some(below) = self.journal.layers.iter().position(|layer| layer.vm_ended.is_some()) {
+            self.listen(AFTERMATH)?;
+            let above = below + 1;
+            let status = self.journal.layers[below].vm_ended.unwrap_or_default();
+            if let Some(journal) = self.journal.layers.get(above) {
+                return Err(journal.error(
+                    format!("L{above}"),
+                    format!("its VMM ended with status {status} while L{layer} was to {what}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what comes in for a while.
+    fn listen(&mut self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            match self.machine.heard.recv_timeout(left) {
+                Ok(Heard::Report(report)) => self.journal.note(report)?,
+                Ok(Heard::Console(line)) => self.journal.layers[0].console(&line)?,
+                Ok(Heard::Garbled(_)) => {}
+                Ok(Heard::Ended) | Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! What a run tells.
+
+use crate::boot::Booted;
+use crate::counters::Counters;
+use crate::steps::StepReport;
+use serde::Serialize;
+
+/// Version of the report's form.
+const VERSION: u32 = 1;
+/// What in a report truly happened.
+const REAL: &str = "kernels, page tables, faults, exits, promotions, alignment and contents: three real \
+                    kernels ran";
+/// What in a report did not.
+const EMULATED: &str = "processors: seconds are those of an emulator, TLB misses and cycles of real \
+                        hardware are not in this report";
+
+/// Everything a run found. Serialised, it is the JSON of `strata lab run --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct LabReport {
+    /// Version of this form.
+    pub strata_lab: u32,
+    /// The scenario's name.
+    pub scenario: String,
+    /// What it shows.
+    pub about: String,
+    /// What truly happened.
+    pub real: &'static str,
+    /// What did not.
+    pub emulated: &'static str,
+    /// The layers, L0 first.
+    pub layers: Vec<LayerReport>,
+    /// What was done, in order.
+    pub steps: Vec<StepReport>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, Serialize)]
+pub struct LayerReport {
+    /// How it came up.
+    #[serde(flatten)]
+    pub booted: Booted,
+    /// The package its kernel comes from, with its version.
+    pub package: String,
+    /// SHA-256, of the package where the kernel is Debian's, of the image where it is the lab's.
+    pub sha256: String,
+    /// Counters when all layers ran and nothing else had happened.
+    pub before: Counters,
+    /// Counters at the end.
+    pub after: Counters,
+    /// Counters over time.
+    pub samples: Vec<Counters>,
+}
+
+impl LabReport {
+    pub(crate) fn new(
+        scenario: &str,
+        about: &str,
+        layers: Vec<LayerReport>,
+        steps: Vec<StepReport>,
+    ) -> Self {
+        Self {
+            strata_lab: VERSION,
+            scenario: scenario.into(),
+            about: about.into(),
+            real: REAL,
+            emulated: EMULATED,
+            layers,
+            steps,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! One run of the lab: images, machine, layers, steps, report.
+
+use crate::boot::{self, Booted, ORDER_LIMIT};
+use crate::cache::Cache;
+use crate::counters::Counters;
+use crate::error::{LabError, on};
+use crate::images;
+use crate::initramfs::find;
+use crate::journal::Journal;
+use crate::link::Link;
+use crate::machine::{Hardware, Machine};
+use crate::parts::Parts;
+use crate::report::{LabReport, LayerReport};
+use crate::scenario::{Kernel, Scenario, bytes};
+use crate::steps::Steps;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use strata_agent::message::{Command, Layout, Reply};
+
+/// Milliseconds between samples of a layer's counters.
+const SAMPLE_EVERY: u64 = 2_000;
+/// Directories of runs that are kept.
+const KEPT_RUNS: usize = 20;
+/// Time a user's program may take when nothing else is said.
+pub const PROGRAM_LIMIT: Duration = Duration::from_secs(3600);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Choices {
+    /// Its name, for the report.
+    pub name: String,
+    /// The layers and what happens in them.
+    pub scenario: Scenario,
+    /// A program of the user's, and its arguments, to run in the innermost layer instead of the
+    /// scenario's steps.
+    pub program: Vec<OsString>,
+    /// Time that program may take.
+    pub limit: Duration,
+}
+
+/// Boots the layers, carries out the steps and collects what all layers counted. Consoles and
+/// snapshots stay in a directory of the run, which `tell` names.
+///
+/// # Errors
+///
+/// Parts that are not built, a program that is not there, a layer that panics, hangs or ends, with
+/// its last lines and its log. The machine is gone when this returns, whatever happened.
+pub fn run(
+    choices: &Choices,
+    parts: &Parts,
+    cache: &Cache,
+    interrupt: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<LabReport, LabError> {
+    let scenario = &choices.scenario;
+    let program = choices
+        .program
+        .first()
+        .map(|name| {
+            find(name).ok_or_else(|| {
+                let name = name.display();
+                LabError::Scenario(format!("there is no program {name}: give a path or install it"))
+            })
+        })
+        .transpose()?;
+    let directory = new_run(cache)?;
+    let begin = Instant::now();
+    let guests: Vec<PathBuf> = program.iter().cloned().collect();
+    let initrd = images::make(scenario, parts, &guests, &directory)?;
+    let hardware = Hardware {
+        memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
+        cpus: scenario.layers[0].cpus,
+        kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
+        initrd: initrd.clone(),
+        parameters: boot::parameters(0, &scenario.layers[0]),
+        more: scenario.layers[0].vmm.clone(),
+        memory_file: None,
+    };
+    tell(&format!("logs are in {}", directory.display()));
+    let journal = Journal::start(&directory, scenario.layers.len())?;
+    let machine = Machine::start(&hardware, &directory)?;
+    let mut link = Link::new(machine, journal, interrupt);
+    let booted = boot::boot(&mut link, scenario, parts, begin, tell)?;
+    // The machine has it in memory.
+    on(&initrd, fs::remove_file(&initrd))?;
+    tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
+    let count = scenario.layers.len() as u8;
+    let before = read_all(&mut link, count)?;
+    for layer in 0..count {
+        let paths = Counters::files(layer + 1 < count);
+        let command = Command::Sample { paths, every: SAMPLE_EVERY };
+        link.order(layer, "sample its counters", command, ORDER_LIMIT)?;
+    }
+    let mut steps =
+        Steps { link: &mut link, layers: count, directory: &directory, done: Vec::new() };
+    if let Some(path) = program {
+        let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
+        argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
+        tell(&format!("L{} runs {}", count - 1, argv.join(" ")));
+        steps.run_program(&argv, true, Layout::Usual, choices.limit)?;
+    } else {
+        for step in &scenario.steps {
+            steps.carry_out(step)?;
+            if let Some(done) = steps.done.last() {
+                tell(&format!("{} ({:.1} s)", done.what, done.seconds));
+            }
+        }
+    }
+    let done = steps.done;
+    let after = read_all(&mut link, count)?;
+    let layers = booted
+        .into_iter()
+        .zip(before)
+        .zip(after)
+        .map(|((booted, before), after)| {
+            layer_report(booted, before, after, scenario, parts, &link)
+        })
+        .collect();
+    Ok(LabReport::new(&choices.name, &scenario.about, layers, done))
+}
+
+fn layer_report(
+    booted: Booted,
+    before: Counters,
+    after: Counters,
+    scenario: &Scenario,
+    parts: &Parts,
+    link: &Link,
+) -> LayerReport {
+    let number = usize::from(booted.layer);
+    let (package, sha256) = match (&scenario.layers[number].kernel, &parts.lab, &parts.stock) {
+        (Kernel::Lab, Some(lab), _) => (lab.source.clone(), lab.sha256.clone()),
+        (Kernel::Debian, _, Some(stock)) => (stock.package.clone(), stock.sha256.clone()),
+        _ => unreachable!("a layer has booted from it"),
+    };
+    let samples = &link.journal.layers[number].samples;
+    let samples = samples.iter().map(|sample| Counters::parse(sample.at, &sample.texts)).collect();
+    LayerReport { booted, package, sha256, before, after, samples }
+}
+
+/// Counters of all layers, outermost last: reading one adds to the exits of those below.
+fn read_all(link: &mut Link, count: u8) -> Result<Vec<Counters>, LabError> {
+    let mut all = Vec::new();
+    for layer in (0..count).rev() {
+        let paths = Counters::files(layer + 1 < count);
+        let command = Command::Read { paths };
+        let reply = link.order(layer, "read its counters", command, ORDER_LIMIT)?;
+        if let Reply::Texts { at, texts } = reply {
+            all.insert(0, Counters::parse(at, &texts));
+        }
+    }
+    Ok(all)
+}
+
+/// A directory for this run's logs; old ones go.
+fn new_run(cache: &Cache) -> Result<PathBuf, LabError> {
+    let parent = cache.directory("runs")?;
+    let mut old: Vec<PathBuf> =
+        on(&parent, fs::read_dir(&parent))?.flatten().map(|entry| entry.path()).collect();
+    old.sort();
+    for path in old.iter().rev().skip(KEPT_RUNS - 1) {
+        // Another run may be removing it too.
+        let _ = fs::remove_dir_all(path);
+    }
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let path = parent.join(format!("{seconds}-{}", std::process::id()));
+    on(&path, fs::create_dir_all(&path))?;
+    Ok(path)
+}

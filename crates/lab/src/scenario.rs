@@ -1,0 +1,280 @@
+//! Scenarios: what the layers are and what happens in them, as data.
+
+use crate::error::LabError;
+use include_dir::{Dir, include_dir};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+static SHIPPED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
+
+/// A scenario, read from TOML.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// One line: what it shows.
+    pub about: String,
+    /// The layers, L0 first.
+    #[serde(rename = "layer")]
+    pub layers: Vec<Layer>,
+    /// What happens once all layers run, in order.
+    #[serde(default, rename = "step")]
+    pub steps: Vec<Step>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// Its memory, such as `1600M`.
+    pub memory: String,
+    /// Its CPUs.
+    #[serde(default = "one")]
+    pub cpus: u8,
+    /// Huge pages for anonymous memory: what `transparent_hugepage/enabled` is to be.
+    pub thp: Option<String>,
+    /// Fragments its free memory before anything else happens in it.
+    pub fragmentation: Option<Fragmentation>,
+    /// Merges equal pages, this many every 20 ms.
+    pub ksm: Option<u32>,
+    /// Parameters of kernel modules, such as `kvm_amd = "npt=0"`.
+    #[serde(default)]
+    pub modules: BTreeMap<String, String>,
+    /// Files to write, such as settings below `/sys`.
+    #[serde(default)]
+    pub write: BTreeMap<String, String>,
+    /// More kernel parameters.
+    #[serde(default)]
+    pub parameters: String,
+    /// The machine type that the layer below gives it.
+    #[serde(default = "pc")]
+    pub machine: String,
+    /// What the layer below takes its memory from.
+    #[serde(default)]
+    pub backend: Backend,
+    /// More arguments of the VMM that runs it.
+    #[serde(default)]
+    pub vmm: Vec<String>,
+}
+
+/// Which kernel a layer runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// Built by `strata lab build`.
+    Lab,
+    /// Debian's own image for clouds, as it comes.
+    Debian,
+}
+
+/// What the memory of a virtual machine is, in the eyes of the kernel below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// Anonymous memory.
+    #[default]
+    Ram,
+    /// A memfd.
+    Memfd,
+    /// A file in a temporary file system.
+    File,
+}
+
+/// Fragmentation by a real fragmenter.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fragmentation {
+    /// Unusable free space index for order 9 to reach.
+    pub fmfi: f64,
+    /// Share of the pages held that compaction may move.
+    #[serde(default)]
+    pub movable: f64,
+}
+
+/// Something that happens. Layers are numbers: 0 is L0.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Step {
+    /// Runs a program to its end; with `stay`, until its first line of output.
+    Run {
+        /// Where; the innermost layer if not given.
+        layer: Option<u8>,
+        /// Program and arguments.
+        program: Vec<String>,
+        /// It stays: the next step begins when it has printed a line.
+        #[serde(default)]
+        stay: bool,
+        /// Seconds it may take.
+        #[serde(default = "ten_minutes")]
+        limit: u64,
+    },
+    /// Writes a file.
+    Write {
+        /// Where.
+        layer: u8,
+        /// The file.
+        path: String,
+        /// Its new contents.
+        text: String,
+    },
+    /// Sends a command to the VMM that runs the layer above.
+    Qmp {
+        /// The layer the VMM runs in.
+        layer: u8,
+        /// The command, such as `balloon`.
+        execute: String,
+        /// Its arguments.
+        #[serde(default)]
+        arguments: BTreeMap<String, toml::Value>,
+    },
+    /// Waits.
+    Sleep {
+        /// How long.
+        seconds: f64,
+    },
+    /// Takes a snapshot of each layer with `strata scan`, innermost first.
+    Scan,
+}
+
+fn one() -> u8 {
+    1
+}
+
+fn pc() -> String {
+    "pc".into()
+}
+
+fn ten_minutes() -> u64 {
+    600
+}
+
+impl Scenario {
+    /// The shipped scenario of that name, or the one in a file.
+    pub fn load(name: &str) -> Result<Self, LabError> {
+        if let Some(text) = shipped(name) {
+            return Self::parse(text, name);
+        }
+        let path = Path::new(name);
+        if path.components().count() == 1 && path.extension().is_none() {
+            let all: Vec<_> = names().collect();
+            return Err(LabError::Scenario(format!(
+                "no scenario is called '{name}'; there are {}, or give a file ending in .toml",
+                all.join(", ")
+            )));
+        }
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| LabError::File { path: path.to_owned(), source })?;
+        Self::parse(&text, name)
+    }
+
+    /// Reads and checks a scenario.
+    pub fn parse(text: &str, name: &str) -> Result<Self, LabError> {
+        let failed = |reason: String| LabError::Scenario(format!("scenario {name}: {reason}"));
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            failed(format!("line {line}: {}", error.message().replace('\n', " ")))
+        })?;
+        scenario.check().map_err(failed)?;
+        Ok(scenario)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let count = self.layers.len();
+        if !(1..=3).contains(&count) {
+            return Err(format!("it has {count} layers; there can be 1, 2 or 3"));
+        }
+        let mut below = u64::MAX;
+        for (number, layer) in self.layers.iter().enumerate() {
+            let memory = bytes(&layer.memory)?;
+            if memory >= below {
+                return Err(format!("L{number} cannot have more memory than the layer below"));
+            }
+            below = memory;
+            if let Some(fragmentation) = layer.fragmentation
+                && !((0.0..=1.0).contains(&fragmentation.fmfi)
+                    && (0.0..=1.0).contains(&fragmentation.movable))
+            {
+                return Err(format!("L{number}: fmfi and movable are numbers from 0 to 1"));
+            }
+            if let Some(thp) = &layer.thp
+                && !["always", "madvise", "never"].contains(&thp.as_str())
+            {
+                return Err(format!("L{number}: thp is always, madvise or never, not {thp}"));
+            }
+            if layer.kernel == Kernel::Lab && !layer.modules.is_empty() && number + 1 == count {
+                return Err(format!("L{number} runs no machine and has no module to set"));
+            }
+        }
+        for step in &self.steps {
+            let layer = match step {
+                Step::Run { layer, .. } => layer.unwrap_or(0),
+                Step::Write { layer, .. } => *layer,
+                Step::Qmp { layer, .. } => *layer + 1,
+                Step::Sleep { .. } | Step::Scan => 0,
+            };
+            if usize::from(layer) >= count {
+                return Err(format!("a step is for a layer that is not there: {step:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of a shipped scenario.
+fn shipped(name: &str) -> Option<&'static str> {
+    SHIPPED.get_file(format!("{name}.toml"))?.contents_utf8()
+}
+
+/// Names of the shipped scenarios, in alphabetical order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    SHIPPED.files().filter_map(|file| file.path().file_stem()?.to_str())
+}
+
+/// Bytes of a size such as `1600M`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        _ => return Err(format!("{text} is no size; write it as 1600M or 2G")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text} is no size, such as 1600M"))?;
+    number.checked_shl(shift).filter(|size| size >> shift == number).ok_or("too large".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_scenario_is_right() {
+        assert!(names().count() >= 7);
+        for name in names() {
+            Scenario::load(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let says = |text: &str, words: &str| {
+            let message = Scenario::parse(text, "x").unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        };
+        let layer = "[[layer]]\nkernel = 'lab'\nmemory = '1G'\n";
+        says("about = 'x'\nlayer = []\n", "0 layers");
+        says(&format!("about = 'x'\n{layer}{layer}"), "more memory");
+        says(&format!("about = 'x'\n{layer}thq = 'always'\n"), "thq");
+        says(&format!("about = 'x'\n{layer}thp = 'sometimes'\n"), "sometimes");
+        says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = 'much'\n", "much");
+        says(
+            &format!(
+                "about = 'x'\n{layer}[[step]]\ndo = 'write'\nlayer = 2\npath = ''\ntext = ''\n"
+            ),
+            "not there",
+        );
+        let message = Scenario::load("vanila").unwrap_err().to_string();
+        assert!(message.contains("clean"), "{message}");
+    }
+}

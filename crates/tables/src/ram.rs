@@ -1,6 +1,8 @@
 //! The machine's memory.
 
 use rustc_hash::FxHashMap;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -101,6 +103,19 @@ impl RamFile {
     }
 }
 
+impl RamFile {
+    /// Where memory that was ever written begins, from `offset` on: most of a machine's is not,
+    /// and the machine stands still while it is read.
+    fn data_from(&self, offset: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => Ok((data < self.layout.bytes).then_some(data)),
+            // There is none.
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 fn words(bytes: &[u8]) -> Page {
     let mut page = [0; ENTRIES];
     for (word, bytes) in page.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -127,7 +142,8 @@ impl Ram for RamFile {
     fn scan(&self, visit: &mut dyn FnMut(u64, &Page)) -> io::Result<()> {
         let mut bytes = vec![0; 1 << 20];
         let mut offset = 0;
-        while offset < self.layout.bytes {
+        while let Some(data) = self.data_from(offset)? {
+            offset = data & !(PAGE_BYTES as u64 - 1);
             let piece = (self.layout.bytes - offset).min(bytes.len() as u64) as usize;
             self.file.read_exact_at(&mut bytes[..piece], offset)?;
             for (page, at) in bytes[..piece].chunks_exact(PAGE_BYTES).zip((offset..).step_by(4096))

@@ -93,7 +93,7 @@ fn accesses() -> Vec<Access> {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         state >> 20
     };
-    let at = std::iter::repeat_with(random).map(|at| at % ((HUGE - 1) << 21) & !7);
+    let at = std::iter::repeat_with(random).map(|at| (at % ((HUGE - 1) << 21)) & !7);
     let access = |at| {
         let addr = Gva::new((START << 12) + at);
         if at % 3 == 0 { Access::store(addr, 8) } else { Access::load(addr, 8) }

@@ -5,6 +5,7 @@ use crate::message::{Command, Event, Order, Reply};
 use crate::port::{Reporter, uptime};
 use crate::program::{self, Program};
 use crate::qmp;
+use crate::terminal::Terminal;
 use crate::vm::Vm;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -25,11 +26,17 @@ pub(crate) struct Hands {
     reporter: Reporter,
     vm: Mutex<Option<Vm>>,
     programs: Mutex<HashMap<String, Program>>,
+    terminals: Mutex<HashMap<String, Terminal>>,
 }
 
 impl Hands {
     pub(crate) fn new(reporter: Reporter) -> Self {
-        Self { reporter, vm: Mutex::default(), programs: Mutex::default() }
+        Self {
+            reporter,
+            vm: Mutex::default(),
+            programs: Mutex::default(),
+            terminals: Mutex::default(),
+        }
     }
 
     /// Does what is ordered and answers, without keeping the next order waiting.
@@ -79,6 +86,17 @@ impl Hands {
                 let pid = program.pid;
                 lock(&self.programs).insert(name, program);
                 return Ok(Reply::Started { pid });
+            }
+            Command::Terminal { name, argv } => {
+                let terminal = Terminal::start(&name, &argv, &self.reporter)?;
+                lock(&self.terminals).insert(name, terminal);
+            }
+            Command::Type { name, base64 } => {
+                let mut terminals = lock(&self.terminals);
+                let terminal = terminals
+                    .get_mut(&name)
+                    .ok_or_else(|| format!("no terminal is called {name}"))?;
+                terminal.write(&base64)?;
             }
             Command::Signal { name, signal } => {
                 let signal = Signal::try_from(signal).map_err(|error| error.to_string())?;

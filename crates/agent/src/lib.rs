@@ -13,5 +13,6 @@ pub mod message;
 mod port;
 mod program;
 mod qmp;
+mod terminal;
 mod vm;
 pub mod work;

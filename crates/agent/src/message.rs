@@ -72,6 +72,21 @@ pub enum Command {
         #[serde(default)]
         hold: bool,
     },
+    /// Starts a program on a terminal of its own. Answered when it runs; [`Event::Screen`] follows,
+    /// and [`Event::Exited`].
+    Terminal {
+        /// What events call it.
+        name: String,
+        /// Program and arguments.
+        argv: Vec<String>,
+    },
+    /// Types on a program's terminal.
+    Type {
+        /// The program.
+        name: String,
+        /// The bytes in Base64.
+        base64: String,
+    },
     /// Sends a signal to a program that was started.
     Signal {
         /// Its name.
@@ -171,6 +186,13 @@ pub enum Event {
         error: bool,
         /// Without line end.
         line: String,
+    },
+    /// Bytes that a program wrote on its terminal.
+    Screen {
+        /// The program.
+        name: String,
+        /// The bytes in Base64.
+        base64: String,
     },
     /// A program is about to end and held.
     Held {

@@ -8,14 +8,16 @@ use crate::parts::Parts;
 use crate::scenario::{Backend, Fragmentation, Kernel, Layer, Scenario, bytes};
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use strata_agent::message::{Command, LAYER_PARAMETER, Layout, VM_SOCKET};
+use strata_agent::message::{Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
 
 /// Where a layer's VMM takes commands.
 pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
 /// Huge-page setting of a kernel.
 const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Time a kernel may take to its first program.
-const BOOT_LIMIT: Duration = Duration::from_secs(300);
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// Time a VMM may take to tell of a machine that hangs.
+const POST_MORTEM_LIMIT: Duration = Duration::from_secs(10);
 /// Time an agent may take for a simple order.
 pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(60);
 /// Time a fragmenter may take.
@@ -72,7 +74,8 @@ pub(crate) fn boot(
     for (number, layer) in scenario.layers.iter().enumerate() {
         let at = number as u8;
         tell(&format!("L{number} boots"));
-        let kernel = link.wait_until_ready(at, BOOT_LIMIT)?;
+        let kernel =
+            link.wait_until_ready(at, BOOT_LIMIT).inspect_err(|_| post_mortem(link, at))?;
         let own = link.journal.layers[number].ready.as_ref().map_or(0.0, |(_, own)| *own);
         let since_start = begin.elapsed().as_secs_f64();
         booted.push(Booted { layer: at, kernel, since_start, own });
@@ -88,6 +91,27 @@ pub(crate) fn boot(
         }
     }
     Ok(booted)
+}
+
+/// Writes into the log of a layer that does not come up what its processors are doing, as far as the
+/// VMM below still answers.
+fn post_mortem(link: &mut Link, layer: u8) {
+    let Some(below) = layer.checked_sub(1) else { return };
+    for line in ["info status", "info registers -a"] {
+        let command = Command::Qmp {
+            socket: QMP_SOCKET.into(),
+            execute: "human-monitor-command".into(),
+            arguments: serde_json::json!({ "command-line": line }),
+        };
+        let answer = link.order(below, "tell of its VM", command, POST_MORTEM_LIMIT);
+        if let Ok(Reply::Qmp { answer }) = answer {
+            let text = answer.as_str().unwrap_or_default();
+            for line in text.lines() {
+                // The log is on disk as far as the disk takes it.
+                let _ = link.journal.layers[usize::from(layer)].console(line);
+            }
+        }
+    }
 }
 
 /// Modules and settings of a layer that has just come up.

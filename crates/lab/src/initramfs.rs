@@ -22,7 +22,6 @@ pub(crate) struct Initramfs {
 enum Entry {
     Directory,
     File { from: PathBuf, executable: bool },
-    Bytes(Vec<u8>),
     Link(PathBuf),
 }
 
@@ -31,11 +30,6 @@ impl Initramfs {
     pub(crate) fn file(&mut self, place: impl AsRef<Path>, from: &Path) {
         let entry = Entry::File { from: from.to_owned(), executable: false };
         self.insert(place.as_ref(), entry);
-    }
-
-    /// Puts a file of these bytes at `place`.
-    pub(crate) fn bytes(&mut self, place: impl AsRef<Path>, bytes: Vec<u8>) {
-        self.insert(place.as_ref(), Entry::Bytes(bytes));
     }
 
     /// Puts a symbolic link to `target` at `place`.
@@ -96,7 +90,6 @@ impl Initramfs {
                     let bytes = target.as_os_str().as_encoded_bytes();
                     on(path, put(builder, &mut out, bytes))?;
                 }
-                Entry::Bytes(bytes) => on(path, put(regular(builder(0o644)), &mut out, bytes))?,
                 Entry::File { from, executable } => {
                     let mode = if *executable { 0o755 } else { 0o644 };
                     let bytes = on(from, fs::read(from))?;
@@ -156,7 +149,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("initrd");
         let mut files = Initramfs::default();
-        files.bytes("/etc/a/b", b"text".to_vec());
+        let text = directory.path().join("text");
+        fs::write(&text, "text").unwrap();
+        files.file("/etc/a/b", &text);
         files.link("/init", "bin/agent");
         files.program("/bin/agent", Path::new("/bin/sh")).unwrap();
         files.write(&path).unwrap();

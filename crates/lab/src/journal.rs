@@ -97,7 +97,8 @@ impl Journal {
             }
             Event::Down { status } => layer.vm_ended = Some(status),
             Event::Sample { texts } => layer.samples.push(Sample { at: report.at, texts }),
-            Event::Done { .. } | Event::Failed { .. } => {}
+            // The caller's.
+            Event::Done { .. } | Event::Failed { .. } | Event::Screen { .. } => {}
         }
         Ok(())
     }

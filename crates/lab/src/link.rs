@@ -37,24 +37,25 @@ impl<'a> Link<'a> {
         command: Command,
         limit: Duration,
     ) -> Result<Reply, LabError> {
-        let id = self.next;
-        self.next += 1;
-        let mut line =
-            serde_json::to_vec(&Order { to, id, command }).expect("orders are plain data");
-        line.push(b'\n');
-        let sent = self.machine.port.write_all(&line);
+        let id = self.send(to, command);
         let answer = self.wait(to, what, limit, |_, event| match event {
             Some(Event::Done { id: of, reply }) if *of == id => Some(Ok(reply.clone())),
             Some(Event::Failed { id: of, reason }) if *of == id => Some(Err(reason.clone())),
             _ => None,
         });
-        // If it could not be sent, what was heard before tells why.
-        if let (Err(_), Err(error)) = (sent, &answer)
-            && matches!(error, LabError::Interrupted)
-        {
-            return Err(LabError::Interrupted);
-        }
         answer?.map_err(|reason| LabError::Refused { layer: to, what: what.to_owned(), reason })
+    }
+
+    /// Gives an order without waiting for the answer. Returns its number.
+    pub(crate) fn send(&mut self, to: u8, command: Command) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let mut line =
+            serde_json::to_vec(&Order { to, id, command }).expect("orders are plain data");
+        line.push(b'\n');
+        // A machine that is gone is noticed, with the reason, by whoever listens next.
+        let _ = self.machine.port.write_all(&line);
+        id
     }
 
     /// Waits until a program of a layer is as `done` wants it.
@@ -97,39 +98,48 @@ impl<'a> Link<'a> {
         mut done: impl FnMut(&Journal, Option<&Event>) -> Option<T>,
     ) -> Result<T, LabError> {
         let begin = Instant::now();
+        let mut event = None;
         loop {
-            if self.interrupt.load(Relaxed) {
-                return Err(LabError::Interrupted);
-            }
-            if let Some(result) = done(&self.journal, None) {
+            if let Some(result) = done(&self.journal, event.as_ref()) {
                 return Ok(result);
             }
-            match self.machine.heard.recv_timeout(TICK) {
-                Ok(Heard::Report(report)) => {
-                    if let Some(result) = done(&self.journal, Some(&report.event)) {
-                        return Ok(result);
-                    }
-                    self.journal.note(report)?;
-                }
-                Ok(Heard::Console(line)) => self.journal.layers[0].console(&line)?,
-                Ok(Heard::Garbled(line)) => {
-                    self.journal.layers[0].console(&format!("port: {line}"))?;
-                }
-                Ok(Heard::Ended) | Err(RecvTimeoutError::Disconnected) => {
-                    return Err(self.journal.layers[0].error(
-                        "the machine".into(),
-                        format!("ended while L{layer} was to {what}"),
-                    ));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            self.look_for_death(layer, what)?;
             if begin.elapsed() > limit {
                 let seconds = limit.as_secs();
                 return Err(self.journal.layers[usize::from(layer)]
                     .error(format!("L{layer}"), format!("did not {what} within {seconds} s")));
             }
+            event = self.hear(layer, what)?;
         }
+    }
+
+    /// Listens for a moment, notes what is heard and returns it, if an agent reported it. `layer`
+    /// and `what` say in an error what was going on.
+    pub(crate) fn hear(&mut self, layer: u8, what: &str) -> Result<Option<Event>, LabError> {
+        if self.interrupt.load(Relaxed) {
+            return Err(LabError::Interrupted);
+        }
+        let event = match self.machine.heard.recv_timeout(TICK) {
+            Ok(Heard::Report(report)) => {
+                let event = report.event.clone();
+                self.journal.note(report)?;
+                Some(event)
+            }
+            Ok(Heard::Console(line)) => {
+                self.journal.layers[0].console(&line)?;
+                None
+            }
+            Ok(Heard::Garbled(line)) => {
+                self.journal.layers[0].console(&format!("port: {line}"))?;
+                None
+            }
+            Ok(Heard::Ended) | Err(RecvTimeoutError::Disconnected) => {
+                return Err(self.journal.layers[0]
+                    .error("the machine".into(), format!("ended while L{layer} was to {what}")));
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+        };
+        self.look_for_death(layer, what)?;
+        Ok(event)
     }
 
     /// Ends the run if a kernel of any layer is done for, or its machine is gone.

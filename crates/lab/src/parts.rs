@@ -42,6 +42,14 @@ pub struct StockKernel {
 }
 
 impl Parts {
+    /// The kernels that are there, one line each.
+    pub fn kernels(&self) -> impl Iterator<Item = String> {
+        let lab = self.lab.as_ref().map(|lab| format!("lab: {}, {}", lab.source, lab.sha256));
+        let stock =
+            self.stock.as_ref().map(|stock| format!("debian: {}, {}", stock.package, stock.sha256));
+        lab.into_iter().chain(stock)
+    }
+
     pub(crate) fn kernel(&self, kernel: &Kernel) -> Result<&Path, LabError> {
         match kernel {
             Kernel::Lab => self.lab.as_ref().map(|lab| lab.image.as_path()),

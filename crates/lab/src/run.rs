@@ -12,11 +12,14 @@ use crate::machine::{Hardware, Machine};
 use crate::parts::Parts;
 use crate::report::{LabReport, LayerReport};
 use crate::scenario::{Kernel, Scenario, bytes};
+use crate::session;
 use crate::steps::Steps;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_agent::message::{Command, Layout, Reply};
 
@@ -66,27 +69,9 @@ pub fn run(
             })
         })
         .transpose()?;
-    let directory = new_run(cache)?;
-    let begin = Instant::now();
     let guests: Vec<PathBuf> = program.iter().cloned().collect();
-    let initrd = images::make(scenario, parts, &guests, &directory)?;
-    let hardware = Hardware {
-        memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
-        cpus: scenario.layers[0].cpus,
-        kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
-        initrd: initrd.clone(),
-        parameters: boot::parameters(0, &scenario.layers[0]),
-        more: scenario.layers[0].vmm.clone(),
-        memory_file: None,
-    };
-    tell(&format!("logs are in {}", directory.display()));
-    let journal = Journal::start(&directory, scenario.layers.len())?;
-    let machine = Machine::start(&hardware, &directory)?;
-    let mut link = Link::new(machine, journal, interrupt);
-    let booted = boot::boot(&mut link, scenario, parts, begin, tell)?;
-    // The machine has it in memory.
-    on(&initrd, fs::remove_file(&initrd))?;
-    tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
+    let Running { mut link, booted, directory } =
+        start(scenario, &guests, parts, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
     let before = read_all(&mut link, count)?;
     for layer in 0..count {
@@ -120,6 +105,69 @@ pub fn run(
         })
         .collect();
     Ok(LabReport::new(&choices.name, &scenario.about, layers, done))
+}
+
+/// Boots the layers and runs a shell in one of them, fed from `input` and shown on `output`.
+///
+/// # Errors
+///
+/// As [`run`], and a layer that the scenario does not have.
+pub fn shell(
+    scenario: &Scenario,
+    layer: u8,
+    parts: &Parts,
+    cache: &Cache,
+    interrupt: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+    (input, output): (&Receiver<Vec<u8>>, &mut dyn Write),
+) -> Result<(), LabError> {
+    if usize::from(layer) >= scenario.layers.len() {
+        let last = scenario.layers.len() - 1;
+        return Err(LabError::Scenario(format!("the scenario's layers are 0 to {last}")));
+    }
+    let mut running = start(scenario, &[], parts, cache, interrupt, tell)?;
+    tell(&format!("a shell in L{layer}; leave it with exit or Ctrl-]"));
+    session::run(&mut running.link, layer, input, output)
+}
+
+/// A machine whose layers all run.
+struct Running<'a> {
+    link: Link<'a>,
+    booted: Vec<Booted>,
+    /// Of its logs.
+    directory: PathBuf,
+}
+
+fn start<'a>(
+    scenario: &Scenario,
+    guests: &[PathBuf],
+    parts: &Parts,
+    cache: &Cache,
+    interrupt: &'a AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Running<'a>, LabError> {
+    let directory = new_run(cache)?;
+    let begin = Instant::now();
+    let initrd = images::make(scenario, parts, guests, &directory)?;
+    let hardware = Hardware {
+        memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
+        cpus: scenario.layers[0].cpus,
+        kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
+        initrd: initrd.clone(),
+        parameters: boot::parameters(0, &scenario.layers[0]),
+        more: scenario.layers[0].vmm.clone(),
+        memory_file: None,
+    };
+    tell(&format!("logs are in {}", directory.display()));
+    let journal = Journal::start(&directory, scenario.layers.len())?;
+    let machine = Machine::start(&hardware, &directory)?;
+    let mut link = Link::new(machine, journal, interrupt);
+    let booted = boot::boot(&mut link, scenario, parts, begin, tell);
+    // The machine has it in memory by now, or never will.
+    on(&initrd, fs::remove_file(&initrd))?;
+    let booted = booted?;
+    tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
+    Ok(Running { link, booted, directory })
 }
 
 fn layer_report(

@@ -28,6 +28,12 @@ pub enum Command {
     Record(RecordArgs),
     /// Draw a page walk in two dimensions, name every reference and count them.
     Walk(WalkArgs),
+    /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
+    Lab {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: LabCommand,
+    },
     /// List what can be chosen, one line each.
     List {
         /// What to list.
@@ -53,6 +59,49 @@ pub enum Listing {
     Workloads,
     /// Everything `--set` can set, with its default and its source.
     Parameters,
+    /// Scenarios of the lab.
+    Scenarios,
+}
+
+/// What `strata lab` does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LabCommand {
+    /// Get Debian's kernel image and build the lab's own kernel; goes on where it was interrupted.
+    Build,
+    /// Boot the layers, run a program or a scenario's steps in them, and report what happened.
+    Run(LabRunArgs),
+    /// Boot the layers and look around in one of them.
+    Shell {
+        /// The layer: 0 for L0, 1 for L1, 2 for L2.
+        #[arg(long, value_name = "N")]
+        level: u8,
+
+        /// The layers: a name from 'strata list scenarios', or a file.
+        #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
+        scenario: String,
+    },
+    /// Remove what was built, downloaded and logged.
+    Clean,
+}
+
+/// Options of `strata lab run`.
+#[derive(Args, Clone, Debug)]
+pub struct LabRunArgs {
+    /// The layers and what happens in them: a name from 'strata list scenarios', or a file.
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
+    pub scenario: String,
+
+    /// Write everything found as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Seconds the program may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub limit: u64,
+
+    /// A program to run in the innermost layer instead of the scenario's steps, after --.
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 /// Where the stream comes from.

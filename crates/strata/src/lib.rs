@@ -7,6 +7,8 @@ pub mod args;
 pub mod config;
 pub mod failure;
 mod interrupt;
+mod lab;
+mod lab_table;
 mod list;
 mod number;
 pub mod output;
@@ -58,6 +60,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Run(args) => run::run(*args, catalogue),
         Command::Record(args) => record::record(args),
         Command::Walk(args) => walk::walk(&args).map(|()| 0),
+        Command::Lab { command } => lab::lab(command),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -6,6 +6,7 @@ use crate::output::to_stdout;
 use std::fmt::Write;
 use strata_engine::Catalogue;
 use strata_hardware::CpuModel;
+use strata_lab::Scenario;
 use strata_workloads::generate;
 
 /// Prints a list.
@@ -18,6 +19,7 @@ pub fn list(what: Listing, catalogue: &Catalogue) -> Result<(), Failure> {
         Listing::Cpus => cpus(),
         Listing::Workloads => workloads(),
         Listing::Parameters => parameters(catalogue),
+        Listing::Scenarios => scenarios(),
     };
     to_stdout(columns(&rows).as_bytes())
 }
@@ -39,6 +41,11 @@ fn policies(catalogue: &Catalogue) -> Vec<Row> {
         (policy.name.to_owned(), format!("{} [{}]", policy.about, policy.paper))
     };
     catalogue.policies.iter().map(row).collect()
+}
+
+fn scenarios() -> Vec<Row> {
+    let about = |name| Scenario::load(name).map_or_else(|error| error.to_string(), |s| s.about);
+    strata_lab::names().map(|name| (name.to_owned(), about(name))).collect()
 }
 
 fn cpus() -> Vec<Row> {

@@ -1,0 +1,122 @@
+//! The text report of the lab.
+
+use crate::number::{bytes, count};
+use anstyle::Style;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use strata_lab::{Counters, LabReport, LayerReport};
+
+const BOLD: Style = Style::new().bold();
+/// Reasons of exits that are shown; the rest is in the JSON.
+const REASONS: usize = 8;
+
+/// The whole report, with ANSI styles.
+pub fn render(report: &LabReport) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "\n{BOLD}{}{BOLD:#}: {}", report.scenario, report.about);
+    let _ = writeln!(out, "Real: {}.\nEmulated: {}.\n", report.real, report.emulated);
+    for layer in &report.layers {
+        let booted = &layer.booted;
+        let _ = writeln!(
+            out,
+            "L{} runs Linux {} ({}, SHA-256 {}) since second {:.1}, {:.1} s after it was started",
+            booted.layer,
+            booted.kernel.split(' ').next().unwrap_or_default(),
+            layer.package,
+            &layer.sha256[..layer.sha256.len().min(16)],
+            booted.since_start,
+            booted.own,
+        );
+    }
+    out.push('\n');
+    out += &counters(&report.layers);
+    for layer in &report.layers {
+        exits(&mut out, layer);
+    }
+    let _ = writeln!(out, "\n{BOLD}What was done{BOLD:#}");
+    for step in &report.steps {
+        let _ = writeln!(out, "{:>8.1} s  {}", step.seconds, step.what);
+        for line in &step.output {
+            let _ = writeln!(out, "            {line}");
+        }
+        if let Some(status) = step.status.filter(|status| *status != 0) {
+            let _ = writeln!(out, "            status {status}");
+        }
+    }
+    out
+}
+
+/// A line of the table of counters: its name and how it is read.
+type Row = (&'static str, fn(&LayerReport) -> String);
+
+const ROWS: [Row; 14] = [
+    ("memory", |layer| bytes(layer.after.memory_bytes)),
+    ("free", |layer| bytes(layer.after.free_bytes)),
+    ("FMFI, order 9", |layer| format!("{:.2}", layer.after.fmfi)),
+    ("huge page faults", |layer| vmstat(layer, "thp_fault_alloc")),
+    ("  fell back to base pages", |layer| vmstat(layer, "thp_fault_fallback")),
+    ("huge pages collapsed", |layer| vmstat(layer, "thp_collapse_alloc")),
+    ("huge pages split", |layer| vmstat(layer, "thp_split_page")),
+    ("pages migrated", |layer| vmstat(layer, "pgmigrate_success")),
+    ("KVM: exits", |layer| kvm(layer, "exits")),
+    ("  MMU faults", |layer| kvm(layer, "pf_taken")),
+    ("  entries into nested guest", |layer| kvm(layer, "nested_run")),
+    ("  writes to guest tables", |layer| kvm(layer, "mmu_pte_write")),
+    ("  4 KiB entries at the end", |layer| gauge(layer, "pages_4k")),
+    ("  2 MiB entries at the end", |layer| gauge(layer, "pages_2m")),
+];
+
+/// Counters of all layers side by side: what happened between boot and the end.
+fn counters(layers: &[LayerReport]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let heads = layers.iter().map(|layer| format!("L{}", layer.booted.layer));
+    table.set_header([String::new()].into_iter().chain(heads));
+    for (name, read) in ROWS {
+        table.add_row([name.to_owned()].into_iter().chain(layers.iter().map(read)));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{}\n", table.trim_fmt())
+}
+
+fn vmstat(layer: &LayerReport, name: &str) -> String {
+    count(layer.after.vmstat(name).saturating_sub(layer.before.vmstat(name)))
+}
+
+fn kvm(layer: &LayerReport, name: &str) -> String {
+    if layer.after.kvm.is_empty() {
+        return "-".into();
+    }
+    count(layer.after.kvm(name).saturating_sub(layer.before.kvm(name)))
+}
+
+fn gauge(layer: &LayerReport, name: &str) -> String {
+    if layer.after.kvm.is_empty() { "-".into() } else { count(layer.after.kvm(name)) }
+}
+
+/// Exits by reason between boot and the end, most frequent first.
+fn exits(out: &mut String, layer: &LayerReport) {
+    let of = |read: fn(&Counters) -> &BTreeMap<String, u64>| {
+        let before = read(&layer.before);
+        let mut counts: Vec<(u64, &str)> = read(&layer.after)
+            .iter()
+            .map(|(name, after)| (after - before.get(name).unwrap_or(&0), name.as_str()))
+            .filter(|(number, _)| *number > 0)
+            .collect();
+        counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+        let shown =
+            counts.iter().take(REASONS).map(|(number, name)| format!("{name} {}", count(*number)));
+        shown.collect::<Vec<_>>().join(", ")
+    };
+    let (all, reflected) = (of(|counters| &counters.exits), of(|counters| &counters.nested_exits));
+    if !all.is_empty() {
+        let _ = writeln!(out, "L{}'s exits by reason: {all}", layer.booted.layer);
+    }
+    if !reflected.is_empty() {
+        let _ = writeln!(out, "  of its nested guest: {reflected}");
+    }
+}

@@ -10,6 +10,7 @@
 
 pub mod memory;
 mod pass;
+mod replay;
 pub mod report;
 mod run;
 mod setup;
@@ -17,6 +18,7 @@ mod simulation;
 mod sweep;
 
 pub use pass::{Progress, Stop};
+pub use replay::replay;
 pub use report::{Report, RunResult};
 pub use run::{Built, Run, SetupError, StackKind};
 pub use setup::{Catalogue, PolicyInfo, Setup};

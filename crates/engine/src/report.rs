@@ -292,6 +292,22 @@ impl From<WorkloadInfo> for Workload {
     }
 }
 
+/// Page tables captured from a real machine, which a stream was replayed against.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturedTables {
+    /// Layers of the machine: 1 natively, 2 in a VM, 3 in a nested VM.
+    pub layers: u8,
+    /// What in the results is of the real machine.
+    pub real: Vec<String>,
+    /// What in the results is Strata's model.
+    pub modelled: Vec<String>,
+    /// The check of every access against the tables when they were captured.
+    pub check: strata_tables::Check,
+    /// The shadow table against what it is made of; `null` unless all tables of three layers were
+    /// captured.
+    pub composition: Option<strata_tables::Composition>,
+}
+
 /// Everything one `strata run` found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -308,6 +324,9 @@ pub struct Report {
     pub seed: u64,
     /// Accesses before counting began.
     pub warmup: u64,
+    /// The tables that `--tables` gave; `null` when the whole stack was modelled.
+    #[serde(default)]
+    pub tables: Option<CapturedTables>,
     /// The runs, in the order asked for.
     pub runs: Vec<RunResult>,
 }
@@ -329,6 +348,7 @@ impl Report {
             workload: workload.into(),
             seed: 0,
             warmup: 0,
+            tables: None,
             runs,
         }
     }

@@ -49,6 +49,11 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
         "console=ttyS0 {LAYER_PARAMETER}{number} panic=-1 loglevel=4 mitigations=off nowatchdog \
          rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on"
     );
+    if number == 0 {
+        // The emulator now and then loses the interrupt of a one-shot timer while a guest runs: a
+        // processor that has nothing else to do then sleeps for ever. A periodic timer comes again.
+        parameters += " nohz=off highres=off";
+    }
     if layer.kernel == Kernel::Lab {
         for (module, values) in &layer.modules {
             for value in values.split_whitespace() {

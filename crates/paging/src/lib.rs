@@ -6,10 +6,12 @@
 //! walk reference has a physical address.
 
 mod format;
+mod load;
 mod radix;
 mod region;
 
 pub use format::{Entry, Ept, Format, Leaf, Rights, X86};
+pub use load::{Left, LoadError};
 pub use radix::{FrameSource, Lookup, Mapping, NoFrame, Radix, TableId};
 pub use region::Region;
 

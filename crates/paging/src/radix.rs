@@ -83,7 +83,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn new(frame: u64, level: u8) -> Self {
+    pub(crate) fn new(frame: u64, level: u8) -> Self {
         Self {
             entries: Box::new([0; ENTRIES]),
             children: (level > 1).then(|| Box::new([0; ENTRIES])),

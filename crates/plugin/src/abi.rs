@@ -6,16 +6,16 @@ use crate::image::{self, Row};
 use crate::process::{MAX_THREADS, Process, SERIAL_INSTRUCTIONS, SLOTS};
 use crate::{environment, guest};
 use qemu_plugin_sys::*;
-use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use strata_addr::Gva;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use strata_emulator::{Arguments, instructions_counted, shape};
 use strata_ring::{Emulator, Ring};
-use strata_stream::{Access, AccessKind, Backing, Pid, Tid};
+use strata_stream::{Backing, Pid, Tid};
 
 /// The interface version the emulator asks for before it installs the plugin.
 #[unsafe(no_mangle)]
@@ -26,33 +26,16 @@ static PROCESS: OnceLock<Box<Process>> = OnceLock::new();
 /// Host mappings when the plugin was installed.
 static BEFORE: OnceLock<Vec<Row>> = OnceLock::new();
 
-/// Packed kind and size of an access by the emulator's description of it
-/// (`qemu_plugin_meminfo_t`), with [`KNOWN`], filled in as descriptions appear: saves calls into
-/// the emulator per access.
-static SHAPES: [AtomicU64; DESCRIPTIONS] = [const { AtomicU64::new(0) }; DESCRIPTIONS];
-
-/// Descriptions of QEMU 7.2 have 18 bits: 2 of direction above 16 of operation and index.
-const DESCRIPTIONS: usize = 1 << DIRECTION_AT << 2;
-const DIRECTION_AT: u32 = 16;
-/// Bits the packed form leaves unused. `KNOWN` marks an entry of `SHAPES` as filled in, `TWICE` an
-/// atomic read-modify-write, described once but a load and a store.
-const KNOWN: u64 = 1 << 60;
-const TWICE: u64 = 1 << 61;
-
-const STORE: u64 = Access::store(Gva::new(0), 1).bits();
-
 // ---- per access ----
 
 /// A load, a store or both. One callback for both directions: where code is generated inline, QEMU
 /// 7.2 takes loads for stores and stores for both when it chooses among callbacks by direction.
 unsafe extern "C" fn on_access(vcpu: c_uint, info: qemu_plugin_meminfo_t, at: u64, _: *mut c_void) {
-    let known = SHAPES.get(info as usize).map_or(0, |shape| shape.load(Relaxed));
-    let shape = if known == 0 { shape_of(info) } else { known };
-    let word = shape | Access::load(Gva::new(at), 1).bits();
-    if shape & TWICE != 0 {
-        record(vcpu, word & !STORE);
+    let shape = shape(info);
+    if shape.is_twice() {
+        record(vcpu, shape.load_at(at));
     }
-    record(vcpu, word);
+    record(vcpu, shape.at(at));
 }
 
 #[inline(always)]
@@ -63,21 +46,6 @@ fn record(vcpu: c_uint, word: u64) {
     if unsafe { (*slot).push(word) } {
         full(vcpu);
     }
-}
-
-#[cold]
-fn shape_of(info: qemu_plugin_meminfo_t) -> u64 {
-    // SAFETY: pure functions of their argument.
-    let (shift, is_store) =
-        unsafe { (qemu_plugin_mem_size_shift(info), qemu_plugin_mem_is_store(info)) };
-    let kind = if is_store { AccessKind::Store } else { AccessKind::Load };
-    let both = qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_RW as u32;
-    let twice = if info >> DIRECTION_AT == both { TWICE } else { 0 };
-    let shape = Access::new(kind, Gva::new(0), 1 << shift.min(7)).bits() | KNOWN | twice;
-    if let Some(entry) = SHAPES.get(info as usize) {
-        entry.store(shape, Relaxed);
-    }
-    shape
 }
 
 #[cold]
@@ -102,7 +70,7 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
     // SAFETY: `block` and its instructions are valid during this callback.
     unsafe {
         let length = qemu_plugin_tb_n_insns(block);
-        count_instructions(block, length);
+        count_instructions(block);
         for index in 0..length {
             let instruction = qemu_plugin_tb_get_insn(block, index);
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
@@ -123,11 +91,11 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
 ///
 /// # Safety
 /// `block` is valid.
-unsafe fn count_instructions(block: *mut qemu_plugin_tb, length: usize) {
+unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
     // SAFETY: by contract; the counter is a static, and the emulator's additions to it race with
     // nothing as long as there is one thread.
     unsafe {
-        let count = if length == 1 && repeats(block) { 0 } else { length };
+        let count = instructions_counted(block);
         if count == 0 {
         } else if process().is_parallel() {
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
@@ -142,30 +110,6 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb, length: usize) {
             );
         }
     }
-}
-
-/// Whether a block's first instruction is a string instruction with a repeat prefix. The emulator
-/// runs each repetition after the first as a block of its own, but it is one instruction.
-///
-/// # Safety
-/// `block` is valid and not empty.
-unsafe fn repeats(block: *mut qemu_plugin_tb) -> bool {
-    // SAFETY: by contract; the emulator gives the address and length of the instruction's bytes.
-    let bytes = unsafe {
-        let instruction = qemu_plugin_tb_get_insn(block, 0);
-        let data: *const u8 = qemu_plugin_insn_data(instruction).cast();
-        std::slice::from_raw_parts(data, qemu_plugin_insn_size(instruction))
-    };
-    is_repeated_string(bytes)
-}
-
-/// SDM volume 2, REP/REPE/REPNE: a repeat prefix before one of INS, OUTS, MOVS, CMPS, STOS, LODS,
-/// SCAS.
-fn is_repeated_string(bytes: &[u8]) -> bool {
-    let is_prefix = |byte: &&u8| matches!(byte, 0x66 | 0x67 | 0xf2 | 0xf3 | 0x40..=0x4f);
-    let prefixes = bytes.iter().take_while(is_prefix).count();
-    let repeat = bytes[..prefixes].iter().any(|byte| matches!(byte, 0xf2 | 0xf3));
-    repeat && matches!(bytes.get(prefixes), Some(0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf))
 }
 
 // ---- everything else ----
@@ -257,10 +201,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *mut *mut c_char,
 ) -> c_int {
-    let arguments: Vec<_> = (0..argc as usize)
-        // SAFETY: by contract.
-        .map(|index| unsafe { CStr::from_ptr(*argv.add(index)) }.to_bytes())
-        .collect();
+    // SAFETY: by contract.
+    let arguments = unsafe { Arguments::new(argc, argv) };
     let process = match set_up(&arguments) {
         Ok(process) => process,
         Err(reason) => {
@@ -282,16 +224,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
     0
 }
 
-fn set_up(arguments: &[&[u8]]) -> Result<Box<Process>, String> {
-    let text = |name: &str| {
-        let prefix = [name.as_bytes(), b"="].concat();
-        arguments.iter().find_map(|argument| argument.strip_prefix(&prefix[..]))
-    };
-    let path = |name: &str| {
-        let bytes = text(name).ok_or_else(|| format!("the plugin needs its argument {name}"))?;
-        Ok::<_, String>(PathBuf::from(OsString::from_vec(bytes.to_vec())))
-    };
-    let number = |name| text(name).and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
+    let path = |name| arguments.path(name);
     let emulator = Emulator { qemu: path("qemu")?, plugin: path("plugin")?, ring: path("ring")? };
     let ring = fs::File::options()
         .read(true)
@@ -299,23 +233,10 @@ fn set_up(arguments: &[&[u8]]) -> Result<Box<Process>, String> {
         .open(&emulator.ring)
         .and_then(|file| Ring::open(&file))
         .map_err(|error| format!("{}: {error}", emulator.ring.display()))?;
-    let caller = match (number("pid"), number("tid"), number("image")) {
+    let caller = match (arguments.number("pid"), arguments.number("tid"), arguments.number("image"))
+    {
         (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
         _ => None,
     };
     Ok(Process::new(ring, emulator, caller))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repeated_string_instructions_are_recognised() {
-        let yes: [&[u8]; 4] =
-            [&[0xf3, 0xa4], &[0xf3, 0x48, 0xab], &[0xf2, 0xae], &[0x66, 0xf3, 0xa5]];
-        let no: [&[u8]; 4] = [&[0xa4], &[0xf3, 0x0f, 0x10, 0x00], &[0xf3, 0x90], &[0xf3]];
-        assert!(yes.into_iter().all(is_repeated_string));
-        assert!(!no.into_iter().any(is_repeated_string));
-    }
 }

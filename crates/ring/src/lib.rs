@@ -4,7 +4,8 @@
 //!   and hands it over whole to the one consumer;
 //! - [`Message`]: what a slot holds besides accesses;
 //! - [`Emulator`]: the command line that runs a program under the emulator with the plugin, and
-//!   [`program`]: which programs that can be done with.
+//!   [`program`]: which programs that can be done with;
+//! - [`machine`]: what the other plugin, that of whole machines, says over a socket.
 //!
 //! # How a slot travels
 //! ```text
@@ -28,6 +29,7 @@ mod command;
 mod execution;
 mod futex;
 mod liveness;
+pub mod machine;
 mod memory;
 mod message;
 pub mod program;

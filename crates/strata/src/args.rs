@@ -151,6 +151,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "PRESET|FILE.toml")]
     pub cpu: Option<String>,
 
+    /// Use these page tables, captured from a real machine with the recording, instead of a
+    /// modelled stack; compares them with the same tables without huge pages and with every huge
+    /// page well aligned.
+    #[arg(long, value_name = "FILE")]
+    pub tables: Option<PathBuf>,
+
     /// Levels of every page table, 4 or 5 [default: 4].
     #[arg(long, value_parser = clap::value_parser!(u8).range(4..=5))]
     pub levels: Option<u8>,

@@ -131,6 +131,7 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         stack: line.stack.or(file.stack),
         policy: line.policy.or(file.policy),
         cpu: line.cpu.or(file.cpu),
+        tables: line.tables.or(file.tables),
         levels: line.levels.or(file.levels),
         memory: line.memory.or(file.memory),
         fragmentation: line.fragmentation.or(file.fragmentation),
@@ -157,6 +158,7 @@ mod tests {
         stack = ["native", "nested"]
         policy = "base,thp"
         cpu = "skylake-gold-6138"
+        tables = "out.tables"
         levels = 5
         memory = "8GiB"
         fragmentation = [0.5, 0.6, 0.7]
@@ -185,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_file_says_what_the_same_command_line_says() {
-        let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --levels 5 \
-            --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill \
+        let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
+            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill \
             --warmup 1M --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain \
             --workload random:size=1GiB --set gemini.share=0.5 --set thp.scan_sleep=5";
         let words: Vec<_> = words.split_whitespace().collect();

@@ -21,6 +21,7 @@ mod run;
 mod scan;
 mod sight;
 pub mod table;
+pub mod tables;
 mod top;
 pub mod verdict;
 mod walk;

@@ -3,11 +3,13 @@
 use crate::args::{Fragmentation, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::output::Target;
+use crate::tables;
 use crate::workload::Input;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::{Catalogue, Setup, StackKind};
 use strata_hardware::{CpuModel, Misaligned};
+use strata_tables::Capture;
 
 /// Policies compared when none are named.
 const DEFAULT_POLICIES: [&str; 5] = ["base", "thp", "gemini", "xgemini", "aligned"];
@@ -29,6 +31,8 @@ pub struct Plan {
     pub input: Input,
     /// The machines, in the order of the report.
     pub setups: Vec<Setup>,
+    /// Page tables captured from a real machine, instead of modelled stacks.
+    pub tables: Option<Capture>,
     /// Most machines to hold at once.
     pub jobs: Option<NonZeroUsize>,
     /// Threads to use.
@@ -48,7 +52,11 @@ pub struct Plan {
 pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (text, json) = targets(&args)?;
     let mut remarks = Vec::new();
-    let pairs = cross_product(&args, catalogue, &mut remarks)?;
+    let tables = args.tables.as_deref().map(|path| tables::read(path, &args)).transpose()?;
+    let pairs = match &tables {
+        Some(capture) => tables::pairs(capture),
+        None => cross_product(&args, catalogue, &mut remarks)?,
+    };
     let (cpu, overrides) = constants(&args, catalogue, &pairs)?;
     if let Some(memory) = args.memory.filter(|memory| *memory < LEAST_MEMORY) {
         let memory = crate::number::bytes(memory);
@@ -75,6 +83,7 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     };
     Ok(Plan {
         setups: pairs.into_iter().map(setup).collect(),
+        tables,
         jobs: args.jobs,
         threads: args.threads,
         text,

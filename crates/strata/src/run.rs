@@ -5,11 +5,12 @@ use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 use crate::interrupt::Interrupt;
 use crate::number::bytes;
 use crate::plan::{Plan, plan};
-use crate::{config, progress, table};
+use crate::{config, progress, table, tables};
 use std::io::{IsTerminal, stderr, stdout};
 use std::num::NonZeroUsize;
+use strata_engine::report::CapturedTables;
 use strata_engine::{
-    Build, Catalogue, CutShort, Progress, Report, Stop, Sweep, SweepError, memory, sweep,
+    Build, Catalogue, CutShort, Progress, Report, Stop, Sweep, SweepError, memory, replay, sweep,
 };
 use strata_stream::{Source, WorkloadInfo};
 
@@ -75,10 +76,18 @@ fn measure(
     let stop = if live { stop } else { Stop(interrupt.0.clone()) };
     let total = workload.accesses;
     let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
-    let builds = plan
-        .setups
-        .iter()
-        .map(|setup| -> Build<'_> { Box::new(move |workload| (catalogue.build)(setup, workload)) });
+    if let Some(remark) = plan.tables.as_ref().and_then(|t| tables::remark(t, &workload)) {
+        crate::complain(&format!("note: {remark}"));
+    }
+    let builds = plan.setups.iter().map(|setup| -> Build<'_> {
+        match &plan.tables {
+            Some(capture) => {
+                let variant = tables::variant(&setup.policy);
+                Box::new(move |_| replay(capture, variant, setup))
+            }
+            None => Box::new(move |workload| (catalogue.build)(setup, workload)),
+        }
+    });
     let options = Sweep {
         workload,
         open: Box::new(move || opened.take().map_or_else(|| plan.input.open(), Ok)),
@@ -98,6 +107,7 @@ fn measure(
     let mut report = Report::new(swept.workload, swept.runs);
     report.seed = plan.setups[0].seed;
     report.warmup = plan.setups[0].warmup;
+    report.tables = plan.tables.as_ref().map(CapturedTables::new);
     let failed = match swept.cut_short {
         Some(CutShort::Failed(error)) => Some(error.to_string()),
         _ => None,

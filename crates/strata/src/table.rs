@@ -37,6 +37,9 @@ pub fn render(report: &Report, width: usize) -> String {
     for note in &workload.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
     }
+    for sentence in crate::tables::sentences(report) {
+        paragraph(&mut out, &sentence, width);
+    }
     let stacks = report.by_stack();
     for (stack, runs) in &stacks {
         let per_table = (width.saturating_sub(LABEL) / CELL).max(2);
@@ -157,10 +160,16 @@ fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
     lines.relative("L1 TLB misses", |run| run.tlb.l1_misses as f64);
     lines.relative("L2 TLB misses", |run| run.tlb.l2_misses as f64);
     lines.relative("cycles in walks", |run| run.walk_cycles as f64);
-    lines.relative("memory used", |run| run.memory.used_bytes as f64);
+    // With captured tables no kernel is modelled: there is nothing to say of what one does.
+    let modelled = runs.iter().any(|run| !run.layers.is_empty());
+    if modelled {
+        lines.relative("memory used", |run| run.memory.used_bytes as f64);
+    }
     translation(&mut lines);
     huge_pages(&mut lines);
-    events(&mut lines, stack);
+    if modelled {
+        events(&mut lines, stack);
+    }
     let header = runs.iter().map(|run| run.policy.as_str());
     print(out, &lines.lines, header);
 }

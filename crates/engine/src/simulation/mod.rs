@@ -1,7 +1,7 @@
 //! One machine: a stack of layers under a policy, on modelled hardware, fed with a stream.
 
 mod clock;
-mod outcome;
+pub(crate) mod outcome;
 mod relocation;
 mod samples;
 mod setup;

@@ -9,7 +9,7 @@ use crate::report::{
 use std::collections::BTreeMap;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
-use strata_hardware::{Charge, Counters, CpuId};
+use strata_hardware::{Charge, Counters, CpuId, Machine};
 use strata_stack::KernelCounters;
 
 /// What the result repeats of the setup.
@@ -117,7 +117,7 @@ impl Simulation {
         let sum = |count: fn(&KernelCounters) -> u64| kernels.iter().map(count).sum::<u64>();
         let (shadow_promotions, shadow_demotions) = self.stack.shadow_promotions();
         let elapsed_cycles = self.clock.elapsed(&self.machine);
-        let cycles_by_kind = self.cycles();
+        let cycles_by_kind = cycles(&self.machine);
         RunResult {
             stack: self.outcome.stack,
             policy: self.outcome.policy.clone(),
@@ -128,13 +128,7 @@ impl Simulation {
             tlb: tlb(&counters),
             walks: counters.walks,
             walk_refs: counters.walk_refs,
-            walk_positions: counters
-                .positions()
-                .map(|(position, references)| WalkPosition {
-                    position: position.to_string(),
-                    references,
-                })
-                .collect(),
+            walk_positions: walk_positions(&counters),
             walk_cycles: counters.walk_cycles,
             cycles: cycles_by_kind.total(),
             elapsed_cycles,
@@ -158,26 +152,12 @@ impl Simulation {
             layers: self.layers(),
             relative_throughput: None,
             counters: perf_counters(&counters, &kernels, (shadow_promotions, shadow_demotions)),
-            cpus: self.cpu_totals(),
+            cpus: cpu_totals(&self.machine),
             notes: self.notes(),
             explained: self.outcome.explain,
             explain: self.fullest.causes,
             parameters: self.outcome.parameters.clone(),
             samples: self.samples.into_series(),
-        }
-    }
-
-    fn cycles(&self) -> Cycles {
-        let total = self.machine.total_breakdown();
-        let charged = |kind: Charge| total.charged[kind as usize] as u64;
-        Cycles {
-            execution: total.base as u64,
-            data: total.data as u64,
-            walks: (total.walk + total.faulted_walk + total.tlb) as u64,
-            faults: charged(Charge::Fault),
-            exits: charged(Charge::Exit),
-            shootdowns: charged(Charge::Shootdown),
-            background: charged(Charge::Background),
         }
     }
 
@@ -214,22 +194,6 @@ impl Simulation {
                     huge_pages,
                     booked_regions: memory.reserved_regions(),
                     extfrag: memory.extfrag(HUGE_ORDER),
-                }
-            })
-            .collect()
-    }
-
-    fn cpu_totals(&self) -> Vec<CpuTotals> {
-        (0..self.machine.cpus() as u32)
-            .map(|cpu| {
-                let counters = self.machine.counters(CpuId(cpu));
-                CpuTotals {
-                    cpu,
-                    accesses: counters.accesses,
-                    instructions: counters.instructions,
-                    cycles: self.machine.cycles(CpuId(cpu)),
-                    walk_cycles: counters.walk_cycles,
-                    l2_misses: counters.l2_misses,
                 }
             })
             .collect()
@@ -295,7 +259,48 @@ impl Simulation {
     }
 }
 
-fn tlb(counters: &Counters) -> Tlb {
+/// Where the cycles of all CPUs went.
+pub(crate) fn cycles(machine: &Machine) -> Cycles {
+    let total = machine.total_breakdown();
+    let charged = |kind: Charge| total.charged[kind as usize] as u64;
+    Cycles {
+        execution: total.base as u64,
+        data: total.data as u64,
+        walks: (total.walk + total.faulted_walk + total.tlb) as u64,
+        faults: charged(Charge::Fault),
+        exits: charged(Charge::Exit),
+        shootdowns: charged(Charge::Shootdown),
+        background: charged(Charge::Background),
+    }
+}
+
+/// What each CPU did.
+pub(crate) fn cpu_totals(machine: &Machine) -> Vec<CpuTotals> {
+    (0..machine.cpus() as u32)
+        .map(|cpu| {
+            let counters = machine.counters(CpuId(cpu));
+            CpuTotals {
+                cpu,
+                accesses: counters.accesses,
+                instructions: counters.instructions,
+                cycles: machine.cycles(CpuId(cpu)),
+                walk_cycles: counters.walk_cycles,
+                l2_misses: counters.l2_misses,
+            }
+        })
+        .collect()
+}
+
+/// References by position.
+pub(crate) fn walk_positions(counters: &Counters) -> Vec<WalkPosition> {
+    let positions = counters.positions();
+    positions
+        .map(|(position, references)| WalkPosition { position: position.to_string(), references })
+        .collect()
+}
+
+/// TLB misses and fills.
+pub(crate) fn tlb(counters: &Counters) -> Tlb {
     let mut fills: BTreeMap<String, u64> = PageSize::ALL
         .iter()
         .zip(counters.fills)
@@ -312,6 +317,24 @@ fn perf_counters(
     (shadow_promotions, shadow_demotions): (u64, u64),
 ) -> BTreeMap<String, u64> {
     let sum = |count: fn(&KernelCounters) -> u64| kernels.iter().map(count).sum::<u64>();
+    let mut named = hardware_counters(counters);
+    let software = [
+        ("strata.huge_faults", sum(|k| k.huge_faults)),
+        ("strata.cow_faults", sum(|k| k.cow_faults)),
+        ("strata.promotions_in_place", sum(|k| k.promotions_in_place)),
+        ("strata.compacted_regions", sum(|k| k.compacted_regions)),
+        ("strata.zeroed_pages", sum(|k| k.zeroed_pages)),
+        ("strata.copied_pages", sum(|k| k.copied_pages)),
+        ("strata.scanned_entries", sum(|k| k.scanned_pages)),
+        ("strata.shadow_promotions", shadow_promotions),
+        ("strata.shadow_demotions", shadow_demotions),
+    ];
+    named.extend(software.map(|(name, count)| (name.to_owned(), count)));
+    named
+}
+
+/// The same of the hardware alone.
+pub(crate) fn hardware_counters(counters: &Counters) -> BTreeMap<String, u64> {
     let mut named: BTreeMap<String, u64> = [
         ("instructions", counters.instructions),
         ("mem_uops_retired.all_loads", counters.loads),
@@ -334,15 +357,6 @@ fn perf_counters(
         ("strata.ntlb_misses", counters.ntlb.misses),
         ("strata.guest_flag_writes", counters.guest_flag_writes),
         ("strata.second_stage_flag_writes", counters.second_stage_flag_writes),
-        ("strata.huge_faults", sum(|k| k.huge_faults)),
-        ("strata.cow_faults", sum(|k| k.cow_faults)),
-        ("strata.promotions_in_place", sum(|k| k.promotions_in_place)),
-        ("strata.compacted_regions", sum(|k| k.compacted_regions)),
-        ("strata.zeroed_pages", sum(|k| k.zeroed_pages)),
-        ("strata.copied_pages", sum(|k| k.copied_pages)),
-        ("strata.scanned_entries", sum(|k| k.scanned_pages)),
-        ("strata.shadow_promotions", shadow_promotions),
-        ("strata.shadow_demotions", shadow_demotions),
     ]
     .into_iter()
     .map(|(name, count)| (name.to_owned(), count))

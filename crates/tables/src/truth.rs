@@ -1,0 +1,112 @@
+//! How each huge page of the program is backed, layer by layer: the truth that what live kernels
+//! say of themselves can be compared with.
+
+use crate::capture::{Capture, Role, Table};
+use serde::{Deserialize, Serialize};
+use strata_addr::{Gpa, Gva, PageSize};
+
+/// How one table maps a 2 MiB region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backing {
+    /// Base pages of it that are mapped, up to 512.
+    pub present: u16,
+    /// One leaf maps all of it.
+    pub huge: bool,
+    /// All of it is mapped, each page to the frame after the one before.
+    pub contiguous: bool,
+    /// The first page is mapped to the beginning of a 2 MiB region.
+    pub aligned: bool,
+}
+
+impl Backing {
+    /// All of it lies in one aligned region, whichever way it is mapped.
+    pub const fn is_region(&self) -> bool {
+        self.contiguous && self.aligned
+    }
+}
+
+/// One huge page of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Region {
+    /// Its guest virtual address.
+    pub gva: u64,
+    /// Its guest physical address.
+    pub gpa: u64,
+    /// Whether the guest maps it as part of a 1 GiB page.
+    pub giant: bool,
+    /// How L1 maps it, in a nested VM.
+    pub l1: Option<Backing>,
+    /// How L0 maps what L1 put there; known when L1 put all of it into one region.
+    pub l0: Option<Backing>,
+    /// How the table that hardware walks maps it; `None` without a second stage.
+    pub second: Option<Backing>,
+}
+
+impl Region {
+    /// One huge mapping, down to real memory.
+    pub const fn is_well_aligned(&self) -> bool {
+        match self.second {
+            Some(second) => second.huge,
+            None => true,
+        }
+    }
+
+    /// Its guest virtual address.
+    pub const fn gva(&self) -> Gva {
+        Gva::new(self.gva)
+    }
+
+    /// Its guest physical address.
+    pub const fn gpa(&self) -> Gpa {
+        Gpa::new(self.gpa)
+    }
+}
+
+/// How a table maps the region that begins at this page; and to which frame.
+fn backing(table: &Table, first: u64) -> (Backing, Option<u64>) {
+    let mut found = Backing { contiguous: true, ..Backing::default() };
+    let start = table.walk(first);
+    found.huge = start.is_some_and(|hit| hit.size >= PageSize::Huge);
+    found.aligned = start.is_some_and(|hit| hit.frame % PageSize::Huge.base_pages() == 0);
+    for page in 0..PageSize::Huge.base_pages() {
+        let hit = table.walk(first + page);
+        found.present += u16::from(hit.is_some());
+        let expected = start.map(|start| start.frame + page);
+        found.contiguous &= hit.is_some() && hit.map(|hit| hit.frame) == expected;
+    }
+    (found, start.map(|start| start.frame))
+}
+
+/// Every huge page of the program, by guest virtual address.
+pub fn regions(capture: &Capture) -> Vec<Region> {
+    let mut huge = Vec::new();
+    if let Some(guest) = capture.table(Role::Guest) {
+        guest.leaves(&mut |first, hit| {
+            if hit.size != PageSize::Base {
+                let step = PageSize::Huge.base_pages();
+                let pages = (0..hit.size.base_pages()).step_by(step as usize);
+                let giant = hit.size == PageSize::Giant;
+                huge.extend(pages.map(|page| (first + page, hit.frame + page, giant)));
+            }
+        });
+    }
+    let second = capture.table(Role::Second);
+    let lower = capture.table(Role::L1).zip(capture.table(Role::L0));
+    let mut regions: Vec<Region> = huge
+        .into_iter()
+        .map(|(page, gpa, giant)| {
+            let l1 = lower.map(|(l1, _)| backing(l1, gpa));
+            let ghpa = l1.filter(|(backing, _)| backing.is_region()).and_then(|(_, ghpa)| ghpa);
+            Region {
+                gva: page << PageSize::BASE_SHIFT,
+                gpa: gpa << PageSize::BASE_SHIFT,
+                giant,
+                l1: l1.map(|(backing, _)| backing),
+                l0: lower.zip(ghpa).map(|((_, l0), ghpa)| backing(l0, ghpa).0),
+                second: second.map(|second| backing(second, gpa).0),
+            }
+        })
+        .collect();
+    regions.sort_by_key(|region| region.gva);
+    regions
+}

@@ -265,6 +265,14 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_scenario_is_right() {
+        let text = include_str!("../../../docs/lab.md");
+        let (_, rest) = text.split_once("```toml\n").unwrap();
+        let (scenario, _) = rest.split_once("```").unwrap();
+        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 5);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let says = |text: &str, words: &str| {
             let message = Scenario::parse(text, "x").unwrap_err().to_string();

@@ -223,6 +223,7 @@ mod tests {
         assert_eq!(vmm.backends, [512 << 20, 1 << 30]);
         assert_eq!(vmm.qmp, ["/m.sock"]);
         assert_eq!(of("qemu-kvm -m 300").memory, Some(300 << 20));
+        assert_eq!(of("/bin/qemu -m 300").kind, VmmKind::Qemu);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
 /// Huge-page setting of a kernel.
 const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Time a kernel may take to its first program.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const BOOT_LIMIT: Duration = Duration::from_secs(240);
 /// Time a VMM may take to tell of a machine that hangs.
 const POST_MORTEM_LIMIT: Duration = Duration::from_secs(10);
 /// Time an agent may take for a simple order.

@@ -2,6 +2,7 @@
 
 use crate::error::LabError;
 use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
+use crate::initramfs::PROGRAMS;
 use crate::link::Link;
 use crate::machine::port;
 use crate::parts::Parts;
@@ -194,8 +195,13 @@ fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabErr
 /// The command that runs layer `number` in the layer below.
 fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
     let memory = bytes(&layer.memory).map_err(LabError::Scenario)? >> 20;
-    let mut argv: Vec<String> =
-        ["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned).into();
+    let mut argv = layer.launcher.clone();
+    if let Some(launcher) = argv.first_mut()
+        && !launcher.contains('/')
+    {
+        *launcher = format!("{PROGRAMS}/{launcher}");
+    }
+    argv.extend(["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned));
     argv.extend(
         ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
     );

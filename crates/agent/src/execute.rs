@@ -3,19 +3,18 @@
 use crate::files;
 use crate::message::{Command, Event, Order, Reply};
 use crate::port::{Reporter, uptime};
-use crate::program::{self, Program};
+use crate::program::{self, How, Program};
 use crate::qmp;
 use crate::terminal::Terminal;
 use crate::vm::Vm;
+use crate::watch;
 use nix::kmod::{ModuleInitFlags, finit_module};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, sync};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -81,8 +80,9 @@ impl Hands {
                 *lock(&self.vm) = Some(vm);
                 return Ok(Reply::Started { pid });
             }
-            Command::Start { name, argv, layout, hold } => {
-                let program = program::start(&name, &argv, layout, hold, &self.reporter)?;
+            Command::Start { name, argv, layout, hold, watched } => {
+                let how = How { layout, hold, watched };
+                let program = program::start(&name, &argv, how, &self.reporter)?;
                 let pid = program.pid;
                 lock(&self.programs).insert(name, program);
                 return Ok(Reply::Started { pid });
@@ -121,7 +121,9 @@ impl Hands {
                 return qmp::send(&socket, &execute, &arguments)
                     .map(|answer| Reply::Qmp { answer });
             }
-            Command::Mark { address } => mark(address)?,
+            Command::StopWatching => {
+                watch::stop().map_err(|error| format!("cannot mark the end: {error}"))?;
+            }
             Command::PowerOff => {
                 sync();
                 let _ = reboot(RebootMode::RB_POWER_OFF);
@@ -148,25 +150,4 @@ fn load(file: &str, parameters: &str) -> Result<(), String> {
     let module = File::open(file).map_err(|error| failed(&error))?;
     let parameters = CString::new(parameters).map_err(|error| failed(&error))?;
     finit_module(&module, &parameters, ModuleInitFlags::empty()).map_err(|error| failed(&error))
-}
-
-/// Stores a byte at `address`, in a page that is there for this only.
-fn mark(address: u64) -> Result<(), String> {
-    const PAGE: usize = 4096;
-    let failed = |error: nix::Error| format!("cannot store at {address:#x}: {error}");
-    let start = NonZeroUsize::new(address as usize & !(PAGE - 1)).ok_or("cannot store at 0")?;
-    let length = NonZeroUsize::new(PAGE).expect("a page is not empty");
-    // SAFETY: MAP_FIXED_NOREPLACE takes no page that is in use, the store lies in the page mapped,
-    // and the page is unmapped after its only use.
-    unsafe {
-        let page = mmap_anonymous(
-            Some(start),
-            length,
-            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-            MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE,
-        )
-        .map_err(failed)?;
-        page.cast::<u8>().add(address as usize % PAGE).write_volatile(1);
-        munmap(page, PAGE).map_err(failed)
-    }
 }

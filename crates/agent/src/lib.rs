@@ -15,4 +15,5 @@ mod program;
 mod qmp;
 mod terminal;
 mod vm;
+mod watch;
 pub mod work;

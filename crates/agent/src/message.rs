@@ -71,6 +71,9 @@ pub enum Command {
         /// Stops it in the last moment of its life, its memory whole, until [`Command::Release`].
         #[serde(default)]
         hold: bool,
+        /// Asks whoever watches the machine to begin recording just before the program does.
+        #[serde(default)]
+        watched: bool,
     },
     /// Starts a program on a terminal of its own. Answered when it runs; [`Event::Screen`] follows,
     /// and [`Event::Exited`].
@@ -115,11 +118,8 @@ pub enum Command {
         /// Its arguments, an object.
         arguments: serde_json::Value,
     },
-    /// Stores one byte at an address that no program uses, which whoever watches the machine sees.
-    Mark {
-        /// The address.
-        address: u64,
-    },
+    /// Asks whoever watches the machine to stop recording.
+    StopWatching,
     /// Turns the layer off, with everything in it.
     PowerOff,
 }
@@ -264,6 +264,7 @@ mod tests {
                 argv: vec!["/bin/true".into()],
                 layout: Layout::Apart,
                 hold: true,
+                watched: false,
             },
         };
         let line = serde_json::to_string(&order).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::message::{Event, Layout};
 use crate::port::Reporter;
+use crate::watch;
 use nix::sys::personality::{self, Persona};
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
@@ -22,12 +23,19 @@ pub(crate) struct Program {
     pub(crate) release: Sender<()>,
 }
 
+/// How a program is started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) layout: Layout,
+    pub(crate) hold: bool,
+    pub(crate) watched: bool,
+}
+
 /// Starts a program and reports what it prints and how it ends.
 pub(crate) fn start(
     name: &str,
     argv: &[String],
-    layout: Layout,
-    hold: bool,
+    How { layout, hold, watched }: How,
     reporter: &Reporter,
 ) -> Result<Program, String> {
     let (file, arguments) = argv.split_first().ok_or("there is no program to start")?;
@@ -41,6 +49,9 @@ pub(crate) fn start(
             }
             if hold {
                 ptrace::traceme()?;
+            }
+            if watched {
+                watch::start()?;
             }
             Ok(())
         });

@@ -170,18 +170,23 @@ fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabErr
         format!("--fmfi={}", choice.fmfi),
         format!("--movable={}", choice.movable),
     ];
-    let command =
-        Command::Start { name: NAME.into(), argv: argv.into(), layout: Layout::Usual, hold: false };
+    let command = Command::Start {
+        name: NAME.into(),
+        argv: argv.into(),
+        layout: Layout::Usual,
+        hold: false,
+        watched: false,
+    };
     link.order(at, "fragment its memory", command, ORDER_LIMIT)?;
     let fragmenter = link.wait_for_program(at, NAME, FRAGMENT_LIMIT, |program| {
         !program.output.is_empty() || program.status.is_some()
     })?;
-    if fragmenter.status.is_some() {
-        return Err(LabError::Refused {
-            layer: at,
-            what: "fragment its memory".into(),
-            reason: fragmenter.errors.join("; "),
-        });
+    if let Some(status) = fragmenter.status {
+        let reason = match fragmenter.errors.join("; ") {
+            empty if empty.is_empty() => format!("the fragmenter ended with status {status}"),
+            reason => reason,
+        };
+        return Err(LabError::Refused { layer: at, what: "fragment its memory".into(), reason });
     }
     Ok(())
 }
@@ -201,7 +206,7 @@ fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
         Backend::File => ("memory-backend-file", ",share=on,mem-path=/dev/shm"),
     };
     argv.extend(["-object".into(), format!("{backend},id=ram,size={memory}M{more}")]);
-    argv.extend(["-machine".into(), format!("{},memory-backend=ram", layer.machine)]);
+    argv.extend(["-machine".into(), format!("{},memory-backend=ram", layer.machine())]);
     argv.extend(["-kernel".into(), NEXT_KERNEL.into(), "-initrd".into(), NEXT_INITRD.into()]);
     argv.extend(["-append".into(), parameters(number, layer)]);
     argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);

@@ -62,6 +62,12 @@ pub enum LabError {
         /// Why not.
         reason: String,
     },
+    /// Accesses and tables could not be recorded.
+    #[error("nothing was traced: {0}")]
+    Trace(String),
+    /// The snapshots of the layers could not be joined.
+    #[error("the snapshots cannot be joined: {0}")]
+    Join(String),
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,

@@ -22,6 +22,7 @@ mod session;
 mod steps;
 mod stock;
 mod tool;
+mod trace;
 
 pub use boot::Booted;
 pub use build::{build, built};
@@ -34,3 +35,4 @@ pub use report::{LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{Scenario, names};
 pub use steps::StepReport;
+pub use trace::{Trace, TraceReport};

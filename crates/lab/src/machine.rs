@@ -16,6 +16,9 @@ use strata_agent::message::{PORT_NAME, Report};
 /// The program that is the machine.
 pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
 
+/// MiB for translated code that three kernels need.
+pub(crate) const CODE_MIB: u32 = 512;
+
 /// What the machine is made of.
 #[derive(Debug)]
 pub(crate) struct Hardware {
@@ -31,6 +34,8 @@ pub(crate) struct Hardware {
     pub(crate) parameters: String,
     /// More arguments.
     pub(crate) more: Vec<String>,
+    /// MiB of memory for translated code.
+    pub(crate) code_mib: u32,
     /// Makes the memory this file, for who looks at it from outside.
     pub(crate) memory_file: Option<PathBuf>,
 }
@@ -187,8 +192,6 @@ fn accept(listener: &UnixListener, child: &mut Child) -> io::Result<UnixStream> 
 fn arguments(hardware: &Hardware, socket: &Path) -> Vec<String> {
     let memory = hardware.memory >> 20;
     let mut arguments: Vec<String> = [
-        "-accel",
-        "tcg,thread=multi,tb-size=512",
         "-cpu",
         "EPYC,+svm,+npt,+vgif",
         "-nodefaults",
@@ -200,6 +203,7 @@ fn arguments(hardware: &Hardware, socket: &Path) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
+    arguments.extend(["-accel".into(), format!("tcg,thread=multi,tb-size={}", hardware.code_mib)]);
     arguments.extend(["-m".into(), format!("{memory}M")]);
     arguments.extend(["-smp".into(), hardware.cpus.to_string()]);
     arguments.extend(["-kernel".into(), hardware.kernel.display().to_string()]);

@@ -3,7 +3,9 @@
 use crate::boot::Booted;
 use crate::counters::Counters;
 use crate::steps::StepReport;
+use crate::trace::TraceReport;
 use serde::Serialize;
+use strata_inspect::report::Join;
 
 /// Version of the report's form.
 const VERSION: u32 = 1;
@@ -31,6 +33,10 @@ pub struct LabReport {
     pub layers: Vec<LayerReport>,
     /// What was done, in order.
     pub steps: Vec<StepReport>,
+    /// Alignment by the last snapshots of all layers, as `strata join` says it.
+    pub alignment: Option<Join>,
+    /// What was recorded, if a trace was asked for.
+    pub trace: Option<TraceReport>,
 }
 
 /// One layer.
@@ -52,20 +58,17 @@ pub struct LayerReport {
 }
 
 impl LabReport {
-    pub(crate) fn new(
-        scenario: &str,
-        about: &str,
-        layers: Vec<LayerReport>,
-        steps: Vec<StepReport>,
-    ) -> Self {
+    pub(crate) fn new(scenario: &str, about: &str, steps: Vec<StepReport>) -> Self {
         Self {
             strata_lab: VERSION,
             scenario: scenario.into(),
             about: about.into(),
             real: REAL,
             emulated: EMULATED,
-            layers,
+            layers: Vec::new(),
             steps,
+            alignment: None,
+            trace: None,
         }
     }
 }

@@ -8,12 +8,13 @@ use crate::images;
 use crate::initramfs::find;
 use crate::journal::Journal;
 use crate::link::Link;
-use crate::machine::{Hardware, Machine};
+use crate::machine::{CODE_MIB, Hardware, Machine};
 use crate::parts::Parts;
 use crate::report::{LabReport, LayerReport};
-use crate::scenario::{Kernel, Scenario, bytes};
+use crate::scenario::{Kernel, Scenario, Step, bytes};
 use crate::session;
-use crate::steps::Steps;
+use crate::steps::{StepReport, Steps};
+use crate::trace::{Trace, Tracing};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -21,12 +22,16 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use strata_agent::message::{Command, Layout, Reply};
+use strata_agent::message::{Command, Reply};
+use strata_inspect::report::Join;
+use strata_inspect::{Options, Snapshot};
 
 /// Milliseconds between samples of a layer's counters.
 const SAMPLE_EVERY: u64 = 2_000;
 /// Directories of runs that are kept.
 const KEPT_RUNS: usize = 20;
+/// Time that finding and writing the page tables of a trace may take.
+const TABLES_LIMIT: Duration = Duration::from_secs(120);
 /// Time a user's program may take when nothing else is said.
 pub const PROGRAM_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -42,6 +47,8 @@ pub struct Choices {
     pub program: Vec<OsString>,
     /// Time that program may take.
     pub limit: Duration,
+    /// What to record of the first program in the innermost layer.
+    pub trace: Option<Trace>,
 }
 
 /// Boots the layers, carries out the steps and collects what all layers counted. Consoles and
@@ -70,8 +77,9 @@ pub fn run(
         })
         .transpose()?;
     let guests: Vec<PathBuf> = program.iter().cloned().collect();
-    let Running { mut link, booted, directory } =
-        start(scenario, &guests, parts, cache, interrupt, tell)?;
+    let tracing = choices.trace.as_ref().map(|trace| (trace, traced_command(choices)));
+    let Running { mut link, booted, directory, tracing } =
+        start(scenario, &guests, tracing, parts, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
     let before = read_all(&mut link, count)?;
     for layer in 0..count {
@@ -79,13 +87,12 @@ pub fn run(
         let command = Command::Sample { paths, every: SAMPLE_EVERY };
         link.order(layer, "sample its counters", command, ORDER_LIMIT)?;
     }
-    let mut steps =
-        Steps { link: &mut link, layers: count, directory: &directory, done: Vec::new() };
+    let mut steps = Steps::new(&mut link, count, &directory, tracing.is_some());
     if let Some(path) = program {
         let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
         argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
         tell(&format!("L{} runs {}", count - 1, argv.join(" ")));
-        steps.run_program(&argv, true, Layout::Usual, choices.limit)?;
+        steps.run_program(&argv, choices.limit)?;
     } else {
         for step in &scenario.steps {
             steps.carry_out(step)?;
@@ -95,6 +102,16 @@ pub fn run(
         }
     }
     let done = steps.done;
+    let trace = match tracing {
+        Some(tracing) => {
+            let begin = Instant::now();
+            while !tracing.is_finished() && begin.elapsed() < TABLES_LIMIT {
+                link.hear(count - 1, "be traced")?;
+            }
+            Some(tracing.finish()?)
+        }
+        None => None,
+    };
     let after = read_all(&mut link, count)?;
     let layers = booted
         .into_iter()
@@ -104,7 +121,13 @@ pub fn run(
             layer_report(booted, before, after, scenario, parts, &link)
         })
         .collect();
-    Ok(LabReport::new(&choices.name, &scenario.about, layers, done))
+    let alignment = joined(&done)?;
+    Ok(LabReport {
+        layers,
+        alignment,
+        trace,
+        ..LabReport::new(&choices.name, &scenario.about, done)
+    })
 }
 
 /// Boots the layers and runs a shell in one of them, fed from `input` and shown on `output`.
@@ -125,7 +148,7 @@ pub fn shell(
         let last = scenario.layers.len() - 1;
         return Err(LabError::Scenario(format!("the scenario's layers are 0 to {last}")));
     }
-    let mut running = start(scenario, &[], parts, cache, interrupt, tell)?;
+    let mut running = start(scenario, &[], None, parts, cache, interrupt, tell)?;
     tell(&format!("a shell in L{layer}; leave it with exit or Ctrl-]"));
     session::run(&mut running.link, layer, input, output)
 }
@@ -136,11 +159,13 @@ struct Running<'a> {
     booted: Vec<Booted>,
     /// Of its logs.
     directory: PathBuf,
+    tracing: Option<Tracing>,
 }
 
 fn start<'a>(
     scenario: &Scenario,
     guests: &[PathBuf],
+    trace: Option<(&Trace, Vec<String>)>,
     parts: &Parts,
     cache: &Cache,
     interrupt: &'a AtomicBool,
@@ -149,15 +174,20 @@ fn start<'a>(
     let directory = new_run(cache)?;
     let begin = Instant::now();
     let initrd = images::make(scenario, parts, guests, &directory)?;
-    let hardware = Hardware {
+    let mut hardware = Hardware {
         memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
         cpus: scenario.layers[0].cpus,
         kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
         initrd: initrd.clone(),
         parameters: boot::parameters(0, &scenario.layers[0]),
         more: scenario.layers[0].vmm.clone(),
+        code_mib: CODE_MIB,
         memory_file: None,
     };
+    let layers = scenario.layers.len();
+    let tracing = trace
+        .map(|(trace, command)| Tracing::start(trace, &mut hardware, layers, command, &directory))
+        .transpose()?;
     tell(&format!("logs are in {}", directory.display()));
     let journal = Journal::start(&directory, scenario.layers.len())?;
     let machine = Machine::start(&hardware, &directory)?;
@@ -167,7 +197,36 @@ fn start<'a>(
     on(&initrd, fs::remove_file(&initrd))?;
     let booted = booted?;
     tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
-    Ok(Running { link, booted, directory })
+    Ok(Running { link, booted, directory, tracing })
+}
+
+/// The command that a recording says it is of.
+fn traced_command(choices: &Choices) -> Vec<String> {
+    if !choices.program.is_empty() {
+        return choices.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    }
+    let innermost = choices.scenario.layers.len() as u8 - 1;
+    let program = choices.scenario.steps.iter().find_map(|step| match step {
+        Step::Run { layer, program, .. } if layer.unwrap_or(innermost) == innermost => {
+            Some(program.clone())
+        }
+        _ => None,
+    });
+    program.unwrap_or_default()
+}
+
+/// The alignment that the last snapshots of all layers show, if there are any to join.
+fn joined(steps: &[StepReport]) -> Result<Option<Join>, LabError> {
+    let snapshots = steps.iter().rev().map(|step| &step.snapshots).find(|all| all.len() > 1);
+    let Some(snapshots) = snapshots else { return Ok(None) };
+    let failed = |error: strata_inspect::Error| LabError::Join(error.to_string());
+    let snapshots: Vec<Snapshot> = snapshots
+        .iter()
+        .rev()
+        .map(|path| strata_inspect::read(path))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    strata_inspect::join(&snapshots, &Options::default()).map(Some).map_err(failed)
 }
 
 fn layer_report(

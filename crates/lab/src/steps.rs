@@ -3,6 +3,7 @@
 use crate::boot::{ORDER_LIMIT, QMP_SOCKET};
 use crate::error::{LabError, on};
 use crate::initramfs::PROGRAMS;
+use crate::journal::Program;
 use crate::link::Link;
 use crate::scenario::Step;
 use base64::Engine as _;
@@ -47,6 +48,31 @@ pub(crate) struct Steps<'a, 'b> {
     pub(crate) directory: &'a Path,
     /// Steps done.
     pub(crate) done: Vec<StepReport>,
+    /// Programs started so far: their names.
+    programs: usize,
+    /// The first program of the innermost layer is recorded.
+    tracing: bool,
+    /// It was started.
+    watched: bool,
+}
+
+/// How a program is started; see [`Command::Start`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Started {
+    layout: Layout,
+    hold: bool,
+    watched: bool,
+}
+
+impl<'a, 'b> Steps<'a, 'b> {
+    pub(crate) fn new(
+        link: &'a mut Link<'b>,
+        layers: u8,
+        directory: &'a Path,
+        tracing: bool,
+    ) -> Self {
+        Self { link, layers, directory, done: Vec::new(), programs: 0, tracing, watched: false }
+    }
 }
 
 impl Steps<'_, '_> {
@@ -78,36 +104,32 @@ impl Steps<'_, '_> {
         }
     }
 
-    /// Runs a program, held at its end for a snapshot of all layers if `scanned`.
-    pub(crate) fn run_program(
-        &mut self,
-        argv: &[String],
-        scanned: bool,
-        layout: Layout,
-        limit: Duration,
-    ) -> Result<(), LabError> {
+    /// Runs a program in the innermost layer, held at its end for a snapshot of all layers.
+    pub(crate) fn run_program(&mut self, argv: &[String], limit: Duration) -> Result<(), LabError> {
         let layer = self.layers - 1;
-        let name = self.start(layer, argv, layout, scanned)?;
-        if scanned {
-            self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
-                let program = steps.link.wait_for_program(layer, &name, limit, |program| {
-                    program.held || program.status.is_some()
-                })?;
-                report.output = program.output;
-                Ok(())
+        let how = self.how(true);
+        let name = self.start(layer, argv, how)?;
+        self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
+            let program = steps.link.wait_for_program(layer, &name, limit, |program| {
+                program.held || program.status.is_some()
             })?;
+            report.status = program.status;
+            steps.stop_watching(layer)
+        })?;
+        if self.done.last().is_some_and(|step| step.status.is_none()) {
             self.scan()?;
             let command = Command::Release { name: name.clone() };
             self.link.order(layer, "let the program end", command, ORDER_LIMIT)?;
         }
-        let what = format!("L{layer}: end of {}", argv.join(" "));
-        self.timed(what, |steps, report| {
-            let ended = |program: &crate::journal::Program| program.status.is_some();
-            let program = steps.link.wait_for_program(layer, &name, limit, ended)?;
+        let ended = |program: &Program| program.status.is_some();
+        let program = self.link.wait_for_program(layer, &name, limit, ended)?;
+        // The step before the snapshots is the program's.
+        let own = self.done.iter_mut().rfind(|step| step.snapshots.is_empty());
+        if let Some(report) = own {
             report.status = program.status;
             report.output = program.output.into_iter().chain(program.errors).collect();
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     fn run(
@@ -117,32 +139,55 @@ impl Steps<'_, '_> {
         stay: bool,
         limit: Duration,
     ) -> Result<(), LabError> {
-        let name = self.start(layer, argv, Layout::Usual, false)?;
+        let innermost = layer + 1 == self.layers;
+        let how = if innermost { self.how(!stay) } else { Started::default() };
+        let name = self.start(layer, argv, how)?;
         self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
-            let program = steps.link.wait_for_program(layer, &name, limit, |program| {
-                program.status.is_some() || (stay && !program.output.is_empty())
-            })?;
+            let ready = |program: &Program| {
+                program.held || program.status.is_some() || (stay && !program.output.is_empty())
+            };
+            let mut program = steps.link.wait_for_program(layer, &name, limit, ready)?;
+            if how.watched {
+                steps.stop_watching(layer)?;
+            }
+            if program.held && program.status.is_none() {
+                let command = Command::Release { name: name.clone() };
+                steps.link.order(layer, "let the program end", command, ORDER_LIMIT)?;
+                let ended = |program: &Program| program.status.is_some();
+                program = steps.link.wait_for_program(layer, &name, limit, ended)?;
+            }
             report.status = program.status;
             report.output = program.output.into_iter().chain(program.errors).collect();
             Ok(())
         })
     }
 
-    fn start(
-        &mut self,
-        layer: u8,
-        argv: &[String],
-        layout: Layout,
-        hold: bool,
-    ) -> Result<String, LabError> {
-        let name = format!("program {}", self.done.len());
+    /// How a program of the innermost layer is started: the first one is traced, if any is.
+    fn how(&mut self, hold: bool) -> Started {
+        let watched = self.tracing && !std::mem::replace(&mut self.watched, true);
+        Started { layout: if watched { Layout::Apart } else { Layout::Usual }, hold, watched }
+    }
+
+    /// Ends the recording and waits until it is whole: the machine stands still meanwhile.
+    fn stop_watching(&mut self, layer: u8) -> Result<(), LabError> {
+        if !self.tracing {
+            return Ok(());
+        }
+        let command = Command::StopWatching;
+        self.link.order(layer, "end the recording", command, ORDER_LIMIT).map(drop)
+    }
+
+    fn start(&mut self, layer: u8, argv: &[String], how: Started) -> Result<String, LabError> {
+        self.programs += 1;
+        let name = format!("program {}", self.programs);
         let mut argv = argv.to_vec();
         if let Some(program) = argv.first_mut()
             && !program.contains('/')
         {
             *program = format!("{PROGRAMS}/{program}");
         }
-        let command = Command::Start { name: name.clone(), argv, layout, hold };
+        let Started { layout, hold, watched } = how;
+        let command = Command::Start { name: name.clone(), argv, layout, hold, watched };
         self.link.order(layer, "start a program", command, ORDER_LIMIT)?;
         Ok(name)
     }
@@ -154,8 +199,8 @@ impl Steps<'_, '_> {
         self.timed("snapshots of all layers".into(), |steps, report| {
             for layer in (0..steps.layers).rev() {
                 let argv = ["strata", "scan", "-o", SNAPSHOT].map(str::to_owned);
-                let name = steps.start(layer, &argv, Layout::Usual, false)?;
-                let ended = |program: &crate::journal::Program| program.status.is_some();
+                let name = steps.start(layer, &argv, Started::default())?;
+                let ended = |program: &Program| program.status.is_some();
                 let program = steps.link.wait_for_program(layer, &name, SCAN_LIMIT, ended)?;
                 if program.status != Some(0) {
                     return Err(LabError::Refused {

@@ -106,6 +106,19 @@ pub struct LabRunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub limit: u64,
 
+    /// Record the true accesses of the program in the innermost layer here, and the true page tables
+    /// of the same moment in FILE.tables; 'strata run FILE --tables FILE.tables' replays them.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Accesses to leave out before recording begins.
+    #[arg(long, value_name = "N", default_value = "0", requires = "trace", value_parser = strata_workloads::parse_count)]
+    pub trace_skip: u64,
+
+    /// Accesses to record at most.
+    #[arg(long, value_name = "N", default_value = "10M", requires = "trace", value_parser = strata_workloads::parse_count)]
+    pub trace_limit: u64,
+
     /// A program to run in the innermost layer instead of the scenario's steps, after --.
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

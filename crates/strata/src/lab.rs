@@ -10,11 +10,12 @@ use std::cell::Cell;
 use std::env;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use strata_lab::{BuildProgress, Cache, Choices, LabError, Parts, Scenario};
+use strata_lab::{BuildProgress, Cache, Choices, LabError, Parts, Scenario, Trace};
+use strata_ring::machine::PLUGIN_FILE;
 
 /// Name of the agent's binary.
 const AGENT: &str = "strata-agent";
@@ -91,6 +92,7 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         scenario: Scenario::load(&args.scenario).map_err(failed)?,
         program: args.program.clone(),
         limit: Duration::from_secs(args.limit),
+        trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,
     };
     let parts = parts(cache).map_err(failed)?;
     let interrupt = Interrupt::watch();
@@ -98,7 +100,7 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         .map_err(failed)?;
     // The table goes to whom the JSON does not.
     let table = if json == Some(Target::Stdout) { Target::Stderr } else { Target::Stdout };
-    table.styled(&lab_table::render(&report))?;
+    table.styled(&lab_table::render(&report, table.width()))?;
     if let Some(target) = &json {
         let mut text = serde_json::to_string_pretty(&report)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
@@ -108,6 +110,19 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
     // As a shell would: the program's own status is the command's.
     let status = report.steps.iter().filter_map(|step| step.status).find(|status| *status != 0);
     Ok(status.map_or(0, |status| if status < 0 { (128 - status) as u8 } else { status as u8 }))
+}
+
+/// Where a trace goes; that it can be written is found out now, not after the run.
+fn trace(path: &Path, args: &LabRunArgs) -> Result<Trace, Failure> {
+    let mut tables = path.as_os_str().to_owned();
+    tables.push(".tables");
+    let tables = PathBuf::from(tables);
+    for path in [path, &tables] {
+        Target::File(path.to_owned()).check()?;
+    }
+    let plugin = companion(PLUGIN_FILE).map_err(|error| failure(&error))?;
+    let (skip, limit) = (args.trace_skip, args.trace_limit);
+    Ok(Trace { plugin, recording: path.to_owned(), tables, skip, limit })
 }
 
 fn shell(scenario: &str, level: u8, cache: &Cache) -> Result<(), LabError> {
@@ -185,18 +200,27 @@ fn parts(cache: &Cache) -> Result<Parts, LabError> {
     Ok(strata_lab::built(cache, agent, strata))
 }
 
-/// The binaries that run in the layers: the agent beside this program or where it is installed, and
-/// this program.
+/// The binaries that run in the layers: the agent, and this program.
 fn binaries() -> Result<(PathBuf, PathBuf), LabError> {
-    let strata = env::current_exe()
-        .map_err(|source| LabError::File { path: "the executable".into(), source })?;
+    Ok((companion(AGENT)?, executable()?))
+}
+
+fn executable() -> Result<PathBuf, LabError> {
+    env::current_exe().map_err(|source| LabError::File { path: "the executable".into(), source })
+}
+
+/// A file that belongs to this program: beside it, or where it is installed.
+fn companion(name: &str) -> Result<PathBuf, LabError> {
+    let strata = executable()?;
     let directory = strata.parent().map(PathBuf::from).unwrap_or_default();
-    let agent = ["", "..", "../lib/strata"]
+    ["", "..", "deps", "../deps", "../lib/strata"]
         .iter()
-        .map(|place| directory.join(place).join(AGENT))
+        .map(|place| directory.join(place).join(name))
         .find_map(|path| path.canonicalize().ok())
-        .ok_or_else(|| LabError::NotBuilt(format!("{AGENT}, beside {},", strata.display())))?;
-    Ok((agent, strata))
+        .ok_or_else(|| {
+            let place = directory.display();
+            LabError::Scenario(format!("{name} is missing in {place}: build all with 'make build'"))
+        })
 }
 
 fn failure(error: &LabError) -> Failure {

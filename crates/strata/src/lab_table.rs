@@ -1,19 +1,20 @@
 //! The text report of the lab.
 
 use crate::number::{bytes, count};
+use crate::sight;
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use strata_lab::{Counters, LabReport, LayerReport};
+use strata_lab::{Counters, LabReport, LayerReport, TraceReport};
 
 const BOLD: Style = Style::new().bold();
 /// Reasons of exits that are shown; the rest is in the JSON.
 const REASONS: usize = 8;
 
-/// The whole report, with ANSI styles.
-pub fn render(report: &LabReport) -> String {
+/// The whole report in at most `width` columns where it can be, with ANSI styles.
+pub fn render(report: &LabReport, width: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "\n{BOLD}{}{BOLD:#}: {}", report.scenario, report.about);
     let _ = writeln!(out, "Real: {}.\nEmulated: {}.\n", report.real, report.emulated);
@@ -35,6 +36,13 @@ pub fn render(report: &LabReport) -> String {
     for layer in &report.layers {
         exits(&mut out, layer);
     }
+    if let Some(join) = &report.alignment {
+        let _ = writeln!(out, "\n{BOLD}Alignment{BOLD:#}, by the last snapshots of all layers");
+        out += &sight::joined(join, width);
+    }
+    if let Some(trace) = &report.trace {
+        traced(&mut out, trace);
+    }
     let _ = writeln!(out, "\n{BOLD}What was done{BOLD:#}");
     for step in &report.steps {
         let _ = writeln!(out, "{:>8.1} s  {}", step.seconds, step.what);
@@ -46,6 +54,46 @@ pub fn render(report: &LabReport) -> String {
         }
     }
     out
+}
+
+/// What a trace recorded and whether it can be trusted.
+fn traced(out: &mut String, trace: &TraceReport) {
+    let _ = writeln!(
+        out,
+        "\n{BOLD}Trace{BOLD:#}, true accesses and the page tables of their last moment"
+    );
+    let _ = writeln!(
+        out,
+        "{} accesses, each translated through the tables: {} elsewhere than the emulator says, {} on \
+         pages that moved meanwhile",
+        count(trace.accesses),
+        count(trace.mismatched),
+        count(trace.changed),
+    );
+    if let Some(shadow) = &trace.shadow {
+        let _ = writeln!(
+            out,
+            "L0's shadow table against L1's table and L0's: {} base pages equal, {} different, {} only \
+             in the shadow",
+            count(shadow.equal),
+            count(shadow.different),
+            count(shadow.only_shadow),
+        );
+    }
+    let _ = writeln!(
+        out,
+        "{} huge pages by the guest's table, {} of them well aligned by the table hardware walks; the \
+         machine stood still for {:.1} s",
+        count(trace.huge_pages),
+        count(trace.well_aligned),
+        trace.still_seconds,
+    );
+    let _ = writeln!(
+        out,
+        "Replay on modelled TLBs: strata run {} --tables {}",
+        trace.recording.display(),
+        trace.tables.display(),
+    );
 }
 
 /// A line of the table of counters: its name and how it is read.

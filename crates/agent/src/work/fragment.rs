@@ -30,8 +30,9 @@ pub(super) struct Fragment {
     /// The share of held pages that compaction may move.
     #[arg(long, default_value_t = 0.0)]
     movable: f64,
-    /// Memory left alone while memory is taken, so that the system lives on.
-    #[arg(long, default_value = "48M", value_parser = size)]
+    /// Memory left alone while memory is taken, so that the system lives on: zones below their
+    /// watermarks and the one for old devices count as free though nobody gets them.
+    #[arg(long, default_value = "128M", value_parser = size)]
     reserve: usize,
 }
 

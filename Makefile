@@ -1,10 +1,12 @@
 # make demo   builds Strata and runs a real program through nested memory under five policies
 # make test   everything a change must pass: tests, formatting, lints, documentation
 # make install installs the program (PREFIX=/usr/local)
+# make lab    builds the lab's kernel and boots a nested machine (about ten minutes the first time)
+# make lab-test  the lab's tests: real kernels, every scenario
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install published format lint doc
+.PHONY: demo test deps build install lab lab-test lab-smoke lab-deps published format lint doc
 
 # To build: a C compiler and linker. To run programs live: the emulator.
 BUILD_PACKAGES = gcc libc6-dev qemu-user
@@ -12,6 +14,8 @@ BUILD_PACKAGES = gcc libc6-dev qemu-user
 DEMO_PACKAGES = sqlite3
 # What the tests run through the emulator, besides.
 TEST_PACKAGES = xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
+# What the lab builds its kernel with, and runs.
+LAB_PACKAGES = make flex bison bc perl lz4 libelf-dev busybox-static qemu-system-x86 seabios
 
 STRATA = target/release/strata
 
@@ -31,7 +35,28 @@ PREFIX = /usr/local
 
 install: build
 	install -D $(STRATA) $(DESTDIR)$(PREFIX)/bin/strata
-	install -D -m 644 target/release/libstrata_plugin.so $(DESTDIR)$(PREFIX)/lib/strata/libstrata_plugin.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/strata \
+	  target/release/libstrata_plugin.so target/release/libstrata_machine_plugin.so
+	install -D -t $(DESTDIR)$(PREFIX)/lib/strata target/release/strata-agent
+
+lab: lab-deps build
+	$(STRATA) lab build
+	$(STRATA) lab run
+
+lab-test: lab-deps build
+	$(STRATA) lab build
+	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1
+	cargo test --release --quiet --package strata --test docs -- --ignored
+
+# One machine of two layers and one of three: a minute or two once the kernel is there.
+lab-smoke: lab-deps build
+	$(STRATA) lab build
+	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 smoke_
+
+# The lab downloads packages without installing them, for which their lists must be there.
+lab-deps: rust
+	scripts/packages $(BUILD_PACKAGES) $(LAB_PACKAGES)
+	@apt-cache show linux-source-6.12 >/dev/null 2>&1 || apt-get update --quiet --quiet
 
 # What the published results look like here; minutes.
 published: rust
@@ -40,7 +65,8 @@ published: rust
 
 build: rust
 	scripts/packages $(BUILD_PACKAGES)
-	cargo build --release --package strata --package strata-plugin
+	cargo build --release --package strata --package strata-plugin \
+	  --package strata-agent --package strata-machine-plugin
 
 format:
 	cargo fmt --all --check

@@ -56,6 +56,9 @@ pub struct Layer {
     /// More arguments of the VMM that runs it.
     #[serde(default)]
     pub vmm: Vec<String>,
+    /// What starts that VMM, given its command line, such as `["strata-agent", "launch", "--no-thp"]`.
+    #[serde(default)]
+    pub launcher: Vec<String>,
 }
 
 /// Which kernel a layer runs.
@@ -262,6 +265,14 @@ mod tests {
         for name in names() {
             Scenario::load(name).unwrap();
         }
+    }
+
+    #[test]
+    fn the_documented_scenario_is_right() {
+        let text = include_str!("../../../docs/lab.md");
+        let (_, rest) = text.split_once("```toml\n").unwrap();
+        let (scenario, _) = rest.split_once("```").unwrap();
+        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 5);
     }
 
     #[test]

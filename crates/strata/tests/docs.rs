@@ -2,7 +2,8 @@
 //!
 //! Blocks marked `console` hold commands after `$ ` (further lines belong to a here-document or
 //! are output); blocks marked `sh` are scripts. Those of one file run in order in one directory.
-//! A line `<!-- not run: reason -->` before a block leaves it out.
+//! A line `<!-- not run: reason -->` before a block leaves it out, and `<!-- lab -->` leaves it to
+//! the test that has a lab.
 
 mod common;
 
@@ -13,17 +14,19 @@ use std::process::Command;
 struct Block {
     line: usize,
     script: String,
+    /// Boots real kernels.
+    lab: bool,
 }
 
 /// The blocks of a document that run `strata`.
 fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<(String, Block)> = None;
-    let mut skip = false;
+    let (mut skip, mut lab) = (false, false);
     for (number, line) in text.lines().enumerate() {
         match (&mut open, line.strip_prefix("```")) {
             (None, Some(language)) => {
-                let block = Block { line: number + 1, script: String::new() };
+                let block = Block { line: number + 1, script: String::new(), lab };
                 open = Some((language.trim().to_owned(), block));
             }
             (Some(_), Some(_)) => {
@@ -32,13 +35,14 @@ fn blocks(text: &str) -> Vec<Block> {
                 if runs && !skip && block.script.contains("strata") {
                     blocks.push(block);
                 }
-                skip = false;
+                (skip, lab) = (false, false);
             }
             (Some((language, block)), None) => {
                 block.script += &script_line(language, line, &block.script);
             }
             (None, None) if line.starts_with("<!-- not run: ") => skip = true,
-            (None, None) if !line.trim().is_empty() => skip = false,
+            (None, None) if line == "<!-- lab -->" => lab = true,
+            (None, None) if !line.trim().is_empty() => (skip, lab) = (false, false),
             (None, None) => {}
         }
     }
@@ -77,6 +81,19 @@ fn examples(directory: &Path) {
 
 #[test]
 fn every_command_in_the_documentation_works() {
+    let run = run_blocks(|block| !block.lab);
+    assert!(run > 10, "only {run} blocks found");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn every_command_of_the_lab_in_the_documentation_works() {
+    let run = run_blocks(|block| block.lab);
+    assert!(run > 2, "only {run} blocks found");
+}
+
+/// Runs the blocks that are `wanted`, those of a document in one directory. Returns their number.
+fn run_blocks(wanted: impl Fn(&Block) -> bool) -> usize {
     let home = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(common::program(), home.path().join("strata")).unwrap();
     let path = format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap());
@@ -85,6 +102,9 @@ fn every_command_in_the_documentation_works() {
         let directory = tempfile::tempdir().unwrap();
         examples(directory.path());
         for block in blocks(&fs::read_to_string(&document).unwrap()) {
+            if !wanted(&block) {
+                continue;
+            }
             let mut command = Command::new("sh");
             command.args(["-eu", "-c", &block.script]).current_dir(&directory).env("PATH", &path);
             let output = command.output().unwrap();
@@ -100,7 +120,7 @@ fn every_command_in_the_documentation_works() {
             run += 1;
         }
     }
-    assert!(run > 10, "only {run} blocks found");
+    run
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub enum Cause {
     DirtyLogging,
     /// KVM split huge mappings that code runs from.
     NxHugePages,
-    /// A balloon took pages out.
+    /// A balloon took pages out, which leaves base pages even when they are back.
     BalloonHole,
     /// Never written, so only the zero page is mapped.
     ZeroPage,
@@ -102,7 +102,8 @@ impl Cause {
     pub fn remedy(self) -> &'static str {
         match self {
             Self::SlotMisaligned => {
-                "let the VMM map guest memory at a 2 MiB multiple (QEMU: memory-backend align=2M)"
+                "let the VMM map guest memory at a 2 MiB multiple (QEMU: memory-backend-file \
+                 align=2M; a memfd has no such option: hugetlb=on)"
             }
             Self::Swap => {
                 "give the host memory or lock the guest's (QEMU: -overcommit mem-lock=on)"
@@ -135,7 +136,8 @@ impl Cause {
                 "if the CPU is not affected or the guest trusted: kvm.nx_huge_pages=off"
             }
             Self::BalloonHole => {
-                "deflate the balloon, or inflate it in 2 MiB steps; khugepaged then fills the region"
+                "deflate the balloon, and let khugepaged collapse what is left of it (faster: \
+                 khugepaged/pages_to_scan); free-page-reporting=on takes whole 2 MiB"
             }
             Self::ZeroPage => "nothing: the first write allocates, huge where permitted",
             Self::NotBacked => {
@@ -215,15 +217,45 @@ impl<'a> Ground<'a> {
     }
 }
 
+/// What a VM's balloon may have to do with missing huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balloon {
+    /// Nothing: there is none, or it never took a page.
+    Unused,
+    /// There is one, and no more is known.
+    There,
+    /// It took pages. A page that it took leaves the rest of its region in base pages, and comes
+    /// back as one.
+    Used,
+}
+
+impl Balloon {
+    /// What is known of the balloon of `vm`, whose guest has these settings, if they are known.
+    pub fn of(vm: &Vm, guest: Option<&Settings>) -> Self {
+        if !vm.vmm.balloon {
+            return Self::Unused;
+        }
+        // The guest's own count, since its boot, is of all that was ever taken.
+        let taken = guest.and_then(|guest| guest.vmstat.get("balloon_inflate").copied());
+        match taken.or(vm.ballooned) {
+            None => Self::There,
+            Some(0) => Self::Unused,
+            Some(_) => Self::Used,
+        }
+    }
+}
+
+/// What is true of a whole VM.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    /// What KVM does to all its huge mappings, see [`kvm_splits`].
+    pub split: Option<Cause>,
+    /// Its balloon.
+    pub balloon: Balloon,
+}
+
 /// Why the hardware cannot use one huge mapping for a region; `None` when it can.
-///
-/// `split` is what KVM does to all huge mappings of the VM, see [`kvm_splits`].
-pub fn of_region(
-    ground: &Ground<'_>,
-    vm: &Vm,
-    region: &Region,
-    split: Option<Cause>,
-) -> Option<Cause> {
+pub fn of_region(ground: &Ground<'_>, vm: &Vm, region: &Region, whole: Whole) -> Option<Cause> {
     let Some(slot) = vm.slot(region.start()).filter(|_| !region.partial) else {
         let touches = |slot: &crate::model::Slot| {
             slot.gpa < region.start() + (2 << 20) && slot.gpa + slot.size > region.start()
@@ -235,7 +267,7 @@ pub fn of_region(
         return Some(Cause::SlotMisaligned);
     }
     match region.class {
-        Class::Huge => return split,
+        Class::Huge => return whole.split,
         Class::Swapped => return Some(Cause::Swap),
         Class::Ksm => return Some(Cause::Ksm),
         Class::Zero => return Some(Cause::ZeroPage),
@@ -245,12 +277,13 @@ pub fn of_region(
     if let Some(cause) = area.and_then(|area| forbidden(ground, vm, area)) {
         return Some(cause);
     }
-    let whole = usize::from(region.present) == PAGES;
-    Some(match (vm.vmm.balloon, region.present) {
-        (true, _) if !whole => Cause::BalloonHole,
-        (false, 0) => Cause::NotBacked,
-        (false, _) if !whole && !khugepaged_fills(ground, region) => Cause::NotBacked,
+    let complete = usize::from(region.present) == PAGES;
+    Some(match (whole.balloon, region.present) {
+        (Balloon::There | Balloon::Used, _) if !complete => Cause::BalloonHole,
+        (_, 0) => Cause::NotBacked,
+        _ if !complete && !khugepaged_fills(ground, region) => Cause::NotBacked,
         _ if ground.fragmented() => Cause::Fragmentation,
+        (Balloon::Used, _) => Cause::BalloonHole,
         _ => Cause::NotYetCollapsed,
     })
 }

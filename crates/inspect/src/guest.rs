@@ -211,17 +211,26 @@ fn assign(reading: Reading, unsettled: &[u64]) -> Vec<GuestArea> {
         while areas.peek().is_some_and(|area| area.end <= address) {
             areas.next();
         }
-        let (start, end, name) = match areas.peek() {
-            Some(area) if area.start <= address => (area.start, area.end, area.name.as_str()),
+        let mut own = match areas.peek() {
+            Some(area) if area.start <= address => GuestArea {
+                start: area.start,
+                end: area.end,
+                name: area.name.clone(),
+                executable: area.permissions.as_bytes().get(2) == Some(&b'x'),
+                huge: Vec::new(),
+            },
             // The area went between the two files.
             _ => {
                 page.uncertain = true;
-                (address, address + BLOCK, "")
+                GuestArea { start: address, end: address + BLOCK, ..GuestArea::default() }
             }
         };
         match found.last_mut() {
-            Some(last) if last.start == start => last.huge.push(page),
-            _ => found.push(GuestArea { start, end, name: name.to_owned(), huge: vec![page] }),
+            Some(last) if last.start == own.start => last.huge.push(page),
+            _ => {
+                own.huge.push(page);
+                found.push(own);
+            }
         }
     }
     found
@@ -280,6 +289,7 @@ mod tests {
             start: start * BLOCK,
             end: end * BLOCK,
             name: "[heap]".to_owned(),
+            permissions: if start == 6 { "rwxp" } else { "rw-p" }.to_owned(),
             ..maps::Area::default()
         };
         let reading = Reading {
@@ -292,6 +302,8 @@ mod tests {
             .map(|area| (area.start / BLOCK, area.huge.iter().map(|p| p.uncertain).collect()))
             .collect();
         assert_eq!(shape, [(1, vec![false, true]), (5, vec![true]), (6, vec![false])]);
+        let executable: Vec<_> = areas.iter().map(|area| area.executable).collect();
+        assert_eq!(executable, [false, false, true]);
     }
 
     #[test]

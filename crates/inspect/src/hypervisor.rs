@@ -92,6 +92,7 @@ fn slots(tree: &Tree, vm: &mut Vm) {
     match asked {
         Ok(answer) => {
             vm.dirty_logging = answer.dirty_logging;
+            vm.ballooned = answer.ballooned;
             if !answer.slots.is_empty() {
                 vm.slots = answer.slots;
                 vm.source = SlotSource::Qmp;

@@ -1,6 +1,6 @@
 //! The join: snapshots of a stack, the guest's first, become one account.
 
-use crate::cause::{Cause, Ground, behind, kvm_splits, nx_splits, of_region};
+use crate::cause::{Balloon, Cause, Ground, Whole, behind, kvm_splits, nx_splits, of_region};
 use crate::compose::{descend, is_aligned_block};
 use crate::error::Error;
 use crate::matching::{self, span};
@@ -51,22 +51,42 @@ pub enum Verdict {
 struct Below<'a> {
     vm: &'a BackedVm,
     ground: Ground<'a>,
-    split: Option<Cause>,
+    whole: Whole,
 }
 
 impl<'a> Below<'a> {
-    fn new(snapshot: &'a Snapshot, vm: &'a BackedVm) -> Self {
+    /// `guest` is the layer that runs in the VM, if its snapshot is there.
+    fn new(snapshot: &'a Snapshot, vm: &'a BackedVm, guest: Option<&Snapshot>) -> Self {
         let huge = vm.regions.iter().filter(|region| region.class == Class::Huge).count() as u64;
-        Self { vm, ground: Ground::new(&snapshot.head.settings), split: kvm_splits(&vm.vm, huge) }
+        let whole = Whole {
+            split: kvm_splits(&vm.vm, huge),
+            balloon: Balloon::of(&vm.vm, guest.map(|guest| &guest.head.settings)),
+        };
+        Self { vm, ground: Ground::new(&snapshot.head.settings), whole }
     }
 
     fn cause(&self, region: &Region) -> Option<Cause> {
-        of_region(&self.ground, &self.vm.vm, region, self.split)
+        of_region(&self.ground, &self.vm.vm, region, self.whole)
+    }
+
+    /// Whether KVM has split a huge mapping of code. It does not say which; that it did is all
+    /// that is needed where the guest may run code, for it does so at the first instruction.
+    fn splits_code(&self) -> bool {
+        nx_splits(&self.vm.vm) > 0
     }
 }
 
-/// Judges one huge page of the guest.
-fn judge(below: &[Below<'_>], page: HugePage) -> Verdict {
+/// Frames of huge pages that some process of a guest may run code from, in order.
+fn executable(guest: &Snapshot) -> Vec<u64> {
+    let areas = guest.processes.iter().flat_map(|process| &process.areas);
+    let pages = areas.filter(|area| area.executable).flat_map(|area| &area.huge);
+    let mut frames: Vec<u64> = pages.map(|page| page.frame).collect();
+    frames.sort_unstable();
+    frames
+}
+
+/// Judges one huge page of the guest; `code` has the frames that code may run from.
+fn judge(below: &[Below<'_>], page: HugePage, code: &[u64]) -> Verdict {
     if page.uncertain {
         return Verdict::Uncertain;
     }
@@ -89,6 +109,9 @@ fn judge(below: &[Below<'_>], page: HugePage) -> Verdict {
         if let Some(cause) = layer.cause(region) {
             let behind = behind(&layer.ground, &layer.vm.vm, region);
             return misaligned(cause, behind.filter(|&own| own != cause), cause.is_type1(region));
+        }
+        if layer.splits_code() && code.binary_search(&page.frame).is_ok() {
+            return misaligned(Cause::NxHugePages, None, false);
         }
         if !region.one_aligned_block() {
             return Verdict::Unknown;
@@ -131,7 +154,7 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
         }
         report.notes.extend(refuse.into_iter().map(|why| format!("forced, although {why}")));
         report.notes.extend(notes);
-        let own = Below::new(host, vm);
+        let own = Below::new(host, vm, Some(guest));
         let mut layer = layer(host, snapshots.len() - 2 - number);
         layer.after_upper_ms = after(guest, host);
         layer.vm = Some(vm_report(&own, &found.how));
@@ -181,7 +204,7 @@ fn after(guest: &Snapshot, host: &Snapshot) -> Option<i64> {
 
 /// An account of one VM, whoever uses its memory: for `strata top` and the layers of a join.
 pub fn vm_account(snapshot: &Snapshot, vm: &BackedVm) -> VmReport {
-    vm_report(&Below::new(snapshot, vm), "by its process")
+    vm_report(&Below::new(snapshot, vm, None), "by its process")
 }
 
 fn vm_report(below: &Below<'_>, how: &str) -> VmReport {
@@ -214,16 +237,15 @@ fn vm_report(below: &Below<'_>, how: &str) -> VmReport {
 fn notes_on(below: &Below<'_>, layer: &Layer, notes: &mut Vec<String>) {
     let vm = &below.vm.vm;
     let split = nx_splits(vm);
-    if split > 0 && below.split.is_none() {
+    if split > 0 && below.whole.split.is_none() {
         notes.push(format!(
-            "{}: nx_huge_pages has split {split} huge mappings of {}; up to as many of the pages \
-             called well aligned are base pages to the hardware ({})",
+            "{}: nx_huge_pages has split {split} huge mappings of {}, wherever code ran; huge pages \
+             that the guest may run code from are taken for split",
             layer.name,
-            vm.label(),
-            Cause::NxHugePages.remedy()
+            vm.label()
         ));
     }
-    if below.split == Some(Cause::DirtyLogging) && vm.dirty_logging != Some(true) {
+    if below.whole.split == Some(Cause::DirtyLogging) && vm.dirty_logging != Some(true) {
         notes.push(format!(
             "{}: KVM has mapped {} base pages and no huge page of {}: dirty logging is concluded \
              from that",
@@ -237,6 +259,7 @@ fn notes_on(below: &Below<'_>, layer: &Layer, notes: &mut Vec<String>) {
 /// Judges all huge pages of the guest.
 fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
     let vms: Vec<&BackedVm> = below.iter().map(|layer| layer.vm).collect();
+    let code = executable(guest);
     // A page that several processes map counts once in the totals; frame 0 is a hidden one.
     let mut seen: HashMap<u64, Verdict> = HashMap::new();
     let mut causes: BTreeMap<(usize, Cause, Option<Cause>), Vec<u64>> = BTreeMap::new();
@@ -251,7 +274,7 @@ fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
             let first = page.frame == 0 || !seen.contains_key(&page.frame);
             let verdict = match seen.get(&page.frame) {
                 Some(&verdict) if !first => verdict,
-                _ => judge(below, page),
+                _ => judge(below, page, &code),
             };
             if page.frame != 0 {
                 seen.insert(page.frame, verdict);
@@ -366,12 +389,18 @@ pub fn verdicts(
     for (number, pair) in snapshots.windows(2).enumerate() {
         let wanted = options.vms.get(number).map(String::as_str);
         let found = matching::find(&pair[0].head.machine, &pair[1], wanted)?;
-        below.push(Below::new(&pair[1], &pair[1].vms[found.index]));
+        below.push(Below::new(&pair[1], &pair[1].vms[found.index], Some(&pair[0])));
     }
+    let code = executable(&snapshots[0]);
     let mut all = Vec::new();
     for process in &snapshots[0].processes {
         for &page in process.areas.iter().flat_map(|area| &area.huge) {
-            all.push((process.pid, page.region << 21, page.frame << 12, judge(&below, page)));
+            all.push((
+                process.pid,
+                page.region << 21,
+                page.frame << 12,
+                judge(&below, page, &code),
+            ));
         }
     }
     Ok(all)

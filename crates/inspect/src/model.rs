@@ -96,6 +96,9 @@ pub struct GuestArea {
     pub end: u64,
     /// Its name, empty for unnamed memory.
     pub name: String,
+    /// Code may run from it.
+    #[serde(default)]
+    pub executable: bool,
     /// Huge pages: GVA divided by 2 MiB, and frame (GPA divided by 4 KiB). Packed in the file.
     #[serde(skip)]
     pub huge: Vec<HugePage>,
@@ -150,6 +153,9 @@ pub struct Vm {
     pub thp_disabled: Option<bool>,
     /// A migration or dirty-rate measurement runs: KVM logs dirty pages. Known from QMP only.
     pub dirty_logging: Option<bool>,
+    /// Bytes that its balloon holds. Known from QMP only.
+    #[serde(default)]
+    pub ballooned: Option<u64>,
     /// KVM's counters of the VM, from debugfs.
     pub stats: BTreeMap<String, u64>,
 }

@@ -1,7 +1,7 @@
 //! Asking a QEMU that offers a QMP socket nobody uses where its guest memory is.
 //!
-//! Asked are `info mtree -f`, `gpa2hva` for each range of it that is memory, and whether a migration
-//! runs. These change nothing in the VM. A socket with a client, libvirt's for one, is left alone.
+//! Asked are `info mtree -f`, `gpa2hva` for each range of it that is memory, whether a migration or a
+//! dirty-rate measurement runs, and what the balloon holds. These change nothing in the VM. A socket with a client, libvirt's for one, is left alone.
 
 use crate::model::Slot;
 use crate::tree::Tree;
@@ -22,8 +22,10 @@ const LONGEST: u64 = 16 << 20;
 pub struct Answer {
     /// Memory slots.
     pub slots: Vec<Slot>,
-    /// Whether dirty pages are being logged, as far as migration tells.
+    /// Whether dirty pages are being logged, as far as migration and dirty-rate measurement tell.
     pub dirty_logging: Option<bool>,
+    /// Bytes that the balloon holds.
+    pub ballooned: Option<u64>,
 }
 
 /// Asks the first socket that is free.
@@ -75,9 +77,42 @@ fn converse(path: PathBuf) -> io::Result<Answer> {
     }
     slots.retain(|slot| slot.hva != 0);
     let migration = session.execute(&json!({"execute": "query-migrate"}))?;
-    let status = migration.get("status").and_then(Value::as_str).unwrap_or("none");
-    let logging = matches!(status, "active" | "setup" | "device" | "pre-switchover");
-    Ok(Answer { slots, dirty_logging: Some(logging) })
+    let mut logging = migrates(&migration);
+    if logging {
+        // An error is an answer too: of a QEMU without this.
+        let capabilities = session.execute(&json!({"execute": "query-migrate-capabilities"}));
+        logging = !capabilities.is_ok_and(|list| is_snapshot(&list));
+    }
+    let rate = session.execute(&json!({"execute": "query-dirty-rate"}));
+    logging |= rate.is_ok_and(|rate| measures(&rate));
+    let balloon = session.execute(&json!({"execute": "query-balloon"})).ok();
+    let actual = balloon.and_then(|balloon| balloon.get("actual")?.as_u64());
+    let summary = session.execute(&json!({"execute": "query-memory-size-summary"})).ok();
+    let memory = summary.and_then(|summary| summary.get("base-memory")?.as_u64());
+    let ballooned = memory.zip(actual).map(|(memory, actual)| memory.saturating_sub(actual));
+    Ok(Answer { slots, dirty_logging: Some(logging), ballooned })
+}
+
+/// Whether a migration runs, by the answer to `query-migrate`.
+fn migrates(answer: &Value) -> bool {
+    let status = answer.get("status").and_then(Value::as_str).unwrap_or("none");
+    matches!(status, "active" | "setup" | "device" | "pre-switchover")
+}
+
+/// Whether what runs is a snapshot of a running VM, by the answer to `query-migrate-capabilities`:
+/// QEMU learns of writes by userfaultfd then, and KVM logs nothing.
+fn is_snapshot(capabilities: &Value) -> bool {
+    capabilities.as_array().into_iter().flatten().any(|one| {
+        one.get("capability").and_then(Value::as_str) == Some("background-snapshot")
+            && one.get("state").and_then(Value::as_bool) == Some(true)
+    })
+}
+
+/// Whether a measurement of the dirty rate makes KVM log writes, by the answer to
+/// `query-dirty-rate`. One that samples pages does not.
+fn measures(answer: &Value) -> bool {
+    let text = |key| answer.get(key).and_then(Value::as_str);
+    text("status") == Some("measuring") && text("mode") != Some("page-sampling")
 }
 
 struct Session {
@@ -202,6 +237,21 @@ FlatView #1
         let answer = "Host virtual address for 0x0 (pc.ram) is 0x7f0000000000\r\n";
         assert_eq!(address(answer), Some(0x7f00_0000_0000));
         assert_eq!(address("Memory at address 0xa0000 is not RAM"), None);
+    }
+
+    #[test]
+    fn what_logs_writes_is_told_from_what_does_not() {
+        assert!(migrates(&json!({"status": "active", "ram": {}})));
+        assert!(!migrates(&json!({"status": "completed"})) && !migrates(&json!({})));
+        let capability = |state| {
+            json!([{"capability": "xbzrle", "state": true},
+                   {"capability": "background-snapshot", "state": state}])
+        };
+        assert!(is_snapshot(&capability(true)) && !is_snapshot(&capability(false)));
+        let rate = |status, mode| json!({"status": status, "mode": mode, "calc-time": 10});
+        assert!(measures(&rate("measuring", "dirty-bitmap")));
+        assert!(!measures(&rate("measuring", "page-sampling")));
+        assert!(!measures(&rate("measured", "dirty-bitmap")) && !measures(&json!({})));
     }
 
     #[test]

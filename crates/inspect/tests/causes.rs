@@ -168,6 +168,14 @@ fn what_happened_to_the_memory() {
         })
     };
     assert_eq!(hole(true), Cause::BalloonHole);
+    let told = |bytes| {
+        cause(move |host| {
+            host.vms[0].vm.vmm.balloon = true;
+            host.vms[0].vm.ballooned = Some(bytes);
+        })
+    };
+    assert_eq!(told(0), Cause::NotYetCollapsed);
+    assert_eq!(told(MIB), Cause::BalloonHole, "taken and given back");
     assert_eq!(hole(false), Cause::NotBacked);
     let absent = |host: &mut Snapshot| {
         host.vms[0].regions[3] = Region { index: 3, ..Region::default() };
@@ -242,6 +250,45 @@ fn what_kvm_splits() {
     let some = stats(16_384, 30, 2);
     assert!(some.causes.is_empty());
     assert!(some.notes[0].contains("nx_huge_pages has split 2 huge mappings"), "{:?}", some.notes);
+}
+
+#[test]
+fn code_of_the_guest_is_what_nx_huge_pages_splits() {
+    let judged = |splits: u64, executable: bool| {
+        let mut top = guest(&[512 * 3, 512 * 4]);
+        let mut code = top.processes[0].areas[0].clone();
+        code.huge.remove(0);
+        code.executable = executable;
+        top.processes[0].areas[0].huge.remove(1);
+        top.processes[0].areas.push(code);
+        let mut host = host();
+        for (name, value) in [("pages_4k", 2000), ("pages_2m", 9), ("nx_lpage_splits", splits)] {
+            host.vms[0].vm.stats.insert(name.to_owned(), value);
+        }
+        join(&[top, host], &Options::default()).unwrap()
+    };
+    let report = judged(1, true);
+    let cause = &report.causes[0];
+    assert_eq!((cause.cause, cause.layer.as_str()), (Cause::NxHugePages, "L0"));
+    assert_eq!((cause.ranges.as_slice(), report.totals.type2), (&[[8 * MIB, 10 * MIB]][..], 1));
+    assert_eq!(report.totals.well_aligned, 1);
+    assert_eq!(judged(0, true).totals.well_aligned, 2);
+    assert_eq!(judged(1, false).totals.well_aligned, 2);
+}
+
+#[test]
+fn the_guests_own_count_tells_what_its_balloon_did() {
+    let judged = |taken: Option<u64>| {
+        let mut top = guest(&[512 * 3]);
+        top.head.settings.vmstat.extend(taken.map(|pages| ("balloon_inflate".to_owned(), pages)));
+        let mut host = host();
+        host.vms[0].vm.vmm.balloon = true;
+        base(&mut host.vms[0].regions[3]);
+        join(&[top, host], &Options::default()).unwrap().causes[0].cause
+    };
+    assert_eq!(judged(Some(512)), Cause::BalloonHole);
+    assert_eq!(judged(Some(0)), Cause::NotYetCollapsed);
+    assert_eq!(judged(None), Cause::NotYetCollapsed, "a balloon that may never have been used");
 }
 
 #[test]

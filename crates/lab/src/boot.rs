@@ -2,6 +2,7 @@
 
 use crate::error::LabError;
 use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
+use crate::initramfs::PROGRAMS;
 use crate::link::Link;
 use crate::machine::port;
 use crate::parts::Parts;
@@ -15,7 +16,7 @@ pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
 /// Huge-page setting of a kernel.
 const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Time a kernel may take to its first program.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const BOOT_LIMIT: Duration = Duration::from_secs(240);
 /// Time a VMM may take to tell of a machine that hangs.
 const POST_MORTEM_LIMIT: Duration = Duration::from_secs(10);
 /// Time an agent may take for a simple order.
@@ -194,8 +195,13 @@ fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabErr
 /// The command that runs layer `number` in the layer below.
 fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
     let memory = bytes(&layer.memory).map_err(LabError::Scenario)? >> 20;
-    let mut argv: Vec<String> =
-        ["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned).into();
+    let mut argv = layer.launcher.clone();
+    if let Some(launcher) = argv.first_mut()
+        && !launcher.contains('/')
+    {
+        *launcher = format!("{PROGRAMS}/{launcher}");
+    }
+    argv.extend(["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned));
     argv.extend(
         ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
     );

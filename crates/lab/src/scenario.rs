@@ -56,6 +56,9 @@ pub struct Layer {
     /// More arguments of the VMM that runs it.
     #[serde(default)]
     pub vmm: Vec<String>,
+    /// What starts that VMM, given its command line, such as `["strata-agent", "launch", "--no-thp"]`.
+    #[serde(default)]
+    pub launcher: Vec<String>,
 }
 
 /// Which kernel a layer runs.

@@ -108,8 +108,9 @@ impl Steps<'_, '_> {
     pub(crate) fn run_program(&mut self, argv: &[String], limit: Duration) -> Result<(), LabError> {
         let layer = self.layers - 1;
         let how = self.how(true);
-        let name = self.start(layer, argv, how)?;
+        let mut name = String::new();
         self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
+            name = steps.start(layer, argv, how)?;
             let program = steps.link.wait_for_program(layer, &name, limit, |program| {
                 program.held || program.status.is_some()
             })?;
@@ -141,8 +142,8 @@ impl Steps<'_, '_> {
     ) -> Result<(), LabError> {
         let innermost = layer + 1 == self.layers;
         let how = if innermost { self.how(!stay) } else { Started::default() };
-        let name = self.start(layer, argv, how)?;
         self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
+            let name = steps.start(layer, argv, how)?;
             let ready = |program: &Program| {
                 program.held || program.status.is_some() || (stay && !program.output.is_empty())
             };

@@ -107,16 +107,19 @@ impl Regions {
     }
 
     /// One page of each region to be spoilt, so that `fmfi` of the memory that is free when all
-    /// others are given back lies outside whole free regions.
+    /// others are given back lies outside whole free regions. Of regions that others use in part
+    /// the same share is spoilt: compaction could move those others out.
     fn to_hold(&self, fmfi: f64, others: &Free) -> Vec<usize> {
         let (whole, parts): (Vec<_>, Vec<_>) =
             self.pages.values().partition(|pages| pages.len() as u64 == REGION);
-        let parts: u64 = parts.into_iter().map(|pages| pages.len() as u64).sum();
-        let free = others.pages() + parts + whole.len() as u64 * REGION;
+        let in_parts: u64 = parts.iter().map(|pages| pages.len() as u64).sum();
+        let free = others.pages() + in_parts + whole.len() as u64 * REGION;
         let usable = (free as f64 * (1.0 - fmfi)) as u64;
         let keep = usable.saturating_sub(others.usable()).div_ceil(REGION) as usize;
+        let of_parts = (parts.len() as f64 * fmfi) as usize;
         spread(&whole, whole.len().saturating_sub(keep))
             .into_iter()
+            .chain(spread(&parts, of_parts))
             // A page in the middle also spoils the halves.
             .map(|pages| pages[pages.len() / 2])
             .collect()
@@ -177,7 +180,8 @@ mod tests {
         for fmfi in [0.0, 0.25, 0.5, 0.8, 1.0] {
             let held = regions.to_hold(fmfi, &nothing);
             let free = frames.len() - held.len();
-            let usable = (64 - held.len()) * 512;
+            let spoilt = held.iter().filter(|&&page| frames[page] / 512 < 65).count();
+            let usable = (64 - spoilt) * 512;
             let reached = 1.0 - usable as f64 / free as f64;
             assert!(
                 (reached - fmfi).abs() < 1.5 / 64.0,

@@ -1,6 +1,8 @@
 //! The lab's own workloads: small programs with known memory.
 
 mod fragment;
+mod launch;
+mod pageout;
 mod region;
 mod touch;
 
@@ -21,16 +23,22 @@ enum Work {
     Touch(touch::Touch),
     /// Fragment the free memory of this machine, and hold it so until killed.
     Fragment(fragment::Fragment),
+    /// Start a program for which the kernel's huge pages work differently.
+    Launch(launch::Launch),
+    /// Put another process's memory into swap.
+    PageOut(pageout::PageOut),
 }
 
 /// Runs the workload that the command line names.
 pub fn main() -> ExitCode {
     let done = match Cli::parse().work {
-        Work::Touch(touch) => touch::run(&touch),
-        Work::Fragment(fragment) => fragment::run(&fragment),
+        Work::Touch(touch) => touch::run(&touch).map(|()| 0),
+        Work::Fragment(fragment) => fragment::run(&fragment).map(|()| 0),
+        Work::Launch(launch) => launch::run(&launch),
+        Work::PageOut(page_out) => pageout::run(&page_out).map(|()| 0),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(reason) => {
             eprintln!("strata-agent: {reason}");
             ExitCode::FAILURE

@@ -1,10 +1,16 @@
-//! A mapping at a chosen place. The workloads' room for `unsafe`.
+//! A mapping at a chosen place, and what is done to other processes. The workloads' room for
+//! `unsafe`.
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect};
+use nix::sys::ptrace;
 use std::ffi::c_void;
 use std::fs::File;
+use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr::NonNull;
 
 /// Bytes of a base page.
@@ -68,6 +74,26 @@ impl Region {
         unsafe { madvise(start, count * PAGE, advice) }
     }
 
+    /// Makes all of it executable as well.
+    pub(super) fn allow_code(&self) -> Result<(), nix::Error> {
+        let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
+        // SAFETY: the mapping is ours, and what it was allowed before it still is.
+        unsafe { mprotect(self.start, self.length, all) }
+    }
+
+    /// Runs code from a page of a region that [`Region::allow_code`] was called on: a return
+    /// instruction, put into its second half.
+    pub(super) fn call(&self, page: usize) {
+        const RETURN: u8 = 0xc3;
+        let code = self.word(page).cast::<u8>().wrapping_add(PAGE / 2);
+        // SAFETY: the byte lies in the mapping. A function of that one instruction touches no
+        // register that a caller relies on.
+        unsafe {
+            code.write_volatile(RETURN);
+            std::mem::transmute::<*mut u8, extern "C" fn()>(code)();
+        }
+    }
+
     /// Bytes of one page.
     pub(super) fn bytes(&self, page: usize) -> &[u8] {
         let start = self.word(page).cast_const().cast();
@@ -94,4 +120,45 @@ impl Region {
             .map(|entry| if entry & PRESENT != 0 { entry & FRAME } else { 0 })
             .collect())
     }
+}
+
+/// Lets this process trace the program that `command` starts.
+pub(super) fn traced(command: &mut Command) {
+    // SAFETY: between fork and exec only a system call is made.
+    unsafe {
+        command.pre_exec(|| ptrace::traceme().map_err(io::Error::from));
+    }
+}
+
+/// Asks the kernel to put a range of another process's memory into swap (man 2 `process_madvise`).
+pub(super) fn page_out(pid: u32, start: usize, length: usize) -> io::Result<()> {
+    let checked = |result: libc::c_long| match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    };
+    // SAFETY: the call takes no memory of ours, and a descriptor that it returns is new.
+    let process = unsafe {
+        let fd = checked(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
+        OwnedFd::from_raw_fd(fd as i32)
+    };
+    let (mut start, mut left) = (start, length);
+    while left > 0 {
+        let range = libc::iovec { iov_base: start as *mut c_void, iov_len: left };
+        // SAFETY: the kernel reads one iovec, which lives; its range is the other process's.
+        let done = checked(unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                process.as_raw_fd(),
+                &raw const range,
+                1,
+                libc::MADV_PAGEOUT,
+                0,
+            )
+        })? as usize;
+        if done == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        (start, left) = (start + done, left - done.min(left));
+    }
+    Ok(())
 }

@@ -8,6 +8,9 @@ use serde_json::json;
 use std::fs;
 use std::time::Instant;
 
+/// Base pages of a huge page.
+const HUGE_PAGES: usize = 512;
+
 /// What to touch.
 #[derive(Args, Debug)]
 pub(super) struct Touch {
@@ -26,6 +29,12 @@ pub(super) struct Touch {
     /// Address to store to before and after these reads, for whoever watches the machine.
     #[arg(long, value_parser = address)]
     mark: Option<usize>,
+    /// Give all pages the same contents.
+    #[arg(long)]
+    same: bool,
+    /// Run code from each 2 MiB of it.
+    #[arg(long)]
+    execute: bool,
     /// Stay until killed, the memory in use.
     #[arg(long)]
     stay: bool,
@@ -54,11 +63,19 @@ pub(super) fn run(touch: &Touch) -> Result<(), String> {
             .advise(0, region.pages(), advice)
             .map_err(|error| format!("the kernel refuses {advice:?}: {error}"))?;
     }
+    // Pages are told apart by their contents, if they are to be.
+    let contents = |page| contents(if touch.same { 0 } else { page });
     let begin = Instant::now();
     for page in 0..region.pages() {
         region.write(page, contents(page));
     }
     let touched = begin.elapsed();
+    if touch.execute {
+        region.allow_code().map_err(|error| format!("the kernel refuses code: {error}"))?;
+        for page in (0..region.pages()).step_by(HUGE_PAGES) {
+            region.call(page);
+        }
+    }
     let marks = touch.mark.map(|at| Region::map(at & !(PAGE - 1), PAGE)).transpose()?;
     let mark = || {
         if let Some(marks) = &marks {

@@ -133,7 +133,7 @@ mod tests {
         let mut snapshot = Snapshot::default();
         snapshot.head.machine.host = "h".to_owned();
         let huge = vec![HugePage { region: 5, frame: 1024, uncertain: true }];
-        let area = GuestArea { start: 10 << 20, end: 12 << 20, name: String::new(), huge };
+        let area = GuestArea { start: 10 << 20, end: 12 << 20, huge, ..GuestArea::default() };
         let process = Process { pid: 7, areas: vec![area], ..Process::default() };
         snapshot.processes.push(process);
         snapshot.usage.push(Usage { index: 3, free: 512, ..Usage::default() });

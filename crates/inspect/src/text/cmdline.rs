@@ -46,7 +46,8 @@ pub fn parse(words: &[String]) -> Vmm {
     let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or("");
     let kind = match program {
         name if name.starts_with("qemu-system-") || name.starts_with("qemu-kvm") => VmmKind::Qemu,
-        "kvm" => VmmKind::Qemu,
+        // Debian's link, and what the program is called where only one is installed.
+        "kvm" | "qemu" => VmmKind::Qemu,
         name if name.starts_with("cloud-hypervisor") => VmmKind::CloudHypervisor,
         name if name.starts_with("firecracker") => VmmKind::Firecracker,
         _ => VmmKind::Other,
@@ -222,6 +223,7 @@ mod tests {
         assert_eq!(vmm.backends, [512 << 20, 1 << 30]);
         assert_eq!(vmm.qmp, ["/m.sock"]);
         assert_eq!(of("qemu-kvm -m 300").memory, Some(300 << 20));
+        assert_eq!(of("/bin/qemu -m 300").kind, VmmKind::Qemu);
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! What the lab's tests share: parts, one machine at a time, runs.
+
+// Each test program uses what it needs of this.
+#![allow(dead_code, reason = "shared by several test programs")]
+
+pub mod agree;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use strata_inspect::Snapshot;
+use strata_lab::{Cache, Choices, LabError, LabReport, PROGRAM_LIMIT, Parts, Scenario};
+use tempfile::TempDir;
+
+/// Emulated machines are slow enough one at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The machine, for this test alone.
+pub fn machine() -> MutexGuard<'static, ()> {
+    // A test that failed leaves nothing behind.
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The directory with the binaries that were built along with this test.
+pub fn binaries() -> PathBuf {
+    let test = env::current_exe().expect("a test has a path");
+    test.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps").to_owned()
+}
+
+/// A binary of the workspace.
+pub fn binary(name: &str) -> PathBuf {
+    let path = binaries().join(name);
+    let package = match name {
+        "libstrata_machine_plugin.so" => "strata-machine-plugin",
+        other => other,
+    };
+    assert!(
+        path.exists(),
+        "{} is missing; build it first: cargo build -p {package}",
+        path.display()
+    );
+    path
+}
+
+/// The programs of the layers, without what debuggers want: every layer's memory holds them.
+static STRIPPED: LazyLock<TempDir> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().expect("there is room for two programs");
+    for name in ["strata", "strata-agent"] {
+        let status = Command::new("strip")
+            .arg("-o")
+            .args([directory.path().join(name), binary(name)])
+            .status()
+            .expect("strip is there: apt-get install binutils");
+        assert!(status.success(), "strip {name}");
+    }
+    directory
+});
+
+pub fn cache() -> Cache {
+    Cache::of_user().expect("there is a home")
+}
+
+pub fn parts() -> Parts {
+    let programs = STRIPPED.path();
+    let parts = strata_lab::built(&cache(), programs.join("strata-agent"), programs.join("strata"));
+    assert!(
+        parts.lab.is_some() && parts.stock.is_some(),
+        "the lab's kernels are missing; run 'strata lab build' first"
+    );
+    parts
+}
+
+/// What a run of this scenario is asked for.
+pub fn choices(name: &str, scenario: Scenario) -> Choices {
+    Choices {
+        name: name.to_owned(),
+        scenario,
+        program: Vec::new(),
+        limit: PROGRAM_LIMIT,
+        trace: None,
+    }
+}
+
+/// Runs with an interrupt flag and a listener of the caller's.
+pub fn attempt(
+    choices: &Choices,
+    interrupt: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<LabReport, LabError> {
+    let result = strata_lab::run(choices, &parts(), &cache(), interrupt, tell);
+    assert_eq!(emulators(), [] as [u32; 0], "the machine is gone when a run has ended");
+    result
+}
+
+/// Runs a scenario, shipped or in a file.
+pub fn run(name: &str) -> LabReport {
+    run_scenario(name, Scenario::load(name).unwrap())
+}
+
+/// Runs a scenario to its end.
+pub fn run_scenario(name: &str, scenario: Scenario) -> LabReport {
+    let mut told = Vec::new();
+    let mut tell = |line: &str| told.push(line.to_owned());
+    match attempt(&choices(name, scenario), &AtomicBool::new(false), &mut tell) {
+        Ok(report) => report,
+        Err(error) => panic!("{name}: {error}\n{}", told.join("\n")),
+    }
+}
+
+/// The error of a run that cannot end well.
+pub fn failure(toml: &str) -> LabError {
+    let scenario = Scenario::parse(toml, "failure").unwrap();
+    attempt(&choices("failure", scenario), &AtomicBool::new(false), &mut |_| ()).unwrap_err()
+}
+
+/// The snapshots of a run's step, innermost layer first: the `number`th from the last.
+pub fn snapshots(report: &LabReport, number: usize) -> Vec<Snapshot> {
+    let step = report.steps.iter().rev().filter(|step| !step.snapshots.is_empty()).nth(number);
+    let files = &step.expect("a step took snapshots").snapshots;
+    files.iter().rev().map(|file| strata_inspect::read(file).unwrap()).collect()
+}
+
+/// Emulators that this process started and that still run, or wait to be buried.
+pub fn emulators() -> Vec<u32> {
+    children(std::process::id(), "qemu-system-x86")
+}
+
+/// Children of a process with this name, as `/proc/PID/stat` has them.
+pub fn children(parent: u32, name: &str) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let Some((before, after)) = stat.rsplit_once(')') else { return false };
+            let comm = before.split_once('(').map_or("", |(_, comm)| comm);
+            let of = after.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+            comm.starts_with(name) && of == Some(parent)
+        })
+        .collect()
+}

@@ -1,0 +1,257 @@
+//! Bad moments: each ends with a line that says what and where, and with nothing left running.
+
+mod common;
+
+use common::{attempt, children, choices, failure, machine, run_scenario, snapshots};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use strata_inspect::{Options, join};
+use strata_lab::{LabError, Scenario};
+
+/// Two layers of the lab's kernel, with more for L0, for L1, and steps.
+fn two(l0: &str, l1: &str, steps: &str) -> String {
+    format!(
+        "about = 'x'\n\
+         [[layer]]\nkernel = 'lab'\nmemory = '1200M'\nthp = 'always'\n{l0}\n\
+         [[layer]]\nkernel = 'lab'\nmemory = '400M'\nthp = 'always'\n{l1}\n\
+         {steps}"
+    )
+}
+
+/// A step that runs a program in a layer.
+fn run_in(layer: u8, program: &[&str], more: &str) -> String {
+    format!("[[step]]\ndo = 'run'\nlayer = {layer}\nprogram = {program:?}\n{more}\n")
+}
+
+/// The layer that an error names, and what it says; the log it points to is there.
+fn layer_of(error: &LabError) -> (&str, String) {
+    match error {
+        LabError::Layer { layer, log, .. } => {
+            assert!(log.exists(), "{error}");
+            let line = error.to_string();
+            assert!(!line.contains('\n'), "{line}");
+            (layer, line)
+        }
+        other => panic!("a layer should be named: {other}"),
+    }
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn an_interrupt_while_a_layer_boots_ends_everything() {
+    let _machine = machine();
+    let interrupt = AtomicBool::new(false);
+    let scenario = Scenario::load("vm").unwrap();
+    let mut booting = false;
+    let mut tell = |line: &str| {
+        if line == "L1 boots" {
+            booting = true;
+            interrupt.store(true, Relaxed);
+        }
+    };
+    let begin = Instant::now();
+    // That no emulator is left is looked at in there.
+    let error = attempt(&choices("vm", scenario), &interrupt, &mut tell).unwrap_err();
+    assert!(matches!(error, LabError::Interrupted), "{error}");
+    assert!(booting && begin.elapsed() < Duration::from_secs(30));
+}
+
+/// Starts `strata lab run` as a user does, waits until its emulator runs, sends a signal to
+/// `strata` and gives what it said, its status, and the emulator's process number.
+fn signalled(signal: &str) -> (String, Option<i32>, u32) {
+    let strata = Command::new(common::binary("strata"))
+        .args(["lab", "run", "--scenario", "vm"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    let emulator = loop {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no emulator came up");
+        if let Some(&pid) = children(strata.id(), "qemu-system-x86").first() {
+            break pid;
+        }
+        sleep(Duration::from_millis(100));
+    };
+    // In the middle of L0's boot.
+    sleep(Duration::from_secs(1));
+    let sent = Command::new("kill").args([signal, &strata.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = strata.wait_with_output().unwrap();
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code(), emulator)
+}
+
+/// Whether a process exists and is no emulator of another's by now.
+fn is_emulator(pid: u32) -> bool {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    comm.starts_with("qemu-system") && !status.contains("State:\tZ")
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn ctrl_c_and_a_murdered_strata_leave_no_emulator() {
+    let _machine = machine();
+    let (said, status, emulator) = signalled("-INT");
+    assert_eq!(status, Some(130), "{said}");
+    assert!(said.contains("interrupted; nothing is left running"), "{said}");
+    assert!(!is_emulator(emulator));
+    let (_, status, emulator) = signalled("-KILL");
+    assert_eq!(status, None);
+    let begin = Instant::now();
+    while is_emulator(emulator) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{emulator} still runs");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_panic_ends_the_run_with_the_layer_and_its_last_lines() {
+    let _machine = machine();
+    // The layer runs out of memory, and is told to panic then.
+    let touch = ["strata-agent", "touch", "--size=900M"];
+    let write = "write = { '/proc/sys/vm/panic_on_oom' = '2' }";
+    let error = failure(&two("", write, &run_in(1, &touch, "")));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "L1");
+    assert!(line.contains("Kernel panic - not syncing: Out of memory"), "{line}");
+    assert!(line.contains("while L1 was to run"), "{line}");
+    assert!(line.contains("its console ends with: ") && line.contains("l1-console.log"), "{line}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_first_process_that_ends_is_a_panic_of_its_layer() {
+    let _machine = machine();
+    // The kernel's parameter for the first process names something that ends at once.
+    let error = failure(&two("", "parameters = 'rdinit=/bin/busybox'", ""));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "L1");
+    assert!(line.contains("Attempted to kill init"), "{line}");
+    let error = failure(&two("parameters = 'rdinit=/bin/busybox'", "", ""));
+    assert_eq!(layer_of(&error).0, "L0");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_hang_ends_by_the_limit() {
+    let _machine = machine();
+    let sleeper = run_in(1, &["/bin/busybox", "sleep", "1000"], "limit = 2");
+    let begin = Instant::now();
+    let error = failure(&two("", "", &sleeper));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "L1");
+    assert!(line.contains("did not run program 0 within 2 s"), "{line}");
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_machine_that_stands_still_ends_by_the_limit() {
+    let _machine = machine();
+    let stop = "[[step]]\ndo = 'qmp'\nlayer = 0\nexecute = 'stop'\n";
+    let error = failure(&two("", "", &format!("{stop}{}", run_in(1, &["/bin/busybox"], ""))));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "L1");
+    assert!(line.contains("did not start a program within 60 s"), "{line}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn programs_and_settings_that_are_not_there_are_named() {
+    let _machine = machine();
+    let error = failure(&two("", "", &run_in(1, &["no-such-program"], ""))).to_string();
+    assert!(error.contains("L1 cannot start a program: cannot start /bin/no-such"), "{error}");
+    let mut own = choices("vm", Scenario::load("vm").unwrap());
+    own.program = vec!["/no/such/program".into()];
+    let error = attempt(&own, &AtomicBool::new(false), &mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("there is no program /no/such/program"), "{error}");
+    let write = "write = { '/sys/no/such/setting' = '1' }";
+    let error = failure(&two(write, "", "")).to_string();
+    assert!(error.contains("L0 cannot change a setting: /sys/no/such/setting"), "{error}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn an_argument_that_a_vmm_does_not_know_is_told_with_its_words() {
+    let _machine = machine();
+    let error = failure(&two("", "vmm = ['-no-such-option']", ""));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "L1");
+    assert!(line.contains("its VMM ended with status 1"), "{line}");
+    assert!(line.contains("-no-such-option"), "{line}");
+    let error = failure(&two("vmm = ['-no-such-option']", "", "")).to_string();
+    assert!(error.contains("starting the machine failed"), "{error}");
+    assert!(error.contains("-no-such-option"), "{error}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn snapshots_of_other_machines_and_moments_are_refused() {
+    let _machine = machine();
+    let scan = "[[step]]\ndo = 'scan'\n";
+    let one = snapshots(&run_scenario("one", parsed(&two("", "", scan))), 0);
+    let larger = two("", "", scan).replace("'400M'", "'600M'");
+    let other = snapshots(&run_scenario("other", parsed(&larger)), 0);
+    let refusal = |guest: &strata_inspect::Snapshot, host: &strata_inspect::Snapshot| {
+        join(&[guest.clone(), host.clone()], &Options::default()).unwrap_err().to_string()
+    };
+    join(&one, &Options::default()).unwrap();
+    join(&other, &Options::default()).unwrap();
+    let error = refusal(&one[0], &other[1]);
+    assert!(error.contains("no VM of") && error.contains("has the memory"), "{error}");
+    let error = refusal(&other[0], &one[1]);
+    assert!(error.contains("has the memory"), "{error}");
+    let error = refusal(&one[1], &one[0]);
+    assert!(error.contains("has no VM; give the snapshots from the guest down"), "{error}");
+    let error = refusal(&one[0], &one[0]);
+    assert!(error.contains("has no VM"), "{error}");
+    // The same guest, ten minutes before its VM was there.
+    let mut early = one[0].clone();
+    early.head.machine.wall_ns -= 600_000_000_000;
+    let error = refusal(&early, &one[1]);
+    assert!(error.contains("after the guest's snapshot was taken"), "{error}");
+}
+
+fn parsed(toml: &str) -> Scenario {
+    Scenario::parse(toml, "test").unwrap()
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
+    let _machine = machine();
+    let sh = |script: &str, more: &str| run_in(1, &["/bin/busybox", "sh", "-c", script], more);
+    let scan = "[[step]]\ndo = 'scan'\n";
+    let steps = [
+        // Processes with huge pages come and go while the layer is scanned.
+        sh("echo on; while true; do strata-agent touch --size=8M > /dev/null; done", "stay = true"),
+        scan.repeat(3),
+        sh("/bin/busybox chpst -u 1000:1000 strata scan 2>&1; echo status $?", ""),
+        sh(
+            "/bin/busybox mkdir /full && /bin/busybox mount -t tmpfs -o size=4k none /full && \
+             strata scan -o /full/snapshot; echo status $?; /bin/busybox ls -A /full",
+            "",
+        ),
+    ];
+    let report = run_scenario("scans", parsed(&two("", "", &steps.concat())));
+    for number in 0..3 {
+        let snapshots = snapshots(&report, number);
+        join(&snapshots, &Options::default()).unwrap();
+        assert!(snapshots[0].tail.uncertain < 100, "{:?}", snapshots[0].tail);
+    }
+    let output = |number: usize| report.steps[report.steps.len() - number].output.join("\n");
+    let (plain, full) = (output(2), output(1));
+    assert!(plain.contains("status 0") && plain.contains("run as root"), "{plain}");
+    assert!(plain.contains("no permission"), "{plain}");
+    assert!(full.contains("No space left on device"), "{full}");
+    assert!(full.contains("nothing was left behind"), "{full}");
+    let after = full.split("status 1").nth(1).unwrap_or_else(|| panic!("{full}"));
+    assert!(
+        !after.contains("snapshot\n") && after.lines().all(|l| !l.starts_with("snap")),
+        "{full}"
+    );
+}

@@ -1,0 +1,83 @@
+//! What the join says of each huge page, against the page tables of the same machine, captured from
+//! its memory without a word from any kernel.
+
+mod common;
+
+use common::agree::{Agreement, compare};
+use common::{attempt, binary, choices, machine, snapshots};
+use std::sync::atomic::AtomicBool;
+use strata_lab::{Scenario, Trace};
+
+/// Where the lab's workload has its memory.
+const MEMORY: std::ops::Range<u64> = 0x6000_0000_0000..0x6100_0000_0000;
+
+/// Runs a scenario with its accesses recorded and its tables captured when the workload has touched
+/// its memory, and compares these with the snapshots taken right after.
+fn agreement(name: &str) -> Agreement {
+    let _machine = machine();
+    let directory = tempfile::tempdir().unwrap();
+    let mut choices = choices(name, Scenario::load(name).unwrap());
+    choices.trace = Some(Trace {
+        plugin: binary("libstrata_machine_plugin.so"),
+        recording: directory.path().join("recording"),
+        tables: directory.path().join("tables"),
+        skip: 0,
+        limit: u64::MAX,
+    });
+    let report = match attempt(&choices, &AtomicBool::new(false), &mut |_| ()) {
+        Ok(report) => report,
+        Err(error) => panic!("{name}: {error}"),
+    };
+    let trace = report.trace.as_ref().unwrap();
+    assert!(trace.accesses > 10_000 && trace.mismatched == 0, "{name}: {trace:?}");
+    let capture = strata_tables::file::read(&trace.tables).unwrap();
+    let found = compare(&capture, &snapshots(&report, 0), "strata-agent", MEMORY);
+    println!("{name}: {found:?}; {trace:?}");
+    found
+}
+
+/// Expects no difference in any huge page, of which so many are well aligned.
+fn expect(name: &str, well_aligned: std::ops::RangeInclusive<usize>, all: usize) {
+    let found = agreement(name);
+    assert!(found.elsewhere.is_empty(), "{name}: {found:?}");
+    assert!(found.unjudged.is_empty(), "{name}: {found:?}");
+    assert!(found.different.is_empty(), "{name}: {found:?}");
+    assert_eq!(found.equal, all, "{name}: {found:?}");
+    assert!(well_aligned.contains(&found.well_aligned), "{name}: {found:?}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn one_layer() {
+    expect("native", 48..=48, 48);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn two_layers() {
+    expect("vm", 48..=48, 48);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn two_layers_on_fragmented_memory() {
+    expect("causes/fragmentation", 0..=96, 128);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn two_layers_with_code_in_huge_pages() {
+    expect("causes/nx-huge-pages", 0..=0, 32);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn three_layers() {
+    expect("clean", 40..=48, 48);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn three_layers_with_base_pages_in_l1() {
+    expect("l1-base", 0..=0, 48);
+}

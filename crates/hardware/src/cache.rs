@@ -90,15 +90,15 @@ impl<const GROUPS: usize> Tags<GROUPS> {
     fn read(
         &mut self,
         reads: &mut [Read],
-        skipped: usize,
+        data_only: bool,
         hits: &mut Hits,
         vectors: impl Vectors,
     ) -> usize {
         let sets = self.sets.len() as u64;
         if sets.is_power_of_two() {
-            self.read_by(Shift(sets.trailing_zeros()), reads, skipped, hits, vectors)
+            self.read_by(Shift(sets.trailing_zeros()), reads, data_only, hits, vectors)
         } else {
-            self.read_by(Divide::new(sets), reads, skipped, hits, vectors)
+            self.read_by(Divide::new(sets), reads, data_only, hits, vectors)
         }
     }
 
@@ -108,7 +108,7 @@ impl<const GROUPS: usize> Tags<GROUPS> {
         &mut self,
         by: impl Split,
         reads: &mut [Read],
-        skipped: usize,
+        data_only: bool,
         hits: &mut Hits,
         vectors: impl Vectors,
     ) -> usize {
@@ -129,7 +129,7 @@ impl<const GROUPS: usize> Tags<GROUPS> {
             // rarely is, and a branch that guesses so would often be wrong.
             let hit = if (set[0][0] == tag) & read.is_data() {
                 true
-            } else if read.class() & skipped != 0 {
+            } else if data_only & !read.is_data() {
                 false
             } else {
                 search_and_move(set, ways, tag, vectors)
@@ -196,10 +196,10 @@ impl Cache {
 
     /// Looks lines up in order, and puts in those that are not there; either way each becomes the
     /// most recently used of its set. The reads that missed are moved to the front, in order;
-    /// returns how many. The others are counted in `hits`. Reads of a class with a bit of `skipped`
-    /// miss, and nothing is put in.
-    pub(crate) fn read(&mut self, reads: &mut [Read], skipped: usize, hits: &mut Hits) -> usize {
-        host::with_vectors(Look { cache: self, reads, skipped, hits })
+    /// returns how many. The others are counted in `hits`. With `data_only`, reads of tables miss,
+    /// and nothing is put in.
+    pub(crate) fn read(&mut self, reads: &mut [Read], data_only: bool, hits: &mut Hits) -> usize {
+        host::with_vectors(Look { cache: self, reads, data_only, hits })
     }
 }
 
@@ -207,7 +207,7 @@ impl Cache {
 struct Look<'a> {
     cache: &'a mut Cache,
     reads: &'a mut [Read],
-    skipped: usize,
+    data_only: bool,
     hits: &'a mut Hits,
 }
 
@@ -216,8 +216,8 @@ impl Work for Look<'_> {
 
     #[inline(always)]
     fn work(self, vectors: impl Vectors) -> usize {
-        let Self { cache, reads, skipped, hits } = self;
-        each!(cache, reads.len(), tags => tags.read(reads, skipped, hits, vectors))
+        let Self { cache, reads, data_only, hits } = self;
+        each!(cache, reads.len(), tags => tags.read(reads, data_only, hits, vectors))
     }
 }
 
@@ -269,15 +269,14 @@ mod tests {
             lines in prop::collection::vec((0u64..60, 0u64..3, any::<bool>()), 1..600),
             base in 0u64..1 << 28,
             batch in 1usize..200,
-            skips in any::<bool>(),
+            data_only in any::<bool>(),
         ) {
             let geometry = CacheGeometry { bytes: sets * u64::from(ways) * 64, ways, cycles: 1 };
             let mut fast = [Cache::new(&geometry), Cache::new(&geometry)];
             let mut naive = NaiveSets::new(sets as usize, ways as usize);
             // Neighbouring lines, and lines of the same set.
             let line = |step, far| base + far + step * if far == 0 { 1 } else { sets };
-            let class = |is_data| if is_data { class::DATA } else { class::NESTED };
-            let skipped = if skips { class::NESTED as usize } else { 0 };
+            let class = |is_data| if is_data { class::DATA } else { 0 };
             let reads: Vec<Read> = lines
                 .iter()
                 .map(|(step, far, is_data)| Read::new(line(*step, *far), class(*is_data)))
@@ -285,7 +284,7 @@ mod tests {
             for reads in reads.chunks(batch) {
                 let (mut missed, mut hits) = (Vec::new(), Hits::default());
                 for read in reads {
-                    let (line, skipped) = (read.line(), read.class() & skipped != 0);
+                    let (line, skipped) = (read.line(), data_only && !read.is_data());
                     if !skipped && naive.lookup(line, line + 1).is_some() {
                         hits[read.class()] += 1;
                         continue;
@@ -299,9 +298,9 @@ mod tests {
                     let (mut reads, mut counted) = (reads.to_vec(), Hits::default());
                     let left = if portable {
                         let (reads, hits) = (&mut reads[..], &mut counted);
-                        Look { cache, reads, skipped, hits }.work(host::Portable)
+                        Look { cache, reads, data_only, hits }.work(host::Portable)
                     } else {
-                        cache.read(&mut reads, skipped, &mut counted)
+                        cache.read(&mut reads, data_only, &mut counted)
                     };
                     prop_assert_eq!(&reads[..left], &missed[..]);
                     prop_assert_eq!(counted, hits);
@@ -326,6 +325,6 @@ mod tests {
     fn a_cache_without_bytes_always_misses() {
         let mut cache = Cache::new(&CacheGeometry { bytes: 0, ways: 1, cycles: 0 });
         let mut reads = [Read::new(5, class::DATA); 2];
-        assert_eq!(cache.read(&mut reads, 0, &mut Hits::default()), 2);
+        assert_eq!(cache.read(&mut reads, false, &mut Hits::default()), 2);
     }
 }

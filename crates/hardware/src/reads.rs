@@ -110,8 +110,8 @@ impl Reads {
         self.len = 0;
         let mut served = [[0; CLASSES]; 4];
         for (cache, level) in [(l1d, Level::L1), (l2, Level::L2), (llc, Level::Llc)] {
-            let skipped = if level == Level::L1 && !rules.through_l1d { !class::DATA } else { 0 };
-            let missed = cache.read(reads, skipped as usize % CLASSES, &mut served[level as usize]);
+            let data_only = level == Level::L1 && !rules.through_l1d;
+            let missed = cache.read(reads, data_only, &mut served[level as usize]);
             reads = &mut reads[..missed];
         }
         for read in reads {
@@ -152,6 +152,94 @@ impl ByLevel {
             Level::L2 => self.l2 += reads,
             Level::Llc => self.l3 += reads,
             Level::Memory => self.memory += reads,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CpuModel;
+    use crate::model::CacheGeometry;
+    use crate::naive::NaiveSets;
+    use proptest::prelude::*;
+
+    /// One read after the other, each through the levels in turn.
+    struct OneByOne {
+        levels: [NaiveSets; 3],
+        through_l1d: bool,
+    }
+
+    impl OneByOne {
+        fn read(&mut self, line: u64, is_data: bool) -> usize {
+            let first = usize::from(!is_data && !self.through_l1d);
+            for level in first..3 {
+                if self.levels[level].lookup(line, line + 1).is_some() {
+                    return level;
+                }
+                self.levels[level].fill(line, line + 1, 0);
+            }
+            3
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn batches_are_served_as_one_read_after_the_other(
+            through_l1d in any::<bool>(),
+            batches in prop::collection::vec(
+                (prop::collection::vec((0u64..80, 0u64..9), 1..60), any::<bool>()),
+                1..12,
+            ),
+        ) {
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 4, cycles: 1 };
+            let sizes = [8, 16, 48].map(geometry);
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            model.walk.through_l1d = through_l1d;
+            let rules = WalkRules::new(&model);
+            let [mut l1d, mut l2, mut llc] = sizes.map(|size| Cache::new(&size));
+            let levels = sizes.map(|size| NaiveSets::new(size.sets() as usize, 4));
+            let mut twin = OneByOne { levels, through_l1d };
+            let (mut reads, mut counters) = (Reads::new(), Counters::default());
+            let mut expected = Counters::default();
+            for (batch, faults) in batches {
+                for &(line, class) in &batch {
+                    reads.note(line, class);
+                    let level = Level::ALL[twin.read(line, class == class::DATA)];
+                    let cycles = rules.latency[level as usize];
+                    if class == class::DATA {
+                        expected.data.add(level, 1);
+                        continue;
+                    }
+                    if class & class::NESTED != 0 {
+                        expected.page_walker_loads_ept_dtlb.add(level, 1);
+                        expected.ept_walk_cycles += cycles;
+                    } else {
+                        expected.page_walker_loads_dtlb.add(level, 1);
+                    }
+                    match class & class::STORE {
+                        0 => expected.dtlb_load_misses_walk_duration += cycles,
+                        _ => expected.dtlb_store_misses_walk_duration += cycles,
+                    }
+                    match class & class::FAULTED {
+                        0 => expected.walk_cycles += cycles,
+                        _ => expected.faulted_walk_cycles += cycles,
+                    }
+                }
+                if faults {
+                    // A walk that ends in a fault, of one read.
+                    let from = reads.len();
+                    reads.note(1 << 20, 0);
+                    reads.faulted(from);
+                    let level = Level::ALL[twin.read(1 << 20, false)];
+                    let cycles = rules.latency[level as usize];
+                    expected.page_walker_loads_dtlb.add(level, 1);
+                    expected.dtlb_load_misses_walk_duration += cycles;
+                    expected.faulted_walk_cycles += cycles;
+                }
+                reads.make([&mut l1d, &mut l2, &mut llc], &rules, &mut counters);
+                prop_assert_eq!(&counters, &expected);
+            }
         }
     }
 }

@@ -230,7 +230,10 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
         // Processes with huge pages come and go while the layer is scanned.
         sh("echo on; while true; do strata-agent touch --size=8M > /dev/null; done", "stay = true"),
         scan.repeat(3),
-        sh("/bin/busybox start-stop-daemon -S -c 1000:1000 -x /bin/strata -- scan 2>&1; echo status $?", ""),
+        sh(
+            "/bin/busybox start-stop-daemon -S -c 1000:1000 -x /bin/strata -- scan 2>&1; echo status $?",
+            "",
+        ),
         sh(
             "/bin/busybox mkdir /full && /bin/busybox mount -t tmpfs -o size=4k none /full && \
              strata scan -o /full/snapshot; echo status $?; /bin/busybox ls -A /full",

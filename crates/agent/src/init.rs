@@ -11,13 +11,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// File systems every layer has: type, where, and whether a kernel may lack it.
-const MOUNTS: [(&str, &str, bool); 8] = [
+const MOUNTS: [(&str, &str, bool); 9] = [
     ("proc", "/proc", false),
     ("sysfs", "/sys", false),
     ("devtmpfs", "/dev", false),
     ("tmpfs", "/run", false),
     ("tmpfs", "/tmp", false),
     ("tmpfs", "/dev/shm", false),
+    ("devpts", "/dev/pts", false),
     ("debugfs", "/sys/kernel/debug", true),
     ("tracefs", "/sys/kernel/tracing", true),
 ];

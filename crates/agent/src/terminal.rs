@@ -25,7 +25,7 @@ impl Terminal {
     pub(crate) fn start(name: &str, argv: &[String], reporter: &Reporter) -> Result<Self, String> {
         let (file, arguments) = argv.split_first().ok_or("there is no program to start")?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot start {file}: {error}");
-        let pair = openpty(None, None).map_err(|error| failed(&error))?;
+        let pair = openpty(None, None).map_err(|error| format!("there is no terminal: {error}"))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| failed(&error));
         let mut command = Command::new(file);
         command

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(found, counted("free reserved frames", 511, 512));
         let found = after(|memory| memory.used.give(0, 0));
         assert_eq!(found, Err(Violation::Unlisted(frame(0))));
-        let found = after(|memory| memory.owners[9] = 7);
+        let found = after(|memory| memory.owners.set(9, 7));
         assert_eq!(found, Err(Violation::Owned(frame(9), 7)));
         let found = after(|memory| memory.regions.clear(2));
         assert_eq!(found, Err(Violation::Contiguity(frame(1024))));

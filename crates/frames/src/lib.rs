@@ -25,7 +25,7 @@
 //!
 //! # Scale
 //! A memory of 640 GiB has 160 M frames and several exist at once, so all state is bitmaps, 3 bits
-//! a frame, and one owner word of 64 bits a frame. Both are allocated zeroed, and a zero bit
+//! a frame, and one owner word a frame, 64 bits held in 32. Both are allocated zeroed, and a zero bit
 //! is what a fresh memory has nearly everywhere, so the operating system commits pages only where
 //! the model touches them, and construction writes only the bitmap of the largest blocks.
 //!

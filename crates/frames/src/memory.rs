@@ -2,6 +2,7 @@
 
 use crate::bitmap::Bitmap;
 use crate::occupancy::{Occupancy, WORD_ORDER, for_each_block};
+use crate::owner::Owners;
 use crate::reserve::Reservations;
 use crate::{Frame, HUGE_ORDER, MAX_ORDER, REGION_FRAMES};
 
@@ -26,7 +27,7 @@ pub struct Memory {
     /// The HPAS regions that lie in free blocks: the contiguity list.
     pub(crate) regions: Bitmap,
     pub(crate) reservations: Reservations,
-    pub(crate) owners: Vec<u64>,
+    pub(crate) owners: Owners,
 }
 
 impl Memory {
@@ -35,7 +36,7 @@ impl Memory {
     /// Costs about a bit per 4 MiB; everything else is committed when touched.
     ///
     /// # Panics
-    /// Above 256 TiB, or when the address space of this process cannot hold 8.4 bytes a frame.
+    /// Above 256 TiB, or when the address space of this process cannot hold 4.4 bytes a frame.
     pub fn new(frames: u64) -> Self {
         let mut memory = Self {
             frames,
@@ -48,7 +49,7 @@ impl Memory {
             free: frames,
             regions: Bitmap::new(frames / REGION_FRAMES),
             reservations: Reservations::new(frames / REGION_FRAMES),
-            owners: vec![0; frames as usize],
+            owners: Owners::new(frames),
         };
         let largest = frames >> MAX_ORDER;
         memory.blocks[MAX_ORDER as usize].set_below(largest);

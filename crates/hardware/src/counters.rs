@@ -89,16 +89,6 @@ impl ByLevel {
     pub fn total(&self) -> u64 {
         self.l1 + self.l2 + self.l3 + self.memory
     }
-
-    #[inline]
-    pub(crate) fn add(&mut self, level: Level) {
-        match level {
-            Level::L1 => self.l1 += 1,
-            Level::L2 => self.l2 += 1,
-            Level::Llc => self.l3 += 1,
-            Level::Memory => self.memory += 1,
-        }
-    }
 }
 
 /// A level of the memory hierarchy.
@@ -108,6 +98,11 @@ pub(crate) enum Level {
     L2 = 1,
     Llc = 2,
     Memory = 3,
+}
+
+impl Level {
+    /// Every level, the nearest first.
+    pub(crate) const ALL: [Self; 4] = [Self::L1, Self::L2, Self::Llc, Self::Memory];
 }
 
 /// Hits and misses of a walk cache.

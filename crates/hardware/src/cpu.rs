@@ -1,11 +1,11 @@
 //! One CPU: its TLBs, walk caches and private data caches.
 
-use crate::cache::{Cache, LINE_SHIFT};
+use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::machine::Asid;
 use crate::model::CpuModel;
 use crate::tlb::{Tlb, Translation};
-use crate::walker::{Hierarchy, WalkCaches};
+use crate::walker::WalkCaches;
 use strata_addr::{Gva, PageSize, Vpn};
 
 /// The translation used last, in front of the first-level TLB. It is the most recently used entry
@@ -105,23 +105,6 @@ impl Cpu {
         self.counters.stores += u64::from(store);
     }
 
-    /// Reads a line of data.
-    #[inline]
-    pub(crate) fn read(&mut self, llc: &mut Cache, line: u64) {
-        let mut memory = Hierarchy { l1d: &mut self.l1d, l2: &mut self.l2, llc };
-        let served = memory.read(line);
-        self.counters.data.add(served);
-    }
-
-    /// Reads from the first to the last line, mostly the same.
-    #[inline]
-    pub(crate) fn read_lines(&mut self, llc: &mut Cache, (first, last): (u64, u64)) {
-        self.read(llc, first);
-        for line in first + 1..last + 1 {
-            self.read(llc, line);
-        }
-    }
-
     /// Drops the TLB entries for one base page.
     pub(crate) fn drop_entries(&mut self, vpn: Vpn, asid: Asid) {
         self.last.key = Last::NONE;
@@ -135,10 +118,4 @@ impl Cpu {
         self.tlb_l1.invalidate_page(vpn, asid);
         self.tlb_l2.invalidate_page(vpn, asid);
     }
-}
-
-/// The numbers of the first and the last cache line that hold `bytes` bytes from `hpa`.
-#[inline]
-pub(crate) fn lines(hpa: u64, bytes: u64) -> (u64, u64) {
-    (hpa >> LINE_SHIFT, (hpa + bytes - 1) >> LINE_SHIFT)
 }

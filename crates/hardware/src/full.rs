@@ -11,22 +11,23 @@ struct Slot<P> {
     /// 0 is "empty".
     tag: u64,
     payload: P,
-    /// Towards more recent use.
+    /// Towards more recent use; from the newest slot to the oldest one.
     newer: u16,
-    /// Towards less recent use.
+    /// Towards less recent use; from the oldest slot to the newest one.
     older: u16,
     /// Next slot whose tag falls into the same bucket.
     chain: u16,
 }
 
 /// Entries behind tags of 64 bits. Hardware compares all tags at once; here a bucket per tag and
-/// a list in order of use find hit and victim without looking at the other entries.
+/// a ring in order of use find hit and victim without looking at the other entries.
 pub(crate) struct Full<P> {
     slots: Box<[Slot<P>]>,
     buckets: Box<[u16]>,
     shift: u32,
+    /// Where the ring begins. The slot before is the oldest, so that a fill, which takes that one,
+    /// only moves the beginning.
     newest: u16,
-    oldest: u16,
 }
 
 impl<P: Copy + Default> Full<P> {
@@ -36,8 +37,8 @@ impl<P: Copy + Default> Full<P> {
         let slot = |at: u16| Slot {
             tag: 0,
             payload: P::default(),
-            newer: if at == 0 { NIL } else { at - 1 },
-            older: if at + 1 == entries { NIL } else { at + 1 },
+            newer: at.checked_sub(1).unwrap_or(entries - 1),
+            older: if at + 1 == entries { 0 } else { at + 1 },
             chain: NIL,
         };
         let buckets = (BUCKETS_PER_ENTRY * entries as usize).next_power_of_two().max(2);
@@ -45,8 +46,7 @@ impl<P: Copy + Default> Full<P> {
             slots: (0..entries).map(slot).collect(),
             buckets: vec![NIL; buckets].into_boxed_slice(),
             shift: 64 - buckets.trailing_zeros(),
-            newest: if entries == 0 { NIL } else { 0 },
-            oldest: entries.wrapping_sub(1),
+            newest: 0,
         }
     }
 
@@ -72,10 +72,7 @@ impl<P: Copy + Default> Full<P> {
         if at == NIL {
             return None;
         }
-        if at != self.newest {
-            self.unlink(at);
-            self.link_newest(at);
-        }
+        self.make_newest(at);
         Some(self.slots[at as usize].payload)
     }
 
@@ -89,10 +86,8 @@ impl<P: Copy + Default> Full<P> {
     #[inline]
     pub(crate) fn fill(&mut self, tag: u64, payload: P) {
         debug_assert!(tag != 0 && self.position(tag) == NIL);
-        let at = self.oldest;
-        if at == NIL {
-            return;
-        }
+        let Some(newest) = self.slots.get(self.newest as usize) else { return };
+        let at = newest.newer;
         if self.slots[at as usize].tag != 0 {
             self.unchain(at);
         }
@@ -102,10 +97,7 @@ impl<P: Copy + Default> Full<P> {
         slot.payload = payload;
         slot.chain = self.buckets[bucket];
         self.buckets[bucket] = at;
-        if at != self.newest {
-            self.unlink(at);
-            self.link_newest(at);
-        }
+        self.newest = at;
     }
 
     /// Drops one entry, if it is there.
@@ -139,10 +131,8 @@ impl<P: Copy + Default> Full<P> {
     fn empty(&mut self, at: u16) {
         self.unchain(at);
         self.slots[at as usize].tag = 0;
-        if at != self.oldest {
-            self.unlink(at);
-            self.link_oldest(at);
-        }
+        self.make_newest(at);
+        self.newest = self.slots[at as usize].older;
     }
 
     fn unchain(&mut self, at: u16) {
@@ -160,33 +150,23 @@ impl<P: Copy + Default> Full<P> {
     }
 
     #[inline]
-    fn unlink(&mut self, at: u16) {
-        let Slot { newer, older, .. } = self.slots[at as usize];
-        match newer {
-            NIL => self.newest = older,
-            _ => self.slots[newer as usize].older = older,
+    fn make_newest(&mut self, at: u16) {
+        let newest = self.newest;
+        if at == newest {
+            return;
         }
-        match older {
-            NIL => self.oldest = newer,
-            _ => self.slots[older as usize].newer = newer,
-        }
-    }
-
-    #[inline]
-    fn link_newest(&mut self, at: u16) {
-        let next = self.newest;
-        self.slots[at as usize].newer = NIL;
-        self.slots[at as usize].older = next;
-        self.slots[next as usize].newer = at;
+        let oldest = self.slots[newest as usize].newer;
         self.newest = at;
-    }
-
-    fn link_oldest(&mut self, at: u16) {
-        let next = self.oldest;
-        self.slots[at as usize].older = NIL;
-        self.slots[at as usize].newer = next;
-        self.slots[next as usize].older = at;
-        self.oldest = at;
+        if at == oldest {
+            return;
+        }
+        let Slot { newer, older, .. } = self.slots[at as usize];
+        self.slots[newer as usize].older = older;
+        self.slots[older as usize].newer = newer;
+        self.slots[at as usize].newer = oldest;
+        self.slots[at as usize].older = newest;
+        self.slots[oldest as usize].older = at;
+        self.slots[newest as usize].newer = at;
     }
 }
 

@@ -31,6 +31,7 @@ mod model;
 #[cfg(test)]
 mod naive;
 mod preset;
+mod reads;
 mod run;
 mod sets;
 mod small;

@@ -1,12 +1,13 @@
 //! The machine: CPUs with private TLBs and caches, one shared last-level cache.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, LINE_SHIFT};
 use crate::counters::{Charge, Counters};
-use crate::cpu::{Cpu, Held, Last, lines};
+use crate::cpu::{Cpu, Held, Last};
 use crate::cycles::{Account, Cycles};
 use crate::model::CpuModel;
+use crate::reads::{Reads, class};
 use crate::tlb::Translation;
-use crate::walker::{Hierarchy, Observer, WalkRules, Walked, Walker};
+use crate::walker::{Observer, WalkRules, Walked, Walker};
 use strata_addr::space::{GuestPhysical, Space, Virtual};
 use strata_addr::{Gpa, Gva, Hpa, PageSize, Range, Vpn};
 use strata_paging::{Format, Radix, X86};
@@ -62,6 +63,10 @@ pub enum Fault {
     },
 }
 
+/// Reads of an access at most: two walks of (5+1)(5+1)-1 references, and the lines of two parts of
+/// pages with together as many bytes as a page.
+const READS_OF_AN_ACCESS: usize = 2 * 35 + (PageSize::Base.bytes() as usize >> LINE_SHIFT) + 2;
+
 /// The modelled hardware.
 ///
 /// Accessed and dirty flags of the tables are set as the CPU would. A change of a table must be
@@ -76,6 +81,8 @@ pub struct Machine {
     account: Account,
     cpus: Vec<Cpu>,
     llc: Cache,
+    /// Reads of the CPU whose accesses are being made; none between accesses and runs.
+    reads: Reads,
 }
 
 impl Machine {
@@ -88,6 +95,7 @@ impl Machine {
             account: Account::new(model),
             cpus: Vec::new(),
             llc: Cache::new(&model.cache.llc),
+            reads: Reads::new(),
         }
     }
 
@@ -102,10 +110,23 @@ impl Machine {
         CpuId(self.cpus.len() as u32 - 1)
     }
 
-    /// One CPU and what it shares with the others.
+    /// One CPU.
     #[inline]
-    pub(crate) fn cpu_and_llc(&mut self, cpu: CpuId) -> (&mut Cpu, &mut Cache) {
-        (&mut self.cpus[cpu.0 as usize], &mut self.llc)
+    pub(crate) fn cpu(&mut self, cpu: CpuId) -> &mut Cpu {
+        &mut self.cpus[cpu.0 as usize]
+    }
+
+    /// Makes the reads noted, all of this CPU.
+    #[inline]
+    pub(crate) fn make_reads(&mut self, cpu: CpuId) {
+        let Cpu { l1d, l2, counters, .. } = &mut self.cpus[cpu.0 as usize];
+        self.reads.make([l1d, l2, &mut self.llc], &self.rules, counters);
+    }
+
+    /// Whether the reads of one more access can be noted.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.reads.has_room(READS_OF_AN_ACCESS)
     }
 
     /// Number of CPUs.
@@ -151,15 +172,40 @@ impl Machine {
         store: bool,
         tables: &mut Tables<'_, F, U, L>,
     ) -> Result<Hpa, Fault> {
-        let last_byte = gva.offset(PageSize::Base) + u64::from(bytes.max(1)) - 1;
-        if last_byte >= PageSize::Base.bytes() {
+        let done = self.access_later(cpu, asid, gva, bytes, store, tables);
+        self.make_reads(cpu);
+        done.map(Hpa::new)
+    }
+
+    /// The same, with the reads noted for later. There must be room for them.
+    #[inline(always)]
+    pub(crate) fn access_later<F: Format, U: Space, L: Space>(
+        &mut self,
+        cpu: CpuId,
+        asid: Asid,
+        gva: Gva,
+        bytes: u32,
+        store: bool,
+        tables: &mut Tables<'_, F, U, L>,
+    ) -> Result<u64, Fault> {
+        let bytes = u64::from(bytes.max(1));
+        if gva.offset(PageSize::Base) + bytes > PageSize::Base.bytes() {
             return self.access_two_pages(cpu, asid, gva, bytes, store, tables);
         }
         let hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
-        let cpu = &mut self.cpus[cpu.0 as usize];
-        cpu.count_access(store);
-        cpu.read_lines(&mut self.llc, lines(hpa, u64::from(bytes.max(1))));
-        Ok(Hpa::new(hpa))
+        self.cpus[cpu.0 as usize].count_access(store);
+        self.note_lines(hpa, bytes);
+        Ok(hpa)
+    }
+
+    /// Notes the reads of the cache lines that hold `bytes` bytes from `hpa`, mostly one.
+    #[inline(always)]
+    fn note_lines(&mut self, hpa: u64, bytes: u64) {
+        let (first, last) = (hpa >> LINE_SHIFT, (hpa + bytes - 1) >> LINE_SHIFT);
+        self.reads.note(first, class::DATA);
+        for line in first + 1..last + 1 {
+            self.reads.note(line, class::DATA);
+        }
     }
 
     /// An access with bytes on two pages. Both are translated before anything is counted, so that
@@ -170,12 +216,11 @@ impl Machine {
         cpu: CpuId,
         asid: Asid,
         gva: Gva,
-        bytes: u32,
+        bytes: u64,
         store: bool,
         tables: &mut Tables<'_, F, U, L>,
-    ) -> Result<Hpa, Fault> {
-        debug_assert!(u64::from(bytes) <= PageSize::Base.bytes());
-        let bytes = u64::from(bytes);
+    ) -> Result<u64, Fault> {
+        debug_assert!(bytes <= PageSize::Base.bytes());
         let second = gva.floor(PageSize::Base) + PageSize::Base.bytes();
         let on_first = second - gva;
         let first_hpa = self.translate(cpu, asid, gva, store, tables)?.resolve(gva);
@@ -183,9 +228,9 @@ impl Machine {
         let cpu = &mut self.cpus[cpu.0 as usize];
         cpu.count_access(store);
         cpu.counters.page_crossings += 1;
-        cpu.read_lines(&mut self.llc, lines(first_hpa, on_first));
-        cpu.read_lines(&mut self.llc, lines(second_hpa, bytes - on_first));
-        Ok(Hpa::new(first_hpa))
+        self.note_lines(first_hpa, on_first);
+        self.note_lines(second_hpa, bytes - on_first);
+        Ok(first_hpa)
     }
 
     #[inline]
@@ -285,10 +330,12 @@ impl Machine {
         tables: &mut Tables<'_, F, U, L>,
         observer: &mut impl Observer,
     ) -> Result<Walked, Fault> {
-        let Cpu { walk_caches, l1d, l2, counters, .. } = &mut self.cpus[id.0 as usize];
+        let Cpu { walk_caches, counters, .. } = &mut self.cpus[id.0 as usize];
+        let first_read = self.reads.len();
         let mut walker = Walker {
             caches: walk_caches,
-            memory: Hierarchy { l1d, l2, llc: &mut self.llc },
+            reads: &mut self.reads,
+            class: if store { class::STORE } else { 0 },
             counters,
             rules: &self.rules,
             observer,
@@ -314,6 +361,7 @@ impl Machine {
                 counters.faulted_walks += 1;
                 counters.faulted_walk_refs += refs;
                 counters.faulted_walk_cycles += cycles;
+                self.reads.faulted(first_read);
                 walk_caches.drop_after(fault, gva, asid);
                 self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
             }

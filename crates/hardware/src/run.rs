@@ -5,8 +5,6 @@
 //! the second stage's, then the tags. Over a run, the same data can be asked for many accesses at
 //! a time, so that the misses overlap. The look ahead only reads; it changes nothing.
 
-use crate::cache::{Cache, LINE_SHIFT};
-use crate::cpu::{Held, lines};
 use crate::host;
 use crate::machine::{Asid, CpuId, Fault, Machine, Tables};
 use strata_addr::space::Space;
@@ -15,13 +13,10 @@ use strata_paging::{ENTRIES, Format, Radix, TableId, X86, index};
 use strata_stream::Access;
 
 /// Accesses looked at together: enough misses to fill what a core keeps outstanding.
-const WINDOW: usize = 32;
+const WINDOW: usize = 64;
 
 /// Walks in a window that make looking ahead in the next one worth its time.
 const WORTHWHILE: u64 = 3;
-
-/// Cache lines of an access of the longest size that lies on one page.
-const LINES: usize = 3;
 
 /// A fault in a run of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,92 +43,27 @@ impl Machine {
         accesses: &[Access],
         tables: &mut Tables<'_, F, U, L>,
     ) -> Result<(), RunFault> {
-        let mut pending = Pending::new();
         for (number, window) in accesses.chunks(WINDOW).enumerate() {
-            let (one, llc) = self.cpu_and_llc(cpu);
+            let one = self.cpu(cpu);
             if one.looks_ahead {
-                look_ahead(window, llc, tables);
+                look_ahead(window, tables);
             }
             let walks = one.counters.walks;
             for (at, access) in window.iter().enumerate() {
-                let result = self.access_later(cpu, asid, *access, tables, &mut pending);
-                if let Err(fault) = result {
-                    self.read_pending(cpu, &mut pending);
+                if !self.has_room() {
+                    self.make_reads(cpu);
+                }
+                let (gva, bytes, store) = (access.addr(), access.size(), access.is_store());
+                if let Err(fault) = self.access_later(cpu, asid, gva, bytes, store, tables) {
+                    self.make_reads(cpu);
                     return Err(RunFault { completed: number * WINDOW + at, fault });
                 }
             }
-            self.read_pending(cpu, &mut pending);
-            let (one, _) = self.cpu_and_llc(cpu);
+            let one = self.cpu(cpu);
             one.looks_ahead = one.counters.walks - walks >= WORTHWHILE;
         }
+        self.make_reads(cpu);
         Ok(())
-    }
-
-    /// Translates an access and leaves its data for later. Translations found in the TLBs do not
-    /// touch the data caches, so only a walk must see them as they are in program order.
-    #[inline]
-    fn access_later<F: Format, U: Space, L: Space>(
-        &mut self,
-        id: CpuId,
-        asid: Asid,
-        access: Access,
-        tables: &mut Tables<'_, F, U, L>,
-        pending: &mut Pending,
-    ) -> Result<(), Fault> {
-        let (gva, bytes, store) = (access.addr(), access.size(), access.is_store());
-        if gva.offset(PageSize::Base) + u64::from(bytes) > PageSize::Base.bytes() {
-            self.read_pending(id, pending);
-            return self.access(id, asid, gva, bytes, store, tables);
-        }
-        let (cpu, _) = self.cpu_and_llc(id);
-        let translation = match cpu.translate(asid, gva, store) {
-            Held::Yes(translation) => translation,
-            other => {
-                self.read_pending(id, pending);
-                self.translate_further(other, id, asid, gva, store, tables)?
-            }
-        };
-        let (cpu, llc) = self.cpu_and_llc(id);
-        cpu.count_access(store);
-        let (first, last) = lines(translation.resolve(gva), bytes.into());
-        llc.prefetch(first);
-        pending.push(first);
-        for line in first + 1..last + 1 {
-            pending.push(line);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn read_pending(&mut self, cpu: CpuId, pending: &mut Pending) {
-        let (cpu, llc) = self.cpu_and_llc(cpu);
-        for line in pending.drain() {
-            cpu.read(llc, line);
-        }
-    }
-}
-
-/// Lines that a window's accesses have yet to read, in program order.
-struct Pending {
-    lines: [u64; WINDOW * LINES],
-    len: usize,
-}
-
-impl Pending {
-    fn new() -> Self {
-        Self { lines: [0; WINDOW * LINES], len: 0 }
-    }
-
-    #[inline]
-    fn push(&mut self, line: u64) {
-        self.lines[self.len] = line;
-        self.len += 1;
-    }
-
-    #[inline]
-    fn drain(&mut self) -> impl Iterator<Item = u64> + '_ {
-        let len = std::mem::take(&mut self.len);
-        self.lines[..len].iter().copied()
     }
 }
 
@@ -144,8 +74,8 @@ enum Ahead<'t> {
     Nowhere,
     /// Found on the way: mapped by a large page.
     There(u64),
-    /// In this leaf table, which starts at this address. Its entry was asked for.
-    Entry(&'t [u64; ENTRIES], u64),
+    /// In this leaf table. Its entry was asked for.
+    Entry(&'t [u64; ENTRIES]),
 }
 
 /// Ways that a [`Guide`] remembers.
@@ -201,32 +131,23 @@ impl<'t, F: Format, U: Space, L: Space> Guide<'t, F, U, L> {
         if !F::is_present(bits) {
             return Ahead::Nowhere;
         }
-        let start = F::frame(bits) << PageSize::BASE_SHIFT;
         if F::is_leaf(bits, level) {
+            let start = F::frame(bits) << PageSize::BASE_SHIFT;
             return Ahead::There(start + addr.offset(PageSize::Huge));
         }
         let entries = radix.entries(radix.child(above, at));
         host::prefetch(entries, index(addr.get(), PageSize::Base.level()));
-        Ahead::Entry(entries, start)
+        Ahead::Entry(entries)
     }
 }
 
 impl Ahead<'_> {
-    /// Address of the entry asked for.
-    #[inline]
-    fn entry_addr(self, addr: u64) -> Option<u64> {
-        match self {
-            Self::Entry(_, table) => Some(table + 8 * index(addr, PageSize::Base.level()) as u64),
-            Self::Nowhere | Self::There(_) => None,
-        }
-    }
-
     #[inline]
     fn resolve<F: Format>(self, addr: u64) -> Option<u64> {
         match self {
             Self::Nowhere => None,
             Self::There(found) => Some(found),
-            Self::Entry(entries, _) => {
+            Self::Entry(entries) => {
                 let bits = entries[index(addr, PageSize::Base.level())];
                 let offset = addr & (PageSize::Base.bytes() - 1);
                 F::is_present(bits).then(|| F::frame(bits) << PageSize::BASE_SHIFT | offset)
@@ -236,43 +157,19 @@ impl Ahead<'_> {
 }
 
 /// Asks for what the walks of a window will read: first the entries of the guest's table, then
-/// those of the second stage for the data, and the sets of the last-level cache for all of them.
+/// those of the second stage for the data.
 #[inline(never)]
-fn look_ahead<F: Format, U: Space, L: Space>(
-    window: &[Access],
-    llc: &Cache,
-    tables: &Tables<'_, F, U, L>,
-) {
+fn look_ahead<F: Format, U: Space, L: Space>(window: &[Access], tables: &Tables<'_, F, U, L>) {
     let mut guest = Guide::new(tables.guest);
     let mut leaves = [Ahead::Nowhere; WINDOW];
     for (access, leaf) in window.iter().zip(&mut leaves) {
         *leaf = guest.ask(access.addr());
     }
-    let gvas = window.iter().map(|access| access.addr().get());
-    let gpas = gvas.clone().zip(leaves).map(|(gva, leaf)| leaf.resolve::<X86>(gva));
-    let entries = gvas.zip(leaves).filter_map(|(gva, leaf)| leaf.entry_addr(gva));
-    let Some(second) = tables.second.as_deref() else {
-        gpas.flatten().chain(entries).for_each(|hpa| llc.prefetch(hpa >> LINE_SHIFT));
-        return;
-    };
-    let mut table_pages = Guide::new(second);
-    for gpa in entries {
-        // Table pages are few: their own entries in the second stage are at hand.
-        if let Some(hpa) = table_pages.ask(Addr::new(gpa)).resolve::<F>(gpa) {
-            llc.prefetch(hpa >> LINE_SHIFT);
-        }
-    }
+    let Some(second) = tables.second.as_deref() else { return };
     let mut data = Guide::new(second);
-    let mut backing = [(0, Ahead::Nowhere); WINDOW];
-    for (gpa, leaf) in gpas.flatten().zip(&mut backing) {
-        *leaf = (gpa, data.ask(Addr::new(gpa)));
-        if let Some(hpa) = leaf.1.entry_addr(gpa) {
-            llc.prefetch(hpa >> LINE_SHIFT);
-        }
-    }
-    for (gpa, leaf) in backing {
-        if let Some(hpa) = leaf.resolve::<F>(gpa) {
-            llc.prefetch(hpa >> LINE_SHIFT);
+    for (access, leaf) in window.iter().zip(leaves) {
+        if let Some(gpa) = leaf.resolve::<X86>(access.addr().get()) {
+            data.ask(Addr::new(gpa));
         }
     }
 }

@@ -26,8 +26,13 @@ impl<P: Copy> Small<P> {
     #[inline(never)]
     fn lookup_older(&mut self, tag: u64) -> Option<P> {
         let at = self.entries.iter().position(|entry| entry.0 == tag)?;
-        self.entries[..=at].rotate_right(1);
-        Some(self.entries[0].1)
+        let found = self.entries[at];
+        // One by one: the ways are few.
+        for to in (1..=at).rev() {
+            self.entries[to] = self.entries[to - 1];
+        }
+        self.entries[0] = found;
+        Some(found.1)
     }
 
     /// Puts an entry that is not there in the place of the least recently used one.

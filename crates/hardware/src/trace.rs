@@ -111,6 +111,7 @@ fn walked_references<U: Space>(
     machine
         .walk_and_fill(cpu, Asid(0), walked, false, tables, &mut references)
         .expect("the tables map the address");
+    machine.make_reads(cpu);
     references
 }
 

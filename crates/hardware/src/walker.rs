@@ -1,9 +1,9 @@
 //! The page walker: native and two-dimensional walks, reference by reference.
 
-use crate::cache::{Cache, LINE_SHIFT};
-use crate::counters::Level;
+use crate::cache::LINE_SHIFT;
 use crate::machine::{Asid, Fault, Tables};
 use crate::model::{CpuModel, WalkGeometry};
+use crate::reads::{Reads, class};
 use crate::tlb::Translation;
 use crate::walkcache::{Backing, NestedTlb, Start, WalkCache};
 use crate::{Counters, WalkPosition};
@@ -71,12 +71,12 @@ impl WalkCaches {
 /// What a walker needs to know of the CPU model.
 pub(crate) struct WalkRules {
     combined: bool,
-    through_l1d: bool,
+    pub(crate) through_l1d: bool,
     second_stage_flags: bool,
     pwc_cycles: u64,
     ntlb_cycles: u64,
-    /// By [`Level`].
-    latency: [u64; 4],
+    /// By [`crate::counters::Level`].
+    pub(crate) latency: [u64; 4],
 }
 
 impl WalkRules {
@@ -94,52 +94,19 @@ impl WalkRules {
     }
 }
 
-/// The data caches that a CPU reads through.
-pub(crate) struct Hierarchy<'m> {
-    pub(crate) l1d: &'m mut Cache,
-    pub(crate) l2: &'m mut Cache,
-    pub(crate) llc: &'m mut Cache,
-}
-
-impl Hierarchy<'_> {
-    /// Reads a line; every level that misses is filled. No level is told what another drops: they
-    /// are neither inclusive nor exclusive.
-    #[inline]
-    pub(crate) fn read(&mut self, line: u64) -> Level {
-        if self.l1d.is_newest(line) { Level::L1 } else { self.read_not_newest(line) }
-    }
-
-    fn read_not_newest(&mut self, line: u64) -> Level {
-        if self.l1d.touch(line) { Level::L1 } else { self.read_below_l1(line) }
-    }
-
-    /// Reads a line for the walker. It is rarely the newest of its set.
-    fn read_for_walk(&mut self, line: u64, through_l1d: bool) -> Level {
-        if through_l1d && self.l1d.touch(line) { Level::L1 } else { self.read_below_l1(line) }
-    }
-
-    #[inline(always)]
-    fn read_below_l1(&mut self, line: u64) -> Level {
-        if self.l2.touch(line) {
-            Level::L2
-        } else if self.llc.touch(line) {
-            Level::Llc
-        } else {
-            Level::Memory
-        }
-    }
-}
-
 /// One walk under way.
 pub(crate) struct Walker<'m, O> {
     pub(crate) caches: &'m mut WalkCaches,
-    pub(crate) memory: Hierarchy<'m>,
+    /// Takes the reads of table entries.
+    pub(crate) reads: &'m mut Reads,
+    /// Class of the reads of the guest's table.
+    pub(crate) class: u64,
     pub(crate) counters: &'m mut Counters,
     pub(crate) rules: &'m WalkRules,
     pub(crate) observer: &'m mut O,
     /// References so far.
     pub(crate) refs: u64,
-    /// Cycles so far.
+    /// Cycles so far, those of the references not counted.
     pub(crate) cycles: u64,
     /// Those of the second stage.
     pub(crate) nested_cycles: u64,
@@ -400,28 +367,20 @@ impl<O: Observer> Walker<'_, O> {
 
     #[inline]
     fn read_guest_entry(&mut self, level: u8, hpa: u64) {
-        let position = WalkPosition { guest: level, nested: 0 };
-        let (served, cycles) = self.reference(position, hpa);
-        self.counters.page_walker_loads_dtlb.add(served);
-        self.cycles += cycles;
+        self.reference(WalkPosition { guest: level, nested: 0 }, hpa, self.class);
     }
 
     #[inline]
     fn read_nested_entry<L: Space>(&mut self, position: WalkPosition, hpa: Addr<L>) {
-        let (served, cycles) = self.reference(position, hpa.get());
-        self.counters.page_walker_loads_ept_dtlb.add(served);
-        self.cycles += cycles;
-        self.nested_cycles += cycles;
+        self.reference(position, hpa.get(), self.class | class::NESTED);
     }
 
     #[inline(always)]
-    fn reference(&mut self, position: WalkPosition, hpa: u64) -> (Level, u64) {
+    fn reference(&mut self, position: WalkPosition, hpa: u64, class: u64) {
         self.observer.reference(position, hpa);
         self.refs += 1;
         self.counters.walk_positions[position.index()] += 1;
-        let line = hpa >> LINE_SHIFT;
-        let served = self.memory.read_for_walk(line, self.rules.through_l1d);
-        (served, self.rules.latency[served as usize])
+        self.reads.note(hpa >> LINE_SHIFT, class);
     }
 }
 

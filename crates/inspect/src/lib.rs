@@ -33,7 +33,6 @@ mod sys;
 pub mod text;
 mod tree;
 pub mod usage;
-mod varint;
 pub mod word;
 
 pub use cause::Cause;

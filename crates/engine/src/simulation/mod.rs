@@ -97,7 +97,7 @@ impl Run for Simulation {
             _ => 0,
         };
         let owners: u64 =
-            (0..stack.depth()).map(|layer| stack.kernel(layer).memory().used_frames() * 8).sum();
+            (0..stack.depth()).map(|layer| stack.kernel(layer).memory().used_frames() * 4).sum();
         (tables + shadow) as u64 * 4096 + owners
     }
 

@@ -3,7 +3,7 @@
 use crate::model::HugePage;
 use crate::region::{Class, PAGES, Region, Run};
 use crate::usage::Usage;
-use crate::varint::{put, put_signed, take, take_signed};
+use strata_varint::{put, put_signed, take, take_signed};
 
 /// What comes after what, so that differences are stored.
 #[derive(Default)]

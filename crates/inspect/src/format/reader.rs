@@ -5,10 +5,10 @@ use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, REGIONS, TAIL, USAGE, VERSION, VM
 use crate::error::Error;
 use crate::model::Process;
 use crate::snapshot::{Sink, Snapshot};
-use crate::varint;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
+use strata_varint as varint;
 use zstd::Decoder;
 
 /// Bytes of content a byte of file may become. Real snapshots reach some ten; a few bytes of

@@ -7,12 +7,12 @@ use crate::model::{Head, Process, Tail, Vm};
 use crate::region::Region;
 use crate::snapshot::Sink;
 use crate::usage::Usage;
-use crate::varint;
 use serde::Serialize;
 use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use strata_varint as varint;
 use tempfile::{Builder, NamedTempFile};
 use zstd::Encoder;
 

@@ -1,7 +1,7 @@
 //! The end of a recording: its totals and where its blocks are.
 
-use super::varint::{put, take};
 use serde::{Deserialize, Serialize};
+use strata_varint::{put, take};
 
 /// First bytes of the footer.
 pub const FOOTER_MAGIC: [u8; 4] = *b"END\n";

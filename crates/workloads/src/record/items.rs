@@ -1,8 +1,8 @@
 //! What lies between accesses: run lengths and events, as tagged numbers.
 
-use super::varint::{put, take};
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_stream::{Advice, Backing, Event, Item, Pid, Protection, Tid};
+use strata_varint::{put, take};
 
 const RUN: u8 = 0;
 const PROCESS_START: u8 = 1;

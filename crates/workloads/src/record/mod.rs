@@ -10,7 +10,6 @@ mod codec;
 mod footer;
 mod items;
 mod reader;
-mod varint;
 mod writer;
 
 pub use footer::Summary;

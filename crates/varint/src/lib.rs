@@ -27,6 +27,17 @@ pub fn take(input: &mut &[u8]) -> Option<u64> {
     None
 }
 
+/// Appends a signed number: small magnitudes are short.
+pub fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put(out, ((value << 1) ^ (value >> 63)) as u64);
+}
+
+/// Takes a signed number off the front.
+pub fn take_signed(input: &mut &[u8]) -> Option<i64> {
+    let value = take(input)?;
+    Some((value >> 1) as i64 ^ -((value & 1) as i64))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,24 +45,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back(value: u64, shift in 0u32..64) {
-            let value = value >> shift;
+        fn numbers_come_back_and_cut_ones_do_not(value: u64, signed: i64, shift in 0u32..64) {
+            let (value, signed) = (value >> shift, signed >> shift);
             let mut bytes = Vec::new();
             put(&mut bytes, value);
             prop_assert!(bytes.len() <= 10);
-            prop_assert_eq!(take(&mut bytes.as_slice()), Some(value));
             for cut in 0..bytes.len() {
                 prop_assert_eq!(take(&mut &bytes[..cut]), None);
             }
+            put_signed(&mut bytes, signed);
+            let mut rest = bytes.as_slice();
+            prop_assert_eq!(take(&mut rest), Some(value));
+            prop_assert_eq!(take_signed(&mut rest), Some(signed));
+            prop_assert!(rest.is_empty());
         }
     }
 
     #[test]
     fn more_than_64_bits_are_refused() {
-        assert_eq!(
-            take(&mut [0xff; 9].iter().copied().chain([2]).collect::<Vec<_>>().as_slice()),
-            None
-        );
+        let mut long = [0xff; 10];
+        long[9] = 2;
+        assert_eq!(take(&mut long.as_slice()), None);
         assert_eq!(take(&mut [0x80; 11].as_slice()), None);
     }
 }

@@ -144,7 +144,7 @@ fn a_hang_ends_by_the_limit() {
     let error = failure(&two("", "", &sleeper));
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "L1");
-    assert!(line.contains("did not run program 0 within 2 s"), "{line}");
+    assert!(line.contains("did not run program") && line.contains("within 2 s"), "{line}");
     assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
@@ -230,7 +230,10 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
         // Processes with huge pages come and go while the layer is scanned.
         sh("echo on; while true; do strata-agent touch --size=8M > /dev/null; done", "stay = true"),
         scan.repeat(3),
-        sh("/bin/busybox chpst -u 1000:1000 strata scan 2>&1; echo status $?", ""),
+        sh(
+            "/bin/busybox start-stop-daemon -S -c 1000:1000 -x /bin/strata -- scan 2>&1; echo status $?",
+            "",
+        ),
         sh(
             "/bin/busybox mkdir /full && /bin/busybox mount -t tmpfs -o size=4k none /full && \
              strata scan -o /full/snapshot; echo status $?; /bin/busybox ls -A /full",

@@ -77,7 +77,6 @@ named! {
     not_yet_collapsed: "causes/not-yet-collapsed", "L0", NotYetCollapsed, 32;
     l1_thp_disabled: "l1-base", "L1", ThpDisabled, 48;
     l1_memfd: "causes/l1-memfd", "L1", SlotMisaligned, 32;
-    l1_ksm: "causes/l1-ksm", "L1", Ksm, 24;
     l0_below_an_innocent_l1: "causes/l0-below", "L0", ThpDisabled, 24;
 }
 

@@ -374,6 +374,23 @@ fn pair_of(guest: &Snapshot, below: &Below<'_>, (upper, lower): (&str, &str)) ->
     pair
 }
 
+/// The VMs that [`join`] chooses, the one that the guest runs in first: what
+/// [`descend`](crate::compose::descend()) goes through.
+///
+/// # Errors
+/// When a VM cannot be told. Whether the snapshots belong together is not checked.
+pub fn chosen<'a>(
+    snapshots: &'a [Snapshot],
+    options: &Options,
+) -> Result<Vec<&'a BackedVm>, Error> {
+    let choose = |(number, pair): (usize, &'a [Snapshot])| {
+        let wanted = options.vms.get(number).map(String::as_str);
+        let found = matching::find(&pair[0].head.machine, &pair[1], wanted)?;
+        Ok(&pair[1].vms[found.index])
+    };
+    snapshots.windows(2).enumerate().map(choose).collect()
+}
+
 /// Every huge page of the guest with its verdict, in the order of the snapshot: process id, GVA,
 /// GPA. For tools that compare region by region.
 ///
@@ -385,12 +402,9 @@ pub fn verdicts(
 ) -> Result<Vec<(u32, u64, u64, Verdict)>, Error> {
     // The same checks and the same choice of VMs.
     join(snapshots, options)?;
-    let mut below = Vec::new();
-    for (number, pair) in snapshots.windows(2).enumerate() {
-        let wanted = options.vms.get(number).map(String::as_str);
-        let found = matching::find(&pair[0].head.machine, &pair[1], wanted)?;
-        below.push(Below::new(&pair[1], &pair[1].vms[found.index], Some(&pair[0])));
-    }
+    let vms = chosen(snapshots, options)?;
+    let pairs = snapshots.windows(2).zip(vms);
+    let below: Vec<_> = pairs.map(|(pair, vm)| Below::new(&pair[1], vm, Some(&pair[0]))).collect();
     let code = executable(&snapshots[0]);
     let mut all = Vec::new();
     for process in &snapshots[0].processes {

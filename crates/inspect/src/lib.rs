@@ -39,7 +39,7 @@ pub use cause::Cause;
 pub use error::Error;
 
 pub use format::{read, read_from};
-pub use join::{Options, Verdict, delay, join, verdicts, vm_account};
+pub use join::{Options, Verdict, chosen, delay, join, verdicts, vm_account};
 pub use report::Join;
 pub use scan::{scan, scan_into, scan_to, scan_to_file};
 pub use snapshot::{BackedVm, Sink, Snapshot};

@@ -38,6 +38,14 @@ pub struct JoinArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
+    /// Estimate what it would gain if all huge pages of the guest were well aligned.
+    #[arg(long)]
+    pub gain: bool,
+
+    /// The CPU to estimate with, a preset or a file [default: broadwell-e5-2620v4].
+    #[arg(long, value_name = "PRESET|FILE", requires = "gain")]
+    pub cpu: Option<String>,
+
     /// Join even where the snapshots do not seem to belong together.
     #[arg(long)]
     pub force: bool,

@@ -1,11 +1,23 @@
 //! `strata join`: the snapshots of a stack become one account.
 
 use crate::failure::Failure;
+use crate::gain::{self, Gain};
 use crate::inspect_args::JoinArgs;
 use crate::output::Target;
-use crate::sight;
+use crate::{plan, sight};
+use serde::Serialize;
 use std::path::Path;
-use strata_inspect::{Options, Snapshot, join as compose, prometheus, read};
+use strata_hardware::CpuModel;
+use strata_inspect::{Join, Options, Snapshot, join as compose, prometheus, read};
+
+/// What the JSON holds.
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    join: &'a Join,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gain: Option<&'a Gain>,
+}
 
 /// Joins.
 ///
@@ -27,6 +39,8 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
     for target in results.into_iter().flatten() {
         target.check()?;
     }
+    let cpu = args.gain.then(|| plan::cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT)));
+    let cpu = cpu.transpose()?;
     let snapshots: Vec<Snapshot> = args
         .snapshots
         .iter()
@@ -35,8 +49,9 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(error.to_string()))?;
     let options = Options { vms: args.vm, force: args.force };
     let report = compose(&snapshots, &options).map_err(|e| Failure::failed(e.to_string()))?;
+    let gain = cpu.map(|cpu| gain::gain(&snapshots, &options, &cpu)).transpose()?;
     if let Some(target) = &json {
-        let mut text = serde_json::to_vec_pretty(&report)
+        let mut text = serde_json::to_vec_pretty(&Json { join: &report, gain: gain.as_ref() })
             .map_err(|error| Failure::failed(format!("cannot write the JSON: {error}")))?;
         text.push(b'\n');
         target.plain(&text)?;
@@ -50,7 +65,9 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
         (None, true) => Ok(()),
         (table, _) => {
             let target = table.as_ref().unwrap_or(&Target::Stdout);
-            target.styled(&sight::joined(&report, target.width()))
+            let width = target.width();
+            let gain = gain.map_or_else(String::new, |gain| gain.text(width));
+            target.styled(&(sight::joined(&report, width) + &gain))
         }
     }
 }

@@ -6,6 +6,8 @@
 pub mod args;
 pub mod config;
 pub mod failure;
+mod gain;
+mod gain_tables;
 pub mod inspect_args;
 mod interrupt;
 mod join;

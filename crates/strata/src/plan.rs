@@ -199,7 +199,10 @@ fn constants(
 }
 
 /// A preset by name, or a model from a file.
-fn cpu(name: &str) -> Result<CpuModel, Failure> {
+///
+/// # Errors
+/// When there is none.
+pub fn cpu(name: &str) -> Result<CpuModel, Failure> {
     let path = Path::new(name);
     if !name.ends_with(".toml") && !name.contains('/') {
         return CpuModel::preset(name).map_err(|error| {

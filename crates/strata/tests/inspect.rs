@@ -45,7 +45,7 @@ fn a_join_is_a_table_json_and_prometheus_text() {
 fn every_field_of_the_json_is_documented() {
     let docs = format!("{}/../../docs/inspect.md", env!("CARGO_MANIFEST_DIR"));
     let docs = fs::read_to_string(docs).unwrap();
-    let json = run(&format!("join {} --json -", pair()));
+    let json = run(&format!("join {} --gain --json -", pair()));
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let mut seen = 0;
     for (name, value) in json.as_object().unwrap() {
@@ -56,7 +56,33 @@ fn every_field_of_the_json_is_documented() {
             seen += 1;
         }
     }
-    assert!(seen > 30, "{seen} fields");
+    assert!(seen > 45, "{seen} fields");
+}
+
+#[test]
+fn the_gain_is_estimated_on_request() {
+    let plain = run(&format!("join {} --json -", pair()));
+    let plain: serde_json::Value = serde_json::from_slice(&plain.stdout).unwrap();
+    assert!(plain.get("gain").is_none());
+    let json = run(&format!("join {} --gain --json -", pair()));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let (gain, totals) = (&json["gain"], &json["totals"]);
+    let count = |value: &serde_json::Value| value.as_u64().unwrap();
+    assert_eq!(gain["cpu"], "broadwell-e5-2620v4");
+    assert_eq!(gain["accesses"], 1_000_000);
+    assert_eq!(gain["well_aligned"], totals["well_aligned"]);
+    assert_eq!(
+        count(&gain["pages"]),
+        count(&totals["well_aligned"]) + count(&totals["misaligned"])
+    );
+    assert_eq!(count(&gain["left_out"]), count(&totals["uncertain"]) + count(&totals["unknown"]));
+    let misses = &gain["l2_misses_per_1000"];
+    assert!(misses["now"].as_f64() >= misses["aligned"].as_f64(), "{gain}");
+    let table = run(&format!("join {} --gain --cpu skylake-gold-6138", pair()));
+    let text = String::from_utf8(table.stdout).unwrap();
+    assert!(text.contains("on skylake-gold-6138") && text.contains("throughput"), "{text}");
+    refused(&run(&format!("join {} --cpu skylake-gold-6138", pair())), 2, "--gain");
+    refused(&run(&format!("join {} --gain --cpu nothing", pair())), 2, "strata list cpus");
 }
 
 #[test]

@@ -73,11 +73,10 @@ named! {
     ksm: "causes/ksm", "L0", Ksm, 32;
     // What the guest has used since is back.
     swap: "causes/swap", "L0", Swap, 24;
-    userfaultfd: "causes/userfaultfd", "L0", Userfaultfd, 8;
+    userfaultfd: "causes/userfaultfd", "L0", Userfaultfd, 3;
     not_yet_collapsed: "causes/not-yet-collapsed", "L0", NotYetCollapsed, 32;
     l1_thp_disabled: "l1-base", "L1", ThpDisabled, 48;
     l1_memfd: "causes/l1-memfd", "L1", SlotMisaligned, 32;
-    l1_ksm: "causes/l1-ksm", "L1", Ksm, 24;
     l0_below_an_innocent_l1: "causes/l0-below", "L0", ThpDisabled, 24;
 }
 

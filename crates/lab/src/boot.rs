@@ -54,6 +54,11 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
         // The emulator now and then loses the interrupt of a one-shot timer while a guest runs: a
         // processor that has nothing else to do then sleeps for ever. A periodic timer comes again.
         parameters += " nohz=off highres=off";
+    } else {
+        // Deadlines by the time stamp counter, which KVM in the layer below turns into timers of
+        // its own, come tens of seconds late under emulation: found by comparing the timers of L0
+        // (/proc/timer_list, apic_timer_fn) with those of a stalled L1. A count down does not.
+        parameters += " lapic=notscdeadline";
     }
     if layer.kernel == Kernel::Lab {
         for (module, values) in &layer.modules {

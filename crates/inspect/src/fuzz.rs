@@ -14,7 +14,7 @@ use std::path::Path;
 pub fn snapshot(bytes: &[u8]) {
     match read_from(bytes, Path::new("fuzz")) {
         Ok(snapshot) => {
-            let options = join::Options { vms: Vec::new(), force: true };
+            let options = join::Options { vms: Vec::new(), force: true, taken_at: None };
             let two = [snapshot.clone(), snapshot];
             if let Ok(report) = join::join(&two, &options) {
                 let totals = report.totals;

@@ -18,15 +18,20 @@ const SMALLEST: u64 = 1 << 20;
 /// Clock ticks of `/proc/PID/stat` in a second: fixed by the kernel's interface (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// VMs as `(pid, fd)`, by their file descriptors; and how many processes could not be looked into.
-pub fn find(tree: &Tree, pids: &[u32]) -> (Vec<(u32, u32)>, u64) {
-    let (mut found, mut refused) = (Vec::new(), 0);
+/// A process that could not be looked into, and why.
+pub type Refused = (u32, io::Error);
+
+/// VMs as `(pid, fd)`, by their file descriptors; and which processes could not be looked into.
+pub fn find(tree: &Tree, pids: &[u32]) -> (Vec<(u32, u32)>, Vec<Refused>) {
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
     for &pid in pids {
         let directory = tree.path(&format!("proc/{pid}/fd"));
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) => {
-                refused += u64::from(error.kind() == io::ErrorKind::PermissionDenied);
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    refused.push((pid, error));
+                }
                 continue;
             }
         };
@@ -203,6 +208,8 @@ mod tests {
             std::os::unix::fs::symlink(target, fds.join(fd)).unwrap();
         }
         let tree = Tree::new(directory.path());
-        assert_eq!(find(&tree, &[1, 77]), (vec![(77, 9)], 0));
+        let (found, refused) = find(&tree, &[1, 77]);
+        assert_eq!(found, [(77, 9)]);
+        assert!(refused.is_empty(), "{refused:?}");
     }
 }

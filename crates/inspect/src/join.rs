@@ -20,6 +20,9 @@ pub struct Options {
     pub vms: Vec<String>,
     /// Join even where the snapshots do not seem to belong together.
     pub force: bool,
+    /// Who took the snapshots knows that they are of one stack, and when each was begun: seconds by
+    /// one clock, in the order of the snapshots. Otherwise the layers' own clocks have to do.
+    pub taken_at: Option<Vec<f64>>,
 }
 
 /// What became of one huge page of the guest.
@@ -140,13 +143,25 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
     }
     let mut report = Join { strata_join: VERSION, ..Join::default() };
     let mut below: Vec<Below<'_>> = Vec::new();
+    let mut unproven = Vec::new();
     report.layers.push(layer(&snapshots[0], snapshots.len() - 1));
     for (number, pair) in snapshots.windows(2).enumerate() {
         let (guest, host) = (&pair[0], &pair[1]);
         let wanted = options.vms.get(number).map(String::as_str);
-        let found = matching::find(&guest.head.machine, host, wanted)?;
+        let found = matching::find(&guest.head.machine, host, wanted, options.force)?;
         let vm = &host.vms[found.index];
-        let (refuse, notes) = matching::doubts(&guest.head.machine, &host.head.machine, &vm.vm);
+        let (refuse, notes) = match &options.taken_at {
+            Some(_) => (Vec::new(), Vec::new()),
+            None => matching::doubts(&guest.head.machine, &host.head.machine, &vm.vm),
+        };
+        if !found.certain && options.taken_at.is_none() {
+            unproven.push(format!(
+                "that '{}' runs in {} is concluded from the layout of its memory: scans of another \
+                 machine of this size would not be noticed",
+                guest.head.machine.host,
+                vm.vm.label()
+            ));
+        }
         if let (Some(why), false) = (refuse.first(), options.force) {
             return Err(Error::Join(format!(
                 "the snapshots do not belong together: {why}; scan both again, or --force"
@@ -156,7 +171,12 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
         report.notes.extend(notes);
         let own = Below::new(host, vm, Some(guest));
         let mut layer = layer(host, snapshots.len() - 2 - number);
-        layer.after_upper_ms = after(guest, host);
+        let taken = options.taken_at.as_deref().and_then(|at| at.get(number..number + 2));
+        layer.after_upper_ms = match taken {
+            Some(at) => Some(((at[1] - at[0]) * 1000.0).round() as i64),
+            None => after(guest, host),
+        };
+        layer.by_own_clocks = taken.is_none();
         layer.vm = Some(vm_report(&own, &found.how));
         notes_on(&own, &layer, &mut report.notes);
         report.layers.push(layer);
@@ -169,6 +189,7 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
         );
     }
     count(&mut report, &snapshots[0], &below);
+    report.notes.extend(unproven);
     for (number, pair) in snapshots.windows(2).enumerate() {
         let names = (report.layers[number].name.as_str(), report.layers[number + 1].name.as_str());
         let pair = pair_of(&pair[0], &below[number], names);
@@ -385,7 +406,7 @@ pub fn chosen<'a>(
 ) -> Result<Vec<&'a BackedVm>, Error> {
     let choose = |(number, pair): (usize, &'a [Snapshot])| {
         let wanted = options.vms.get(number).map(String::as_str);
-        let found = matching::find(&pair[0].head.machine, &pair[1], wanted)?;
+        let found = matching::find(&pair[0].head.machine, &pair[1], wanted, options.force)?;
         Ok(&pair[1].vms[found.index])
     };
     snapshots.windows(2).enumerate().map(choose).collect()

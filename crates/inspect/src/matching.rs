@@ -22,13 +22,21 @@ pub struct Match {
     pub index: usize,
     /// How it was found, in words.
     pub how: String,
+    /// It cannot be another one: an identity or the user says so, not the size of its memory.
+    pub certain: bool,
 }
 
-/// Finds the VM of `host` that `guest` ran in. `wanted` is a process id, name or UUID.
+/// Finds the VM of `host` that `guest` ran in. `wanted` is a process id, name or UUID. With `force`
+/// the only VM will do, whatever its memory is.
 ///
 /// # Errors
 /// When there is none, or several; the message lists them.
-pub fn find(guest: &Machine, host: &Snapshot, wanted: Option<&str>) -> Result<Match, Error> {
+pub fn find(
+    guest: &Machine,
+    host: &Snapshot,
+    wanted: Option<&str>,
+    force: bool,
+) -> Result<Match, Error> {
     let vms: Vec<&Vm> = host.vms.iter().map(|backed| &backed.vm).collect();
     let name = &host.head.machine.host;
     if vms.is_empty() {
@@ -37,10 +45,10 @@ pub fn find(guest: &Machine, host: &Snapshot, wanted: Option<&str>) -> Result<Ma
              last, and scan the host as root while the VM runs"
         )));
     }
-    let only = |fits: &dyn Fn(&Vm) -> bool, how: String| {
+    let only = |fits: &dyn Fn(&Vm) -> bool, how: String, certain: bool| {
         let mut found = (0..vms.len()).filter(|&index| fits(vms[index]));
         match (found.next(), found.next()) {
-            (Some(index), None) => Some(Match { index, how }),
+            (Some(index), None) => Some(Match { index, how, certain }),
             _ => None,
         }
     };
@@ -51,23 +59,27 @@ pub fn find(guest: &Machine, host: &Snapshot, wanted: Option<&str>) -> Result<Ma
                 || vm.vmm.name.as_deref() == Some(wanted)
                 || vm.vmm.uuid.as_deref() == Some(lower.as_str())
         };
-        return only(&fits, format!("chosen as '{wanted}'")).ok_or_else(|| {
+        return only(&fits, format!("chosen as '{wanted}'"), true).ok_or_else(|| {
             Error::Join(format!("not one VM of '{name}' is '{wanted}'; {}", choices(&vms)))
         });
     }
     if let Some(uuid) = &guest.product_uuid
         && let Some(found) =
-            only(&|vm| vm.vmm.uuid.as_ref() == Some(uuid), format!("by its UUID {uuid}"))
+            only(&|vm| vm.vmm.uuid.as_ref() == Some(uuid), format!("by its UUID {uuid}"), true)
     {
         return Ok(found);
     }
-    let by_ram = only(&|vm| holds(vm, guest), "by the layout of its memory".to_owned());
+    let by_ram = only(&|vm| holds(vm, guest), "by the layout of its memory".to_owned(), false);
     if let Some(found) = by_ram.filter(|_| !guest.ram.is_empty()) {
         return Ok(found);
     }
     if let ([vm], true) = (vms.as_slice(), guest.ram.is_empty() || vms[0].slots.is_empty()) {
         let how = format!("the only VM, {}; its memory could not be compared", vm.label());
-        return Ok(Match { index: 0, how });
+        return Ok(Match { index: 0, how, certain: false });
+    }
+    if let ([vm], true) = (vms.as_slice(), force) {
+        let how = format!("the only VM, {}, forced", vm.label());
+        return Ok(Match { index: 0, how, certain: true });
     }
     let fitting: Vec<&Vm> = vms.iter().copied().filter(|vm| holds(vm, guest)).collect();
     Err(Error::Join(match fitting.len() {
@@ -138,6 +150,10 @@ pub fn doubts(guest: &Machine, host: &Machine, vm: &Vm) -> (Vec<String>, Vec<Str
             span(apart)
         ));
     }
+    if let Some(why) = too_old(guest, host, vm) {
+        refuse.push(why);
+        return (refuse, notes);
+    }
     let vm_started = host.booted_ns() + vm.started_ms.saturating_mul(1_000_000);
     if vm.started_ms > 0 && guest.wall_ns + CLOCKS_NS < vm_started {
         refuse.push(format!(
@@ -149,6 +165,25 @@ pub fn doubts(guest: &Machine, host: &Machine, vm: &Vm) -> (Vec<String>, Vec<Str
         refuse.push(format!("the guest had booted before {} started", vm.label()));
     }
     (refuse, notes)
+}
+
+/// Why the guest cannot have run in the VM for as long as it did, if it cannot. Uptimes are told by
+/// each layer's own clock alone; only how far apart the scans were is taken from both.
+fn too_old(guest: &Machine, host: &Machine, vm: &Vm) -> Option<String> {
+    /// What clocks of one stack may differ and drift, in milliseconds: lab machines under load do
+    /// so by some seconds.
+    const SLACK_MS: u64 = 10_000;
+    let age = host.uptime_ms.checked_sub(vm.started_ms).filter(|_| vm.started_ms > 0)?;
+    let later = guest.wall_ns.saturating_sub(host.wall_ns) / 1_000_000;
+    let possible = age + later + age / 100 + SLACK_MS;
+    (guest.uptime_ms > possible).then(|| {
+        format!(
+            "the guest had been up for {} when {} was {} old",
+            span(guest.uptime_ms * 1_000_000),
+            vm.label(),
+            span(age * 1_000_000)
+        )
+    })
 }
 
 /// A length of time for people.

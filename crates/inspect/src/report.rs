@@ -46,6 +46,9 @@ pub struct Layer {
     /// Milliseconds that it began after the scan of the layer above; absent where clocks do not
     /// allow to tell.
     pub after_upper_ms: Option<i64>,
+    /// `after_upper_ms` is by the clocks of both layers, which need not agree; otherwise by one
+    /// clock.
+    pub by_own_clocks: bool,
     /// The VM that the layer above runs in.
     pub vm: Option<VmReport>,
     /// FMFI for order 9: Linux's unusable free space index, 0 to 1.

@@ -117,7 +117,7 @@ impl<S: Sink> Scan<'_, S> {
     }
 
     fn processes(&mut self, pids: &[u32]) -> io::Result<()> {
-        let (mut refused, mut hidden) = (0u64, 0u64);
+        let (mut refused, mut hidden) = (Vec::new(), 0u64);
         let mut method = None;
         for &pid in pids {
             match guest::look(self.tree, pid, &self.frames) {
@@ -130,16 +130,16 @@ impl<S: Sink> Scan<'_, S> {
                 }
                 Ok(Looked::Nothing(by)) => method = by.or(method),
                 Ok(Looked::Gone) => self.tail.gone += 1,
-                Err(_) => refused += 1,
+                Err(error) => refused.push((pid, error)),
             }
         }
-        if refused > 0 {
-            let what = format!("{refused} processes (no permission to read their page tables)");
-            self.blind(what, "their huge pages are missing; run as root");
+        if let Some(who) = named(&refused) {
+            let what = format!("the page tables of {who}");
+            self.blind(what, advised("their huge pages are missing"));
         }
         if hidden > 0 {
             let what = format!("the frames of {hidden} huge pages (CAP_SYS_ADMIN is missing)");
-            self.blind(what, "they cannot be joined with the layer below; run as root");
+            self.blind(what, advised("they cannot be joined with the layer below"));
         }
         match method {
             Some(Method::Scan) => self.tail.huge_by = "PAGEMAP_SCAN".to_owned(),
@@ -157,9 +157,9 @@ impl<S: Sink> Scan<'_, S> {
 
     fn vms(&mut self, pids: &[u32]) -> Vec<Vm> {
         let (found, refused) = hypervisor::find(self.tree, pids);
-        if refused > 0 {
-            let what = format!("the open files of {refused} processes (no permission)");
-            self.blind(what, "their VMs, if they run any, are missing; run as root");
+        if let Some(who) = named(&refused) {
+            let what = format!("the open files of {who}");
+            self.blind(what, advised("their VMs, if they run any, are missing"));
         }
         let mut vms = Vec::new();
         for (pid, fd) in found {
@@ -235,7 +235,7 @@ impl<S: Sink> Scan<'_, S> {
             }
             Err(error) => {
                 let what = format!("the page table of {} ({error})", vm.label());
-                self.blind(what, "how its memory is backed; run as root");
+                self.blind(what, advised("how its memory is backed"));
                 return Ok(());
             }
         };
@@ -266,7 +266,7 @@ impl<S: Sink> Scan<'_, S> {
         }
         if frames_hidden {
             let what = format!("the frames of {} (CAP_SYS_ADMIN is missing)", vm.label());
-            self.blind(what, "it cannot be joined with the layer below; run as root");
+            self.blind(what, advised("it cannot be joined with the layer below"));
         }
         Ok(())
     }
@@ -284,5 +284,39 @@ impl<S: Sink> Scan<'_, S> {
         if head.machine.boot_id.is_none() {
             self.blind("the boot id", "snapshots of other boots cannot be told apart");
         }
+    }
+}
+
+/// Processes that did not let themselves be read, and why the first of them did not.
+fn named(refused: &[(u32, io::Error)]) -> Option<String> {
+    let (pid, error) = refused.first()?;
+    Some(match refused.len() {
+        1 => format!("process {pid} ({error})"),
+        count => format!("{count} processes (process {pid}: {error})"),
+    })
+}
+
+/// A cost, with the remedy for who does not have all rights yet.
+fn advised(cost: &str) -> String {
+    match crate::sys::is_root() {
+        true => cost.to_owned(),
+        false => format!("{cost}; run as root"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_not_read_is_named_with_the_reason() {
+        let refused = |pids: &[u32]| {
+            let error = || io::Error::from_raw_os_error(libc::EACCES);
+            named(&pids.iter().map(|&pid| (pid, error())).collect::<Vec<_>>())
+        };
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&[7]).unwrap(), "process 7 (Permission denied (os error 13))");
+        let many = refused(&[7, 8]).unwrap();
+        assert_eq!(many, "2 processes (process 7: Permission denied (os error 13))");
     }
 }

@@ -89,6 +89,12 @@ pub fn huge_ranges(
     Ok(())
 }
 
+/// Whether this process has the rights of root.
+pub fn is_root() -> bool {
+    // SAFETY: the call reads one number of this process and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

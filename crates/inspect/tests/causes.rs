@@ -197,7 +197,7 @@ fn slots_that_do_not_fit_two_mebibytes() {
     };
     let mut host = host();
     outside(&mut host);
-    let forced = Options { force: true, vms: vec!["99".to_owned()] };
+    let forced = Options { force: true, vms: vec!["99".to_owned()], taken_at: None };
     let report = join(&[guest(&[512 * 3]), host], &forced).unwrap();
     assert_eq!(report.causes[0].cause, Cause::OutsideMemory);
 }
@@ -370,9 +370,9 @@ fn snapshots_that_do_not_belong_together_are_refused() {
     let top = guest(&[512]);
     assert!(refusal(std::slice::from_ref(&top), &none).contains("two snapshots at least"));
     assert!(refusal(&[top.clone(), top.clone()], &none).contains("has no VM; give the snapshots"));
-    let two = Options { vms: vec!["1".to_owned(), "2".to_owned()], force: false };
+    let two = Options { vms: vec!["1".to_owned(), "2".to_owned()], force: false, taken_at: None };
     assert!(refusal(&[top.clone(), host()], &two).contains("2 VMs are chosen for 1 layers"));
-    let wrong = Options { vms: vec!["1".to_owned()], force: false };
+    let wrong = Options { vms: vec!["1".to_owned()], force: false, taken_at: None };
     let message = refusal(&[top.clone(), host()], &wrong);
     assert!(message.contains("is '1'; choose with --vm PID|NAME|UUID: qemu (pid 99)"), "{message}");
     let mut same = host();
@@ -383,13 +383,16 @@ fn snapshots_that_do_not_belong_together_are_refused() {
     let forced = Options { force: true, ..Options::default() };
     let notes = join(&[top.clone(), same], &forced).unwrap().notes;
     assert!(notes[0].contains("forced, although both snapshots"), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("concluded from the layout")), "{notes:?}");
     let mut real = top.clone();
     real.head.machine.virtual_machine = Some(false);
     assert!(refusal(&[real, host()], &none).contains("is no virtual machine"));
     let mut bigger = top.clone();
     bigger.head.machine.ram = vec![(0, 64 * MIB), (1 << 32, (1 << 32) + MIB)];
     assert!(refusal(&[bigger.clone(), host()], &none).contains("no VM of 'host' has the memory"));
-    let chosen = Options { vms: vec!["99".to_owned()], force: false };
+    let only = join(&[bigger.clone(), host()], &forced).unwrap();
+    assert!(only.notes.iter().any(|note| note.contains("forced, although the memory")));
+    let chosen = Options { vms: vec!["99".to_owned()], force: false, taken_at: None };
     assert!(refusal(&[bigger, host()], &chosen).contains("not laid out as the guest's System RAM"));
     let mut later = host();
     later.vms[0].vm.started_ms = 100_000_000 + 200_000;
@@ -398,7 +401,19 @@ fn snapshots_that_do_not_belong_together_are_refused() {
     older.head.machine.uptime_ms = 10_000_000;
     let mut restarted = host();
     restarted.vms[0].vm.started_ms = 100_000_000 - 1000;
-    assert!(refusal(&[older, restarted], &none).contains("had booted before"));
+    assert!(refusal(&[older.clone(), restarted], &none).contains("guest had been up for 166 min"));
+    // By their uptimes alone, whatever their clocks say.
+    let mut young = host();
+    young.vms[0].vm.started_ms = young.head.machine.uptime_ms - 60_000;
+    let mut old = older;
+    old.head.machine.uptime_ms = 65_000;
+    assert!(
+        join(&[old.clone(), young.clone()], &none).is_ok(),
+        "clocks may differ by some seconds"
+    );
+    old.head.machine.uptime_ms = 90_000;
+    let message = refusal(&[old, young], &none);
+    assert!(message.contains("up for 90 s when qemu (pid 99) was 60 s old"), "{message}");
 }
 
 #[test]
@@ -421,7 +436,7 @@ fn vms_are_told_apart_by_uuid_name_or_not_at_all() {
     let by_uuid = join(&[known, two.clone()], &none).unwrap();
     assert!(by_uuid.layers[1].vm.as_ref().unwrap().matched.contains("by its UUID"));
     for wanted in ["vm2", "100", "12345678-1234-1234-1234-123456789ABC"] {
-        let options = Options { vms: vec![wanted.to_owned()], force: false };
+        let options = Options { vms: vec![wanted.to_owned()], force: false, taken_at: None };
         let report = join(&[guest(&[512]), two.clone()], &options).unwrap();
         assert_eq!(report.layers[1].vm.as_ref().unwrap().vm, "vm2 (pid 100)");
     }
@@ -438,6 +453,13 @@ fn clocks_and_delays_are_told() {
         report.notes
     );
     assert_eq!(report.layers[1].after_upper_ms, Some(600_500));
+    assert!(report.layers[1].by_own_clocks);
+    // Who took the snapshots knows better.
+    let known = Options { taken_at: Some(vec![1.0, 3.5]), ..Options::default() };
+    let mut late = host();
+    late.head.machine.wall_ns += 600_000_000_000;
+    let layer = join(&[guest(&[512]), late], &known).unwrap().layers.remove(1);
+    assert_eq!((layer.after_upper_ms, layer.by_own_clocks), (Some(2500), false));
     let mut unset = guest(&[512]);
     unset.head.machine.wall_ns = 5;
     let report = join(&[unset, host()], &Options::default()).unwrap();

@@ -47,7 +47,7 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
         .map(|path| read(path))
         .collect::<Result<_, _>>()
         .map_err(|error| Failure::failed(error.to_string()))?;
-    let options = Options { vms: args.vm, force: args.force };
+    let options = Options { vms: args.vm, force: args.force, taken_at: None };
     let report = compose(&snapshots, &options).map_err(|e| Failure::failed(e.to_string()))?;
     let gain = cpu.map(|cpu| gain::gain(&snapshots, &options, &cpu)).transpose()?;
     if let Some(target) = &json {

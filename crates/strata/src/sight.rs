@@ -189,6 +189,9 @@ fn layer_lines(layer: &Layer, width: usize) -> String {
     );
     if let Some(vm) = &layer.vm {
         let _ = write!(text, "; scanned {} the layer above", delay(layer.after_upper_ms));
+        if layer.by_own_clocks && layer.after_upper_ms.is_some() {
+            text += " if their clocks agree";
+        }
         let _ = write!(text, "; VM {}, {}; slots {}", vm.vm, vm.matched, vm.slots_evidence);
     }
     if layer.uncertain_regions > 0 {

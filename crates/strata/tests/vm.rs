@@ -245,7 +245,7 @@ fn check(guest: &Snapshot, host: &Snapshot, pid: u32, options: &[&str]) {
     let pattern = guest.processes.iter().find(|process| process.name.starts_with("pattern"));
     let pattern = pattern.expect("the guest's program has huge pages").pid;
     let snapshots = [guest.clone(), host.clone()];
-    let choice = Options { vms: vec![pid.to_string()], force: true };
+    let choice = Options { vms: vec![pid.to_string()], force: true, taken_at: None };
     let report = join(&snapshots, &choice).unwrap();
     assert!(report.totals.huge >= 16, "{options:?}: {:?}", report.totals);
     let backed = host.vms.iter().find(|vm| vm.vm.pid == pid).unwrap();

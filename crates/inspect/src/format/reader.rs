@@ -5,7 +5,7 @@ use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, REGIONS, TAIL, USAGE, VERSION, VM
 use crate::error::Error;
 use crate::model::Process;
 use crate::snapshot::{Sink, Snapshot};
-use std::fs;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use strata_varint as varint;
@@ -15,18 +15,32 @@ use zstd::Decoder;
 /// damage must not become all memory.
 const MAX_RATIO: u64 = 2000;
 
+/// Bytes of the largest file that is read: a hundred times what a host with terabytes of guests in
+/// scattered base pages makes.
+const MAX_FILE: u64 = 16 << 30;
+
 /// Reads a snapshot; `-` is standard input.
 ///
 /// # Errors
 /// When the file cannot be read, is no snapshot, is damaged, or of a later version.
 pub fn read(path: &Path) -> Result<Snapshot, Error> {
+    let failed = |error| Error::read(path, error);
     let bytes = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        take(io::stdin().lock())
     } else {
-        fs::read(path)
+        take(File::open(path).map_err(failed)?)
     };
-    read_from(&bytes.map_err(|error| Error::read(path, error))?, path)
+    read_from(&bytes.map_err(failed)?, path)
+}
+
+/// The bytes of a snapshot; of something else no more than tells so.
+fn take(mut from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+    if bytes == MAGIC {
+        from.take(MAX_FILE).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 /// Reads a snapshot from its bytes; `path` is for messages.
@@ -128,6 +142,16 @@ mod tests {
     use crate::model::{GuestArea, Head, HugePage, Tail, Vm};
     use crate::region::{Class, Region, Run};
     use crate::usage::Usage;
+
+    #[test]
+    fn what_is_no_snapshot_is_not_read_to_its_end() {
+        // It has none.
+        assert!(take(io::repeat(0)).unwrap().len() <= MAGIC.len());
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([7; 100]);
+        assert_eq!(take(&bytes[..]).unwrap(), bytes);
+        assert_eq!(take(&b"x"[..]).unwrap(), b"x");
+    }
 
     fn sample() -> Snapshot {
         let mut snapshot = Snapshot::default();

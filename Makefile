@@ -17,7 +17,10 @@ TEST_PACKAGES = xz-utils valgrind stress-ng redis-server redis-tools python3-num
 # What the lab builds its kernel with, and runs.
 LAB_PACKAGES = make flex bison bc perl lz4 libelf-dev busybox-static qemu-system-x86 seabios
 
-STRATA = target/release/strata
+# Where cargo puts what it builds.
+CARGO_TARGET_DIR ?= target
+RELEASE = $(CARGO_TARGET_DIR)/release
+STRATA = $(RELEASE)/strata
 
 demo: rust
 	scripts/packages $(BUILD_PACKAGES) $(DEMO_PACKAGES)
@@ -36,8 +39,8 @@ PREFIX = /usr/local
 install: build
 	install -D $(STRATA) $(DESTDIR)$(PREFIX)/bin/strata
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/strata \
-	  target/release/libstrata_plugin.so target/release/libstrata_machine_plugin.so
-	install -D -t $(DESTDIR)$(PREFIX)/lib/strata target/release/strata-agent
+	  $(RELEASE)/libstrata_plugin.so $(RELEASE)/libstrata_machine_plugin.so
+	install -D -t $(DESTDIR)$(PREFIX)/lib/strata $(RELEASE)/strata-agent
 
 lab: lab-deps build
 	$(STRATA) lab build

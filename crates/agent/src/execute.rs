@@ -61,7 +61,7 @@ impl Hands {
     fn execute(&self, command: Command) -> Result<Reply, String> {
         match command {
             Command::Write { path, text } => {
-                fs::write(&path, text).map_err(|error| format!("{path}: {error}"))?;
+                fs::write(&path, text).map_err(|error| error.to_string())?;
             }
             Command::Read { paths } => {
                 return Ok(Reply::Texts { at: uptime(), texts: files::texts(&paths) });
@@ -87,8 +87,8 @@ impl Hands {
                 lock(&self.programs).insert(name, program);
                 return Ok(Reply::Started { pid });
             }
-            Command::Terminal { name, argv } => {
-                let terminal = Terminal::start(&name, &argv, &self.reporter)?;
+            Command::Terminal { name, argv, size } => {
+                let terminal = Terminal::start(&name, &argv, size, &self.reporter)?;
                 lock(&self.terminals).insert(name, terminal);
             }
             Command::Type { name, base64 } => {

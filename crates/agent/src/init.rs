@@ -49,8 +49,10 @@ fn live() -> Result<(), String> {
         fs::read_to_string("/proc/cmdline").map_err(|error| format!("/proc/cmdline: {error}"))?;
     let layer = parameters
         .split_whitespace()
-        .find_map(|word| word.strip_prefix(LAYER_PARAMETER)?.parse().ok())
+        .find_map(|word| word.strip_prefix(LAYER_PARAMETER)?.parse::<u8>().ok())
         .ok_or(format!("the kernel parameter {LAYER_PARAMETER} is missing"))?;
+    // A layer whose kernel does not let itself be named has no name in snapshots, nothing else.
+    let _ = fs::write("/proc/sys/kernel/hostname", format!("l{layer}"));
     let file = port::open()?;
     let reporter = Reporter::new(layer, file.try_clone().map_err(|error| error.to_string())?);
     let name = uname().map_err(|error| error.to_string())?;

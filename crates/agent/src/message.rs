@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub const PORT_NAME: &str = "strata";
 /// Kernel parameter that tells an agent its layer: `strata.layer=1`.
 pub const LAYER_PARAMETER: &str = "strata.layer=";
+/// The file of a layer that programs which are held get as their standard input, if it is there.
+pub const INPUT_FILE: &str = "/stdin";
 /// Bytes of a file that one [`Reply::Chunk`] holds at most, before encoding.
 pub const CHUNK: usize = 256 * 1024;
 
@@ -75,19 +77,21 @@ pub enum Command {
         #[serde(default)]
         watched: bool,
     },
-    /// Starts a program on a terminal of its own. Answered when it runs; [`Event::Screen`] follows,
-    /// and [`Event::Exited`].
+    /// Starts a program on a terminal of its own, or between pipes. Answered when it runs;
+    /// [`Event::Screen`] follows, and [`Event::Exited`].
     Terminal {
         /// What events call it.
         name: String,
         /// Program and arguments.
         argv: Vec<String>,
+        /// Rows and columns of the terminal; without, there are pipes.
+        size: Option<(u16, u16)>,
     },
-    /// Types on a program's terminal.
+    /// Types on a program's terminal, or writes into its pipe.
     Type {
         /// The program.
         name: String,
-        /// The bytes in Base64.
+        /// The bytes in Base64. None are the end of a pipe.
         base64: String,
     },
     /// Sends a signal to a program that was started.

@@ -1,6 +1,6 @@
 //! Programs started in a layer. The crate's room for `unsafe`.
 
-use crate::message::{Event, Layout};
+use crate::message::{Event, INPUT_FILE, Layout};
 use crate::port::Reporter;
 use crate::watch;
 use nix::sys::personality::{self, Persona};
@@ -8,6 +8,7 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -39,8 +40,9 @@ pub(crate) fn start(
     reporter: &Reporter,
 ) -> Result<Program, String> {
     let (file, arguments) = argv.split_first().ok_or("there is no program to start")?;
+    let input = File::open(INPUT_FILE).ok().filter(|_| hold).map_or_else(Stdio::null, Stdio::from);
     let mut command = Command::new(file);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
         command.pre_exec(move || {

@@ -5,8 +5,9 @@ use crate::port::Reporter;
 use crate::program::status;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use nix::pty::openpty;
-use nix::unistd::setsid;
+use nix::fcntl::OFlag;
+use nix::pty::{Winsize, openpty};
+use nix::unistd::{pipe2, setsid};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,15 +18,50 @@ use std::thread;
 /// The keyboard of a running program.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    keyboard: File,
+    /// Not there once the end of a pipe was written.
+    keyboard: Option<File>,
+    piped: bool,
+}
+
+/// What a program has as its standard input and output, and the other sides.
+struct Ends {
+    input: OwnedFd,
+    output: OwnedFd,
+    keyboard: OwnedFd,
+    screen: OwnedFd,
+}
+
+impl Ends {
+    fn terminal((rows, columns): (u16, u16)) -> nix::Result<Self> {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pair = openpty(Some(&size), None)?;
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| nix::errno::Errno::last());
+        let (output, screen) = (copy(&pair.slave)?, copy(&pair.master)?);
+        Ok(Self { input: pair.slave, output, keyboard: pair.master, screen })
+    }
+
+    /// No end leaks into other programs, which would keep the pipes open.
+    fn pipes() -> nix::Result<Self> {
+        let (input, keyboard) = pipe2(OFlag::O_CLOEXEC)?;
+        let (screen, output) = pipe2(OFlag::O_CLOEXEC)?;
+        Ok(Self { input, output, keyboard, screen })
+    }
 }
 
 impl Terminal {
-    /// Starts a program on a new terminal and reports what it writes there and how it ends.
-    pub(crate) fn start(name: &str, argv: &[String], reporter: &Reporter) -> Result<Self, String> {
+    /// Starts a program on a new terminal of this size, or between pipes, and reports what it writes
+    /// there and how it ends.
+    pub(crate) fn start(
+        name: &str,
+        argv: &[String],
+        size: Option<(u16, u16)>,
+        reporter: &Reporter,
+    ) -> Result<Self, String> {
         let (file, arguments) = argv.split_first().ok_or("there is no program to start")?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot start {file}: {error}");
-        let pair = openpty(None, None).map_err(|error| format!("there is no terminal: {error}"))?;
+        let ends = size.map_or_else(Ends::pipes, Ends::terminal);
+        let ends = ends.map_err(|error| format!("there is no terminal: {error}"))?;
+        let piped = size.is_none();
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| failed(&error));
         let mut command = Command::new(file);
         command
@@ -33,13 +69,16 @@ impl Terminal {
             .env("PATH", "/bin")
             .env("PS1", "# ")
             .env("TERM", "linux")
-            .stdin(Stdio::from(copy(&pair.slave)?))
-            .stdout(Stdio::from(copy(&pair.slave)?))
-            .stderr(Stdio::from(pair.slave));
+            .stdin(Stdio::from(ends.input))
+            .stdout(Stdio::from(copy(&ends.output)?))
+            .stderr(Stdio::from(ends.output));
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
-            command.pre_exec(|| {
+            command.pre_exec(move || {
                 setsid()?;
+                if piped {
+                    return Ok(());
+                }
                 // Its standard input becomes its controlling terminal.
                 match libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) {
                     -1 => Err(io::Error::last_os_error()),
@@ -50,7 +89,7 @@ impl Terminal {
         let mut child = command.spawn().map_err(|error| failed(&error))?;
         // The terminal ends when nobody has its other side open any more.
         drop(command);
-        let mut screen = File::from(copy(&pair.master)?);
+        let mut screen = File::from(ends.screen);
         let (name, reporter) = (name.to_owned(), reporter.clone());
         thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -61,12 +100,16 @@ impl Terminal {
             let status = child.wait().map_or(-1, status);
             reporter.tell(Event::Exited { name, status });
         });
-        Ok(Self { keyboard: File::from(pair.master) })
+        Ok(Self { keyboard: Some(File::from(ends.keyboard)), piped })
     }
 
     /// Types bytes, which are in Base64.
     pub(crate) fn write(&mut self, base64: &str) -> Result<(), String> {
         let bytes = STANDARD.decode(base64).map_err(|error| error.to_string())?;
-        self.keyboard.write_all(&bytes).map_err(|error| format!("the terminal: {error}"))
+        if bytes.is_empty() && self.piped {
+            self.keyboard = None;
+        }
+        let Some(keyboard) = &mut self.keyboard else { return Ok(()) };
+        keyboard.write_all(&bytes).map_err(|error| format!("the terminal: {error}"))
     }
 }

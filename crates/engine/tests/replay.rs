@@ -66,7 +66,7 @@ fn table<U: Space, L: Space>(role: Role, radix: &Radix<X86, U, L>) -> Table {
 fn capture() -> Capture {
     let (guest, second) = built();
     let tables = vec![table(Role::Guest, &guest), table(Role::Second, &second)];
-    Capture { layers: 2, tables, check: Check::default(), composition: None }
+    Capture { id: 0, layers: 2, tables, check: Check::default(), composition: None }
 }
 
 fn setup(warmup: u64) -> Setup {

@@ -1,6 +1,6 @@
 //! From nothing to the innermost layer's first instruction.
 
-use crate::error::LabError;
+use crate::error::{LabError, on};
 use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
 use crate::initramfs::PROGRAMS;
 use crate::link::Link;
@@ -8,6 +8,10 @@ use crate::machine::port;
 use crate::parts::Parts;
 use crate::scenario::{Backend, Fragmentation, Kernel, Layer, Scenario, bytes};
 use serde::Serialize;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 use strata_agent::message::{Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
 
@@ -15,8 +19,19 @@ use strata_agent::message::{Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
 pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
 /// Huge-page setting of a kernel.
 const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// Time a kernel may take to its first program.
+/// Time of the emulator's processors that a kernel may take to its first program: other work on this
+/// computer does not count.
 const BOOT_LIMIT: Duration = Duration::from_secs(240);
+/// Time it may take at most, whatever the emulator gets of this computer's processors.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// How long the emulator must have had next to nothing to do before a layer that boots is given up:
+/// a kernel that boots is busy, and one that waits for what will not come is not.
+const IDLE: Duration = Duration::from_secs(20);
+/// The share of that time below which it had next to nothing to do. L0's periodic timer alone takes
+/// some 0.15.
+const IDLE_SHARE: f64 = 0.35;
+/// Time between looks at what the emulator does.
+const LOOK: Duration = Duration::from_secs(2);
 /// Time a VMM may take to tell of a machine that hangs.
 const POST_MORTEM_LIMIT: Duration = Duration::from_secs(10);
 /// Time an agent may take for a simple order.
@@ -47,9 +62,13 @@ pub struct Booted {
 /// mitigations would only cost time. A panic ends the layer at once, so that it is noticed.
 pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
     let mut parameters = format!(
-        "console=ttyS0 {LAYER_PARAMETER}{number} panic=-1 loglevel=4 mitigations=off nowatchdog \
+        "console=ttyS0 {LAYER_PARAMETER}{number} panic=-1 loglevel=4 nowatchdog \
          rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on"
     );
+    if layer.kernel == Kernel::Debian {
+        // The lab's is built without.
+        parameters += " mitigations=off";
+    }
     if number == 0 {
         // The emulator now and then loses the interrupt of a one-shot timer while a guest runs: a
         // processor that has nothing else to do then sleeps for ever. A periodic timer comes again.
@@ -85,8 +104,7 @@ pub(crate) fn boot(
     for (number, layer) in scenario.layers.iter().enumerate() {
         let at = number as u8;
         tell(&format!("L{number} boots"));
-        let kernel =
-            link.wait_until_ready(at, BOOT_LIMIT).inspect_err(|_| post_mortem(link, at))?;
+        let kernel = wait(link, at)?;
         let own = link.journal.layers[number].ready.as_ref().map_or(0.0, |(_, own)| *own);
         let since_start = begin.elapsed().as_secs_f64();
         booted.push(Booted { layer: at, kernel, since_start, own });
@@ -104,11 +122,53 @@ pub(crate) fn boot(
     Ok(booted)
 }
 
-/// Writes into the logs what the processors of a layer that does not come up are doing, and those of
-/// the layers below it, as far as their VMMs still answer.
-fn post_mortem(link: &mut Link, layer: u8) {
+/// Waits until a layer's agent runs. Returns its kernel.
+fn wait(link: &mut Link, layer: u8) -> Result<String, LabError> {
+    let begin = Instant::now();
+    let start = link.machine.effort();
+    // What the emulator had done at the looks of the last while.
+    let mut looks = VecDeque::from([(begin, start)]);
+    loop {
+        if let Some(kernel) = link.ready_within(layer, LOOK)? {
+            return Ok(kernel);
+        }
+        let (now, effort) = (Instant::now(), link.machine.effort());
+        looks.push_back((now, effort));
+        while looks.get(1).is_some_and(|(at, _)| now - *at >= IDLE) {
+            looks.pop_front();
+        }
+        let (since, before) = looks[0];
+        let (window, done) = (now - since, effort.wanted.saturating_sub(before.wanted));
+        let used = effort.used.saturating_sub(start.used);
+        let idle = window >= IDLE && done.as_secs_f64() < window.as_secs_f64() * IDLE_SHARE;
+        let why = if idle {
+            format!(
+                "stood still while it booted: the emulator had next to nothing to do for {} s",
+                IDLE.as_secs()
+            )
+        } else if used > BOOT_LIMIT {
+            format!("did not boot within {} s of the emulator's time", BOOT_LIMIT.as_secs())
+        } else if now - begin > PATIENCE {
+            format!("did not boot within {} s", PATIENCE.as_secs())
+        } else {
+            continue;
+        };
+        let stood = post_mortem(link, layer)?;
+        let error = link.journal.layers[usize::from(layer)]
+            .error(format!("L{layer}"), format!("{why}; {stood}"));
+        return Err(if idle { LabError::Stalled(Box::new(error)) } else { error });
+    }
+}
+
+/// Writes down what the processors of a layer that does not come up are doing, and those of the layers
+/// below it, as far as their VMMs still answer. Returns where each stands and where that is written.
+fn post_mortem(link: &mut Link, layer: u8) -> Result<String, LabError> {
+    let path = link.journal.directory.join("post-mortem.log");
+    let mut log = on(&path, File::create(&path))?;
+    let mut stood = String::new();
     for above in 1..=layer {
-        for line in ["info status", "info registers -a"] {
+        let mut halted = None;
+        for line in ["info status", "info registers -a", "info lapic"] {
             let command = Command::Qmp {
                 socket: QMP_SOCKET.into(),
                 execute: "human-monitor-command".into(),
@@ -116,13 +176,23 @@ fn post_mortem(link: &mut Link, layer: u8) {
             };
             let answer = link.order(above - 1, "tell of its VM", command, POST_MORTEM_LIMIT);
             if let Ok(Reply::Qmp { answer }) = answer {
-                for line in answer.as_str().unwrap_or_default().lines() {
-                    // The log is on disk as far as the disk takes it.
-                    let _ = link.journal.layers[usize::from(above)].console(line);
+                let text = answer.as_str().unwrap_or_default();
+                on(&path, writeln!(log, "L{above}, {line}:\n{text}"))?;
+                if text.contains("HLT=") {
+                    halted = Some(text.contains("HLT=1"));
                 }
             }
         }
+        let state = match halted {
+            Some(true) => "waits for an interrupt",
+            Some(false) => "runs",
+            None => "cannot be asked",
+        };
+        let own = if above == layer { "" } else { " and its agent had come up" };
+        let _ = write!(stood, "L{above}'s processor {state}{own}, ");
     }
+    let _ = write!(stood, "as {} tells", path.display());
+    Ok(stood)
 }
 
 /// Modules and settings of a layer that has just come up.

@@ -19,11 +19,13 @@ impl Cache {
     pub fn of_user() -> Result<Self, LabError> {
         let base = match env::var_os("XDG_CACHE_HOME").map(PathBuf::from) {
             Some(path) if path.is_absolute() => path,
-            _ => match env::var_os("HOME") {
-                Some(home) => Path::new(&home).join(".cache"),
-                None => {
+            _ => match env::var_os("HOME").map(PathBuf::from) {
+                Some(home) if home.is_absolute() => home.join(".cache"),
+                _ => {
                     return Err(LabError::Scenario(
-                        "neither XDG_CACHE_HOME nor HOME is set: there is nowhere to build".into(),
+                        "neither XDG_CACHE_HOME nor HOME names a directory from / on: there is \
+                         nowhere to build; set one of them"
+                            .into(),
                     ));
                 }
             },

@@ -52,6 +52,10 @@ pub enum LabError {
         /// The log of its console.
         log: PathBuf,
     },
+    /// A layer came to a standstill while it booted, which happens now and then under emulation:
+    /// another attempt may succeed.
+    #[error("{0}")]
+    Stalled(Box<LabError>),
     /// A layer's agent could not do what it was told.
     #[error("L{layer} cannot {what}: {reason}")]
     Refused {

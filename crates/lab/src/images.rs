@@ -1,12 +1,13 @@
 //! What each layer boots: a kernel and an initial file system, one inside the other.
 
 use crate::error::{LabError, on};
-use crate::initramfs::{Initramfs, PROGRAMS, find};
+use crate::initramfs::{Initramfs, find};
 use crate::parts::Parts;
 use crate::scenario::{Kernel, Scenario};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use strata_agent::message::INPUT_FILE;
 
 /// Where a layer has what it boots the next one from.
 pub(crate) const NEXT_KERNEL: &str = "/vm/kernel";
@@ -14,6 +15,8 @@ pub(crate) const NEXT_KERNEL: &str = "/vm/kernel";
 pub(crate) const NEXT_INITRD: &str = "/vm/initrd";
 /// Where a layer has the files its VMM needs.
 pub(crate) const FIRMWARE: &str = "/usr/share/qemu";
+/// What the user's program gets on its standard input, in the directory of the run.
+pub(crate) const INPUT: &str = "stdin";
 /// Where a layer has its kernel's modules.
 pub(crate) const MODULES: &str = "/modules";
 
@@ -31,6 +34,26 @@ const BLOB_DIRECTORIES: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/
 
 /// Makes the initial file systems of all layers, innermost first. Returns L0's.
 pub(crate) fn make(
+    scenario: &Scenario,
+    parts: &Parts,
+    guests: &[PathBuf],
+    directory: &Path,
+) -> Result<PathBuf, LabError> {
+    let made = layers(scenario, parts, guests, directory);
+    if made.is_err() {
+        for number in 0..scenario.layers.len() {
+            // Most were never written.
+            let _ = fs::remove_file(initrd(directory, number));
+        }
+    }
+    made
+}
+
+fn initrd(directory: &Path, number: usize) -> PathBuf {
+    directory.join(format!("l{number}.initrd"))
+}
+
+fn layers(
     scenario: &Scenario,
     parts: &Parts,
     guests: &[PathBuf],
@@ -57,11 +80,17 @@ pub(crate) fn make(
             add_vmm(&mut files)?;
         } else {
             for program in guests {
-                let name = program.file_name().unwrap_or_default();
-                files.program(Path::new(PROGRAMS).join(name), program)?;
+                files.guest(program)?;
+            }
+            let input = directory.join(INPUT);
+            if input.exists() {
+                files.file(INPUT_FILE, &input);
             }
         }
-        let initrd = directory.join(format!("l{number}.initrd"));
+        for path in &layer.files {
+            files.tree(path)?;
+        }
+        let initrd = initrd(directory, number);
         files.write(&initrd)?;
         if let Some((_, inner)) = next.take() {
             // It is inside now.

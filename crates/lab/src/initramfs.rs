@@ -6,7 +6,8 @@ use lddtree::DependencyAnalyzer;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where programs of the lab's own go.
@@ -41,9 +42,104 @@ impl Initramfs {
     /// they are on this machine.
     pub(crate) fn program(&mut self, place: impl AsRef<Path>, from: &Path) -> Result<(), LabError> {
         self.insert(place.as_ref(), Entry::File { from: from.to_owned(), executable: true });
+        match beginning(from)? {
+            Beginning::Script(interpreter, argument) => {
+                self.interpreter(from, &interpreter, argument.as_deref())
+            }
+            Beginning::Other => Err(LabError::Scenario(format!(
+                "{} is neither a program for Linux nor a script that names its interpreter after #!",
+                from.display()
+            ))),
+            Beginning::Elf => self.libraries(from),
+        }
+    }
+
+    /// Puts what a script runs in, where the script looks for it.
+    fn interpreter(
+        &mut self,
+        script: &Path,
+        interpreter: &Path,
+        argument: Option<&str>,
+    ) -> Result<(), LabError> {
+        let missing = |name: &Path| {
+            LabError::Scenario(format!(
+                "{} is a script for {}, which is not on this computer: install it",
+                script.display(),
+                name.display()
+            ))
+        };
+        if !interpreter.is_absolute() || !interpreter.exists() {
+            return Err(missing(interpreter));
+        }
+        if beginning(interpreter)? != Beginning::Elf {
+            return Err(LabError::Scenario(format!(
+                "{} is a script for {}, which is a script itself: name a program after #!",
+                script.display(),
+                interpreter.display()
+            )));
+        }
+        self.program(interpreter, interpreter)?;
+        // env(1) looks for the program that its first argument names.
+        if interpreter.file_name() == Some(OsStr::new("env")) {
+            let words = argument.unwrap_or_default().split_whitespace();
+            let name = Path::new(
+                words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default(),
+            );
+            let found = find(name.as_os_str()).ok_or_else(|| missing(name))?;
+            self.guest(&found)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a user's program where it is on this computer, for programs find their data from there,
+    /// and where programs are looked for.
+    pub(crate) fn guest(&mut self, program: &Path) -> Result<(), LabError> {
+        let place = on(program, std::path::absolute(program))?;
+        let short = Path::new(PROGRAMS).join(program.file_name().unwrap_or_default());
+        self.program(&place, program)?;
+        if place != short {
+            self.link(short, place);
+        }
+        Ok(())
+    }
+
+    /// Puts a file of this computer, or a directory with all that is in it, at its own place, and
+    /// the libraries of programs and libraries among the files.
+    pub(crate) fn tree(&mut self, path: &Path) -> Result<(), LabError> {
+        let place = on(path, std::path::absolute(path))?;
+        let data = on(path, fs::symlink_metadata(path))?;
+        if data.is_symlink() {
+            let target = on(path, fs::read_link(path))?;
+            self.link(&place, &target);
+            // Of links in a directory only those out of it would need more, and get it if asked for.
+            return Ok(());
+        }
+        if data.is_dir() {
+            self.entries.entry(place).or_insert(Entry::Directory);
+            for entry in on(path, fs::read_dir(path))? {
+                self.tree(&on(path, entry)?.path())?;
+            }
+            return Ok(());
+        }
+        if !data.is_file() {
+            return Err(LabError::Scenario(format!(
+                "{} is neither a file nor a directory: it cannot be copied",
+                path.display()
+            )));
+        }
+        let executable = data.permissions().mode() & 0o111 != 0;
+        self.insert(&place, Entry::File { from: path.to_owned(), executable });
+        if beginning(path)? == Beginning::Elf {
+            self.libraries(path)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the interpreter and the libraries that a program or library is linked with.
+    fn libraries(&mut self, from: &Path) -> Result<(), LabError> {
         let tree = match DependencyAnalyzer::new(PathBuf::from("/")).analyze(from) {
             Ok(tree) => tree,
-            // A script, say: it runs if its interpreter is there.
+            // An object file, say, or of another kind of machine: nothing the lab could add.
             Err(_) => return Ok(()),
         };
         for (name, library) in &tree.libraries {
@@ -119,10 +215,38 @@ fn put(builder: Builder, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     entry.finish().map(drop)
 }
 
+/// What a file begins with, as the kernel looks at it (fs/binfmt_script.c, fs/binfmt_elf.c).
+#[derive(Debug, PartialEq, Eq)]
+enum Beginning {
+    Elf,
+    /// The interpreter, and what else is in the first line.
+    Script(PathBuf, Option<String>),
+    Other,
+}
+
+fn beginning(path: &Path) -> Result<Beginning, LabError> {
+    /// Bytes of a first line that the kernel reads.
+    const LINE: u64 = 256;
+    let mut bytes = Vec::new();
+    on(path, File::open(path).and_then(|file| file.take(LINE).read_to_end(&mut bytes)))?;
+    if bytes.starts_with(b"\x7fELF") {
+        return Ok(Beginning::Elf);
+    }
+    let Some(rest) = bytes.strip_prefix(b"#!") else { return Ok(Beginning::Other) };
+    let line =
+        String::from_utf8_lossy(rest.split(|&byte| byte == b'\n').next().unwrap_or_default());
+    let mut words = line.trim().splitn(2, [' ', '\t']);
+    Ok(match words.next() {
+        Some(name) if !name.is_empty() => {
+            Beginning::Script(name.into(), words.next().map(|word| word.trim().to_owned()))
+        }
+        _ => Beginning::Other,
+    })
+}
+
 /// Finds a program as a shell does.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let runs = |path: &Path| {
-        use std::os::unix::fs::PermissionsExt;
         fs::metadata(path)
             .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
@@ -142,7 +266,6 @@ pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use cpio::newc::Reader;
-    use std::io::Read;
 
     #[test]
     fn what_is_put_in_is_in_the_archive_with_its_directories() {
@@ -179,6 +302,40 @@ mod tests {
             seen.keys().position(|name| name == "etc")
                 < seen.keys().position(|name| name == "etc/a")
         );
+    }
+
+    #[test]
+    fn a_script_comes_with_its_interpreter_and_a_directory_with_its_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let script = |name: &str, first: &str| {
+            fs::write(path(name), format!("{first}\necho\n")).unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let refused = |name: &str| Initramfs::default().guest(&path(name)).unwrap_err().to_string();
+        script("good", "#! /usr/bin/env  sh");
+        let mut files = Initramfs::default();
+        files.guest(&path("good")).unwrap();
+        let has = |files: &Initramfs, place: &Path| files.entries.contains_key(place);
+        assert!(has(&files, Path::new("/usr/bin/env")), "{:?}", files.entries.keys());
+        assert!(has(&files, Path::new("/bin/sh")) && has(&files, Path::new("/bin/good")));
+        assert!(has(&files, &path("good")));
+        script("bad", "#!/no/such/python3 -u");
+        assert!(refused("bad").contains("is a script for /no/such/python3, which is not on"));
+        script("lost", "#!/usr/bin/env no-such-python3");
+        assert!(refused("lost").contains("is a script for no-such-python3"));
+        script("text", "hello");
+        assert!(refused("text").contains("neither a program"));
+        fs::create_dir_all(path("data/inner")).unwrap();
+        fs::write(path("data/inner/file"), "x").unwrap();
+        std::os::unix::fs::symlink("inner/file", path("data/link")).unwrap();
+        files.tree(&path("data")).unwrap();
+        assert!(has(&files, &path("data/inner/file")));
+        assert!(
+            matches!(&files.entries[&path("data/link")], Entry::Link(to) if to == Path::new("inner/file"))
+        );
+        let missing = files.tree(&path("none")).unwrap_err().to_string();
+        assert!(missing.contains("none: No such file"), "{missing}");
     }
 
     #[test]

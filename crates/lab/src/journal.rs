@@ -59,6 +59,8 @@ pub(crate) struct LayerJournal {
 pub(crate) struct Journal {
     /// L0 first.
     pub(crate) layers: Vec<LayerJournal>,
+    /// Of the logs.
+    pub(crate) directory: PathBuf,
 }
 
 impl Journal {
@@ -77,7 +79,8 @@ impl Journal {
                 fatal: None,
             })
         };
-        Ok(Self { layers: (0..layers).map(start).collect::<Result<_, _>>()? })
+        let layers = (0..layers).map(start).collect::<Result<_, _>>()?;
+        Ok(Self { layers, directory: directory.to_owned() })
     }
 
     /// Notes what an agent reports. Answers to orders are the caller's.

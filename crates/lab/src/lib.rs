@@ -34,5 +34,6 @@ pub use parts::{LabKernel, Parts, StockKernel};
 pub use report::{LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{Scenario, names};
+pub use session::Console;
 pub use steps::StepReport;
 pub use trace::{Trace, TraceReport};

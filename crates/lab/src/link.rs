@@ -17,7 +17,7 @@ const AFTERMATH: Duration = Duration::from_secs(2);
 /// A machine, and what is known of it.
 #[derive(Debug)]
 pub(crate) struct Link<'a> {
-    machine: Machine,
+    pub(crate) machine: Machine,
     /// What was heard.
     pub(crate) journal: Journal,
     interrupt: &'a AtomicBool,
@@ -72,14 +72,36 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Waits until a layer's agent runs. Returns its kernel.
-    pub(crate) fn wait_until_ready(
+    /// The same, but a program that is not so after `limit` is no error: nothing is returned.
+    pub(crate) fn program_within(
         &mut self,
         layer: u8,
+        name: &str,
         limit: Duration,
-    ) -> Result<String, LabError> {
-        self.wait(layer, "boot", limit, |journal, _| {
-            Some(journal.layers[usize::from(layer)].ready.as_ref()?.0.clone())
+        done: impl Fn(&Program) -> bool,
+    ) -> Result<Option<Program>, LabError> {
+        let begin = Instant::now();
+        self.wait(layer, &format!("run {name}"), limit.saturating_mul(2), |journal, _| {
+            let program = journal.layers[usize::from(layer)].programs.get(name);
+            match program.filter(|program| done(program)) {
+                Some(program) => Some(Some(program.clone())),
+                None => (begin.elapsed() >= limit).then_some(None),
+            }
+        })
+    }
+
+    /// Waits until a layer's agent runs, or `time` is over. Returns its kernel.
+    pub(crate) fn ready_within(
+        &mut self,
+        layer: u8,
+        time: Duration,
+    ) -> Result<Option<String>, LabError> {
+        let end = Instant::now() + time;
+        self.wait(layer, "boot", time.saturating_mul(2), |journal, _| {
+            match &journal.layers[usize::from(layer)].ready {
+                Some((kernel, _)) => Some(Some(kernel.clone())),
+                None => (Instant::now() >= end).then_some(None),
+            }
         })
     }
 
@@ -133,8 +155,17 @@ impl<'a> Link<'a> {
                 None
             }
             Ok(Heard::Ended) | Err(RecvTimeoutError::Disconnected) => {
-                return Err(self.journal.layers[0]
-                    .error("the machine".into(), format!("ended while L{layer} was to {what}")));
+                let ended = format!("ended while L{layer} was to {what}");
+                return Err(match self.machine.complaint() {
+                    // What the emulator says of its end tells more than a console can.
+                    Some((last, log)) => LabError::Layer {
+                        layer: "the machine".into(),
+                        what: ended,
+                        last: format!("; the emulator says: {last}"),
+                        log,
+                    },
+                    None => self.journal.layers[0].error("the machine".into(), ended),
+                });
             }
             Err(RecvTimeoutError::Timeout) => None,
         };

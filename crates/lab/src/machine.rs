@@ -16,6 +16,9 @@ use strata_agent::message::{PORT_NAME, Report};
 /// The program that is the machine.
 pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
 
+/// The socket of the port, in the directory of the run.
+pub(crate) const SOCKET: &str = "port.socket";
+
 /// MiB for translated code that three kernels need.
 pub(crate) const CODE_MIB: u32 = 512;
 
@@ -61,12 +64,14 @@ pub(crate) struct Machine {
     pub(crate) port: UnixStream,
     /// What is heard.
     pub(crate) heard: Receiver<Heard>,
+    /// What the emulator itself says.
+    errors: PathBuf,
 }
 
 impl Machine {
     /// Starts a machine that uses `directory` for its sockets.
     pub(crate) fn start(hardware: &Hardware, directory: &Path) -> Result<Self, LabError> {
-        let socket = directory.join("port.socket");
+        let socket = directory.join(SOCKET);
         let listener = on(&socket, UnixListener::bind(&socket))?;
         let errors = directory.join("emulator.log");
         let mut command = Command::new(EMULATOR);
@@ -104,8 +109,40 @@ impl Machine {
             each_line(console, |line| consoles.send(Heard::Console(line)).is_ok());
         });
         thread::spawn(move || listen(connection, &sender));
-        Ok(Self { child, port, heard })
+        Ok(Self { child, port, heard, errors })
     }
+
+    /// What the emulator has done so far. Nothing if the system does not tell.
+    pub(crate) fn effort(&self) -> Effort {
+        let mut effort = Effort::default();
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        for thread in threads.into_iter().flatten().flatten() {
+            // Nanoseconds on a processor, then those of waiting for one, then slices of time
+            // (Documentation/scheduler/sched-stats.rst).
+            let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+            let mut numbers = text.split_whitespace().filter_map(|word| word.parse().ok());
+            let used = Duration::from_nanos(numbers.next().unwrap_or_default());
+            effort.used += used;
+            effort.wanted += used + Duration::from_nanos(numbers.next().unwrap_or_default());
+        }
+        effort
+    }
+
+    /// The last line that the emulator itself said and that is no warning, and where all are.
+    pub(crate) fn complaint(&self) -> Option<(String, PathBuf)> {
+        let said = fs::read_to_string(&self.errors).ok()?;
+        let last = said.lines().rev().find(|line| !line.contains("warning:"))?;
+        Some((last.to_owned(), self.errors.clone()))
+    }
+}
+
+/// Processor time of the emulator, all its threads together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Effort {
+    /// That it got.
+    pub(crate) used: Duration,
+    /// That it had a use for: it got it, or waited for it because others had the processors.
+    pub(crate) wanted: Duration,
 }
 
 impl Drop for Machine {

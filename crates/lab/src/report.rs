@@ -10,8 +10,7 @@ use strata_inspect::report::Join;
 /// Version of the report's form.
 const VERSION: u32 = 1;
 /// What in a report truly happened.
-const REAL: &str = "kernels, page tables, faults, exits, promotions, alignment and contents: three real \
-                    kernels ran";
+const REAL: &str = "kernels, page tables, faults, exits, promotions, alignment and contents";
 /// What in a report did not.
 const EMULATED: &str = "processors: seconds are those of an emulator, TLB misses and cycles of real \
                         hardware are not in this report";
@@ -26,11 +25,13 @@ pub struct LabReport {
     /// What it shows.
     pub about: String,
     /// What truly happened.
-    pub real: &'static str,
+    pub real: String,
     /// What did not.
     pub emulated: &'static str,
     /// The layers, L0 first.
     pub layers: Vec<LayerReport>,
+    /// Why the machine had to be started again, once for each time: boots that came to a standstill.
+    pub restarts: Vec<String>,
     /// What was done, in order.
     pub steps: Vec<StepReport>,
     /// Alignment by the last snapshots of all layers, as `strata join` says it.
@@ -58,14 +59,25 @@ pub struct LayerReport {
 }
 
 impl LabReport {
-    pub(crate) fn new(scenario: &str, about: &str, steps: Vec<StepReport>) -> Self {
+    pub(crate) fn new(
+        scenario: &str,
+        about: &str,
+        layers: Vec<LayerReport>,
+        steps: Vec<StepReport>,
+    ) -> Self {
+        let kernels = match layers.len() {
+            1 => "one real kernel ran".to_owned(),
+            2 => "two real kernels ran".to_owned(),
+            _ => "three real kernels ran".to_owned(),
+        };
         Self {
             strata_lab: VERSION,
             scenario: scenario.into(),
             about: about.into(),
-            real: REAL,
+            real: format!("{REAL}: {kernels}"),
             emulated: EMULATED,
-            layers: Vec::new(),
+            layers,
+            restarts: Vec::new(),
             steps,
             alignment: None,
             trace: None,

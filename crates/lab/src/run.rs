@@ -8,19 +8,17 @@ use crate::images;
 use crate::initramfs::find;
 use crate::journal::Journal;
 use crate::link::Link;
-use crate::machine::{CODE_MIB, Hardware, Machine};
+use crate::machine::{CODE_MIB, Hardware, Machine, SOCKET};
 use crate::parts::Parts;
 use crate::report::{LabReport, LayerReport};
 use crate::scenario::{Kernel, Scenario, Step, bytes};
-use crate::session;
-use crate::steps::{StepReport, Steps};
+use crate::session::{self, Console};
+use crate::steps::{StepReport, Steps, command_line};
 use crate::trace::{Trace, Tracing};
 use std::ffi::OsString;
-use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_agent::message::{Command, Reply};
 use strata_inspect::report::Join;
@@ -30,6 +28,10 @@ use strata_inspect::{Options, Snapshot};
 const SAMPLE_EVERY: u64 = 2_000;
 /// Directories of runs that are kept.
 const KEPT_RUNS: usize = 20;
+/// Times that a machine whose boot came to a standstill is started again.
+const RESTARTS: usize = 2;
+/// File in such a directory that is locked as long as the run goes on.
+const LOCK: &str = "lock";
 /// Time that finding and writing the page tables of a trace may take.
 const TABLES_LIMIT: Duration = Duration::from_secs(120);
 /// Time a user's program may take when nothing else is said.
@@ -45,6 +47,8 @@ pub struct Choices {
     /// A program of the user's, and its arguments, to run in the innermost layer instead of the
     /// scenario's steps.
     pub program: Vec<OsString>,
+    /// What that program gets on its standard input.
+    pub input: Option<Vec<u8>>,
     /// Time that program may take.
     pub limit: Duration,
     /// What to record of the first program in the innermost layer.
@@ -78,8 +82,9 @@ pub fn run(
         .transpose()?;
     let guests: Vec<PathBuf> = program.iter().cloned().collect();
     let tracing = choices.trace.as_ref().map(|trace| (trace, traced_command(choices)));
-    let Running { mut link, booted, directory, tracing } =
-        start(scenario, &guests, tracing, parts, cache, interrupt, tell)?;
+    let input = choices.input.as_deref();
+    let Running { mut link, booted, restarts, directory, tracing, _lock } =
+        start(scenario, (&guests, input), tracing, parts, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
     let before = read_all(&mut link, count)?;
     for layer in 0..count {
@@ -91,7 +96,7 @@ pub fn run(
     if let Some(path) = program {
         let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
         argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
-        tell(&format!("L{} runs {}", count - 1, argv.join(" ")));
+        tell(&format!("L{} runs {}", count - 1, command_line(&argv)));
         steps.run_program(&argv, choices.limit)?;
     } else {
         for step in &scenario.steps {
@@ -113,7 +118,7 @@ pub fn run(
         None => None,
     };
     let after = read_all(&mut link, count)?;
-    let layers = booted
+    let layers: Vec<LayerReport> = booted
         .into_iter()
         .zip(before)
         .zip(after)
@@ -122,15 +127,12 @@ pub fn run(
         })
         .collect();
     let alignment = joined(&done)?;
-    Ok(LabReport {
-        layers,
-        alignment,
-        trace,
-        ..LabReport::new(&choices.name, &scenario.about, done)
-    })
+    let report = LabReport::new(&choices.name, &scenario.about, layers, done);
+    Ok(LabReport { restarts, alignment, trace, ..report })
 }
 
-/// Boots the layers and runs a shell in one of them, fed from `input` and shown on `output`.
+/// Boots the layers and runs a shell in one of them, for who sits at the console. Returns the shell's
+/// status, or minus the signal that killed it.
 ///
 /// # Errors
 ///
@@ -142,43 +144,99 @@ pub fn shell(
     cache: &Cache,
     interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
-    (input, output): (&Receiver<Vec<u8>>, &mut dyn Write),
-) -> Result<(), LabError> {
+    console: Console<'_>,
+) -> Result<i32, LabError> {
     if usize::from(layer) >= scenario.layers.len() {
         let last = scenario.layers.len() - 1;
         return Err(LabError::Scenario(format!("the scenario's layers are 0 to {last}")));
     }
-    let mut running = start(scenario, &[], None, parts, cache, interrupt, tell)?;
-    tell(&format!("a shell in L{layer}; leave it with exit or Ctrl-]"));
-    session::run(&mut running.link, layer, input, output)
+    let mut running = start(scenario, (&[], None), None, parts, cache, interrupt, tell)?;
+    if console.size.is_some() {
+        tell(&format!("a shell in L{layer}; leave it with exit or Ctrl-]"));
+    }
+    session::run(&mut running.link, layer, console)
 }
 
 /// A machine whose layers all run.
 struct Running<'a> {
     link: Link<'a>,
     booted: Vec<Booted>,
+    /// Why it was started again, once for each time.
+    restarts: Vec<String>,
     /// Of its logs.
     directory: PathBuf,
     tracing: Option<Tracing>,
+    /// Keeps the directory from other runs.
+    _lock: File,
 }
 
 fn start<'a>(
     scenario: &Scenario,
-    guests: &[PathBuf],
+    (guests, input): (&[PathBuf], Option<&[u8]>),
     trace: Option<(&Trace, Vec<String>)>,
     parts: &Parts,
     cache: &Cache,
     interrupt: &'a AtomicBool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Running<'a>, LabError> {
-    let directory = new_run(cache)?;
+    for layer in &scenario.layers {
+        // Known before anything is written.
+        parts.kernel(&layer.kernel)?;
+    }
+    let (directory, lock) = new_run(cache)?;
+    if let Some(bytes) = input {
+        let path = directory.join(images::INPUT);
+        on(&path, fs::write(&path, bytes))?;
+    }
     let begin = Instant::now();
     let initrd = images::make(scenario, parts, guests, &directory)?;
+    tell(&format!("logs are in {}", directory.display()));
+    let mut restarts = Vec::new();
+    let begun = loop {
+        let begun = begin_machine(
+            scenario,
+            trace.as_ref(),
+            parts,
+            &directory,
+            &initrd,
+            begin,
+            interrupt,
+            tell,
+        );
+        match begun {
+            Err(LabError::Stalled(why)) if restarts.len() < RESTARTS => {
+                tell(&format!("{why}; the machine is started again"));
+                restarts.push(why.to_string());
+                put_aside(&directory, restarts.len())?;
+            }
+            Err(LabError::Stalled(why)) => break Err(*why),
+            begun => break begun,
+        }
+    };
+    // The machine has it in memory by now, or never will.
+    on(&initrd, fs::remove_file(&initrd))?;
+    let (link, booted, tracing) = begun?;
+    tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
+    Ok(Running { link, booted, restarts, directory, tracing, _lock: lock })
+}
+
+/// Starts the machine and boots all layers once.
+#[allow(clippy::too_many_arguments)]
+fn begin_machine<'a>(
+    scenario: &Scenario,
+    trace: Option<&(&Trace, Vec<String>)>,
+    parts: &Parts,
+    directory: &Path,
+    initrd: &Path,
+    begin: Instant,
+    interrupt: &'a AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(Link<'a>, Vec<Booted>, Option<Tracing>), LabError> {
     let mut hardware = Hardware {
         memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
         cpus: scenario.layers[0].cpus,
         kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
-        initrd: initrd.clone(),
+        initrd: initrd.to_owned(),
         parameters: boot::parameters(0, &scenario.layers[0]),
         more: scenario.layers[0].vmm.clone(),
         code_mib: CODE_MIB,
@@ -186,18 +244,40 @@ fn start<'a>(
     };
     let layers = scenario.layers.len();
     let tracing = trace
-        .map(|(trace, command)| Tracing::start(trace, &mut hardware, layers, command, &directory))
+        .map(|(trace, command)| {
+            Tracing::start(trace, &mut hardware, layers, command.clone(), directory)
+        })
         .transpose()?;
-    tell(&format!("logs are in {}", directory.display()));
-    let journal = Journal::start(&directory, scenario.layers.len())?;
-    let machine = Machine::start(&hardware, &directory)?;
-    let mut link = Link::new(machine, journal, interrupt);
-    let booted = boot::boot(&mut link, scenario, parts, begin, tell);
-    // The machine has it in memory by now, or never will.
-    on(&initrd, fs::remove_file(&initrd))?;
-    let booted = booted?;
-    tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
-    Ok(Running { link, booted, directory, tracing })
+    let booted = Journal::start(directory, layers).and_then(|journal| {
+        let machine = Machine::start(&hardware, directory)?;
+        let mut link = Link::new(machine, journal, interrupt);
+        let booted = boot::boot(&mut link, scenario, parts, begin, tell)?;
+        Ok((link, booted))
+    });
+    match booted {
+        Ok((link, booted)) => Ok((link, booted, tracing)),
+        Err(error) => {
+            // Its socket has to be gone before the next attempt, and nothing can have been traced.
+            if let Some(tracing) = tracing {
+                let _ = tracing.finish();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Puts the logs of an attempt aside, and takes away its socket.
+fn put_aside(directory: &Path, attempt: usize) -> Result<(), LabError> {
+    let socket = directory.join(SOCKET);
+    on(&socket, fs::remove_file(&socket))?;
+    for entry in on(directory, fs::read_dir(directory))?.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|kind| kind == "log") {
+            let aside = path.with_extension(format!("log.{attempt}"));
+            on(&path, fs::rename(&path, aside))?;
+        }
+    }
+    Ok(())
 }
 
 /// The command that a recording says it is of.
@@ -217,16 +297,21 @@ fn traced_command(choices: &Choices) -> Vec<String> {
 
 /// The alignment that the last snapshots of all layers show, if there are any to join.
 fn joined(steps: &[StepReport]) -> Result<Option<Join>, LabError> {
-    let snapshots = steps.iter().rev().map(|step| &step.snapshots).find(|all| all.len() > 1);
-    let Some(snapshots) = snapshots else { return Ok(None) };
+    let Some(step) = steps.iter().rev().find(|step| step.snapshots.len() > 1) else {
+        return Ok(None);
+    };
     let failed = |error: strata_inspect::Error| LabError::Join(error.to_string());
-    let snapshots: Vec<Snapshot> = snapshots
+    let snapshots: Vec<Snapshot> = step
+        .snapshots
         .iter()
         .rev()
         .map(|path| strata_inspect::read(path))
         .collect::<Result<_, _>>()
         .map_err(failed)?;
-    strata_inspect::join(&snapshots, &Options::default()).map(Some).map_err(failed)
+    // That they are of one stack is known, and when they were taken: each layer has its own clock.
+    let at: Vec<f64> = step.snapshots_at.iter().rev().copied().collect();
+    let options = Options { taken_at: Some(at), ..Options::default() };
+    strata_inspect::join(&snapshots, &options).map(Some).map_err(failed)
 }
 
 fn layer_report(
@@ -262,18 +347,51 @@ fn read_all(link: &mut Link, count: u8) -> Result<Vec<Counters>, LabError> {
     Ok(all)
 }
 
-/// A directory for this run's logs; old ones go.
-fn new_run(cache: &Cache) -> Result<PathBuf, LabError> {
+/// A directory for this run's logs, and the lock that says that it is in use; old ones go.
+fn new_run(cache: &Cache) -> Result<(PathBuf, File), LabError> {
     let parent = cache.directory("runs")?;
     let mut old: Vec<PathBuf> =
         on(&parent, fs::read_dir(&parent))?.flatten().map(|entry| entry.path()).collect();
     old.sort();
-    for path in old.iter().rev().skip(KEPT_RUNS - 1) {
+    for path in old.iter().rev().skip(KEPT_RUNS - 1).filter(|path| !in_use(path)) {
         // Another run may be removing it too.
         let _ = fs::remove_dir_all(path);
     }
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let path = parent.join(format!("{seconds}-{}", std::process::id()));
     on(&path, fs::create_dir_all(&path))?;
-    Ok(path)
+    let file = path.join(LOCK);
+    let lock = on(&file, File::create(&file))?;
+    on(&file, lock.lock())?;
+    Ok((path, lock))
+}
+
+/// Whether the run of this directory still goes on. The system takes the lock from one that ended,
+/// however it did.
+fn in_use(path: &Path) -> bool {
+    File::open(path.join(LOCK))
+        .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_runs_go_and_those_that_go_on_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path().to_owned());
+        let runs = cache.directory("runs").unwrap();
+        for number in 0..KEPT_RUNS + 3 {
+            fs::create_dir(runs.join(format!("{number:03}-1"))).unwrap();
+        }
+        let busy = File::create(runs.join("000-1").join(LOCK)).unwrap();
+        busy.lock().unwrap();
+        File::create(runs.join("001-1").join(LOCK)).unwrap();
+        let (own, _lock) = new_run(&cache).unwrap();
+        assert!(in_use(&own));
+        assert!(runs.join("000-1").exists());
+        assert!(!runs.join("001-1").exists());
+        assert_eq!(fs::read_dir(&runs).unwrap().count(), KEPT_RUNS + 1);
+    }
 }

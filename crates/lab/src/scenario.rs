@@ -4,7 +4,12 @@ use crate::error::LabError;
 use include_dir::{Dir, include_dir};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What a kernel with its programs needs at least, in bytes.
+const LEAST_MEMORY: u64 = 128 << 20;
+/// What a step may sleep at most, in seconds: a day.
+const LONGEST_SLEEP: f64 = 86_400.0;
 
 static SHIPPED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
 
@@ -48,6 +53,9 @@ pub struct Layer {
     /// More kernel parameters.
     #[serde(default)]
     pub parameters: String,
+    /// Files of this computer that it has at the same place; directories with all that is in them.
+    #[serde(default)]
+    pub files: Vec<PathBuf>,
     /// The machine type that the layer below gives it; [`Layer::machine`] says which if not given.
     machine: Option<String>,
     /// What the layer below takes its memory from.
@@ -169,8 +177,15 @@ impl Scenario {
             return Self::parse(text, name);
         }
         let path = Path::new(name);
-        if path.components().count() == 1 && path.extension().is_none() {
-            let all: Vec<_> = names().collect();
+        if path.extension().is_none() && !path.exists() {
+            // Of its own directory only: nobody reads the names of all.
+            let kind = name.rsplit_once('/').map_or("", |(kind, _)| kind);
+            let mut all: Vec<_> = names()
+                .filter(|known| known.rsplit_once('/').map_or("", |(kind, _)| kind) == kind)
+                .collect();
+            if all.is_empty() {
+                all = names().filter(|known| !known.contains('/')).collect();
+            }
             return Err(LabError::Scenario(format!(
                 "no scenario is called '{name}'; there are {}, or give a file ending in .toml",
                 all.join(", ")
@@ -198,12 +213,31 @@ impl Scenario {
             return Err(format!("it has {count} layers; there can be 1, 2 or 3"));
         }
         let mut below = u64::MAX;
+        let of_computer = computer_memory();
         for (number, layer) in self.layers.iter().enumerate() {
             let memory = bytes(&layer.memory)?;
             if memory >= below {
                 return Err(format!("L{number} cannot have more memory than the layer below"));
             }
             below = memory;
+            if memory < LEAST_MEMORY {
+                return Err(format!(
+                    "L{number} has {} of memory, too little for a kernel and its programs: give it \
+                     {}M or more",
+                    layer.memory,
+                    LEAST_MEMORY >> 20
+                ));
+            }
+            if let Some(all) = of_computer.filter(|&all| number == 0 && memory > all) {
+                return Err(format!(
+                    "L0 cannot have {} of memory: this computer has {} MiB",
+                    layer.memory,
+                    all >> 20
+                ));
+            }
+            if layer.cpus == 0 {
+                return Err(format!("L{number} has no CPU: cpus is 1 or more"));
+            }
             if let Some(fragmentation) = layer.fragmentation
                 && !((0.0..=1.0).contains(&fragmentation.fmfi)
                     && (0.0..=1.0).contains(&fragmentation.movable))
@@ -227,11 +261,41 @@ impl Scenario {
                 Step::Sleep { .. } | Step::Scan => 0,
             };
             if usize::from(layer) >= count {
-                return Err(format!("a step is for a layer that is not there: {step:?}"));
+                let what = match step {
+                    Step::Qmp { layer, .. } => format!("the VMM of a layer above L{layer}"),
+                    _ => format!("L{layer}"),
+                };
+                let last = count - 1;
+                return Err(format!("a step is for {what}, but the layers are L0 to L{last}"));
+            }
+            match step {
+                Step::Run { program, .. } if program.is_empty() => {
+                    return Err("a step runs no program: give its name and arguments".into());
+                }
+                Step::Run { limit: 0, program, .. } => {
+                    return Err(format!(
+                        "a step gives {} no time: limit is 1 second or more",
+                        program[0]
+                    ));
+                }
+                Step::Sleep { seconds } if !(0.0..=LONGEST_SLEEP).contains(seconds) => {
+                    return Err(format!(
+                        "a step cannot sleep {seconds} seconds: give a number from 0 to \
+                         {LONGEST_SLEEP}"
+                    ));
+                }
+                _ => {}
             }
         }
         Ok(())
     }
+}
+
+/// Bytes of memory this computer has, if it can be asked.
+fn computer_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// The text of a shipped scenario.
@@ -239,9 +303,11 @@ fn shipped(name: &str) -> Option<&'static str> {
     SHIPPED.get_file(format!("{name}.toml"))?.contents_utf8()
 }
 
-/// Names of the shipped scenarios, in alphabetical order.
+/// Names of the shipped scenarios: those that show what stacks do, then those below `causes/`, each
+/// kind in alphabetical order.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    SHIPPED.files().filter_map(|file| file.path().file_stem()?.to_str())
+    let causes = SHIPPED.dirs().flat_map(|directory| directory.files());
+    SHIPPED.files().chain(causes).filter_map(|file| file.path().to_str()?.strip_suffix(".toml"))
 }
 
 /// Bytes of a size such as `1600M`.
@@ -270,9 +336,11 @@ mod tests {
     #[test]
     fn the_documented_scenario_is_right() {
         let text = include_str!("../../../docs/lab.md");
-        let (_, rest) = text.split_once("```toml\n").unwrap();
-        let (scenario, _) = rest.split_once("```").unwrap();
-        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 5);
+        let scenarios = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let steps: Vec<usize> = scenarios
+            .map(|scenario| Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len())
+            .collect();
+        assert_eq!(steps, [4, 0]);
     }
 
     #[test]
@@ -288,13 +356,23 @@ mod tests {
         says(&format!("about = 'x'\n{layer}thq = 'always'\n"), "thq");
         says(&format!("about = 'x'\n{layer}thp = 'sometimes'\n"), "sometimes");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = 'much'\n", "much");
-        says(
-            &format!(
-                "about = 'x'\n{layer}[[step]]\ndo = 'write'\nlayer = 2\npath = ''\ntext = ''\n"
-            ),
-            "not there",
-        );
+        let step = |text: &str| format!("about = 'x'\n{layer}[[step]]\n{text}");
+        let write = "do = 'write'\nlayer = 2\npath = ''\ntext = ''\n";
+        says(&step(write), "a step is for L2, but the layers are L0 to L0");
+        let qmp = "do = 'qmp'\nlayer = 0\nexecute = 'stop'\n";
+        says(&step(qmp), "the VMM of a layer above L0");
+        for seconds in ["-3", "inf", "nan", "1e9"] {
+            says(&step(&format!("do = 'sleep'\nseconds = {seconds}\n")), "cannot sleep");
+        }
+        says(&step("do = 'run'\nprogram = []\n"), "no program");
+        says(&step("do = 'run'\nprogram = ['true']\nlimit = 0\n"), "no time");
+        says(&format!("about = 'x'\n{layer}cpus = 0\n"), "no CPU");
+        says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '16M'\n", "too little");
+        says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '900000G'\n", "this computer has");
         let message = Scenario::load("vanila").unwrap_err().to_string();
         assert!(message.contains("clean"), "{message}");
+        let message = Scenario::load("causes/none").unwrap_err().to_string();
+        assert!(message.contains("causes/ksm") && !message.contains("clean"), "{message}");
+        assert!(names().any(|name| name == "causes/ksm"));
     }
 }

@@ -8,45 +8,47 @@ use base64::engine::general_purpose::STANDARD;
 use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{Duration, Instant};
 use strata_agent::message::{Command, Event};
 
 /// What the shell is called between the lab and the agent.
 const NAME: &str = "shell";
 /// Ends the session whatever the shell does: Ctrl-].
 const LEAVE: u8 = 0x1d;
-/// End of file on a terminal: Ctrl-D.
-const END: u8 = 0x04;
+/// Where a shell's commands come from and where what it prints goes.
+pub struct Console<'a> {
+    /// Rows and columns of the terminal that the shell is to have; without, what comes in is its
+    /// script.
+    pub size: Option<(u16, u16)>,
+    /// What comes in; at its end once the sender is gone.
+    pub input: &'a Receiver<Vec<u8>>,
+    /// What goes out.
+    pub output: &'a mut dyn Write,
+}
 
-/// Time after which a shell that did not take the end of its input is told of it again.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// Runs a shell in a layer until it ends, until the user leaves, or until input is at its end and
-/// the shell has taken it.
+/// Runs a shell in a layer until it ends or the user leaves. Returns its status.
 pub(crate) fn run(
     link: &mut Link,
     layer: u8,
-    input: &Receiver<Vec<u8>>,
-    output: &mut dyn Write,
-) -> Result<(), LabError> {
+    Console { size, input, output }: Console<'_>,
+) -> Result<i32, LabError> {
     let argv = ["/bin/busybox", "sh"].map(str::to_owned).into();
-    let command = Command::Terminal { name: NAME.into(), argv };
+    let command = Command::Terminal { name: NAME.into(), argv, size };
     link.order(layer, "start a shell", command, ORDER_LIMIT)?;
-    let mut ended: Option<Instant> = None;
+    let mut ended = false;
     loop {
         loop {
             let bytes = match input.try_recv() {
                 Ok(bytes) => bytes,
                 Err(TryRecvError::Empty) => break,
-                // A command that runs may take the end for its own, so the shell is told again.
-                Err(TryRecvError::Disconnected) if ended.is_none_or(|at| at.elapsed() > AGAIN) => {
-                    ended = Some(Instant::now());
-                    vec![END]
+                Err(TryRecvError::Disconnected) if ended => break,
+                Err(TryRecvError::Disconnected) if size.is_some() => return Ok(0),
+                Err(TryRecvError::Disconnected) => {
+                    ended = true;
+                    Vec::new()
                 }
-                Err(TryRecvError::Disconnected) => break,
             };
-            if bytes.contains(&LEAVE) {
-                return Ok(());
+            if size.is_some() && bytes.contains(&LEAVE) {
+                return Ok(0);
             }
             let base64 = STANDARD.encode(&bytes);
             link.send(layer, Command::Type { name: NAME.into(), base64 });
@@ -57,7 +59,7 @@ pub(crate) fn run(
                 let out = Path::new("the standard output");
                 on(out, output.write_all(&bytes).and_then(|()| output.flush()))?;
             }
-            Some(Event::Exited { name, .. }) if name == NAME => return Ok(()),
+            Some(Event::Exited { name, status }) if name == NAME => return Ok(status),
             _ => {}
         }
     }

@@ -21,7 +21,7 @@ const SCAN_LIMIT: Duration = Duration::from_secs(300);
 const SNAPSHOT: &str = "/tmp/snapshot";
 
 /// What a step did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct StepReport {
     /// What it was.
     pub what: String,
@@ -30,12 +30,31 @@ pub struct StepReport {
     /// What a program printed, if one ran.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<String>,
+    /// What it printed on standard error.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
     /// Exit status of the program, or minus the signal that killed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<i32>,
+    /// The program was killed because it took longer than it may.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// Snapshots taken, L0 first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<PathBuf>,
+    /// Seconds from the beginning of the step to that of each snapshot, by the clock of this
+    /// computer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub snapshots_at: Vec<f64>,
+}
+
+impl StepReport {
+    /// Notes how a program ended and what it printed.
+    fn ended(&mut self, program: Program) {
+        self.status = program.status;
+        self.output = program.output;
+        self.errors = program.errors;
+    }
 }
 
 /// Carries out steps on a machine.
@@ -86,7 +105,8 @@ impl Steps<'_, '_> {
             }
             Step::Write { layer, path, text } => {
                 let command = Command::Write { path: path.clone(), text: text.clone() };
-                self.simple(format!("L{layer}: write {text} to {path}"), *layer, command)
+                let text = text.trim_end();
+                self.simple(format!("write {text} to {path}"), *layer, command)
             }
             Step::Qmp { layer, execute, arguments } => {
                 let command = Command::Qmp {
@@ -94,7 +114,7 @@ impl Steps<'_, '_> {
                     execute: execute.clone(),
                     arguments: serde_json::to_value(arguments).expect("TOML is plain data"),
                 };
-                self.simple(format!("L{layer}'s VMM: {execute}"), *layer, command)
+                self.simple(format!("have its VMM {execute}"), *layer, command)
             }
             Step::Sleep { seconds } => {
                 let time = Duration::from_secs_f64(*seconds);
@@ -109,28 +129,49 @@ impl Steps<'_, '_> {
         let layer = self.layers - 1;
         let how = self.how(true);
         let mut name = String::new();
-        self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
+        self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             name = steps.start(layer, argv, how)?;
-            let program = steps.link.wait_for_program(layer, &name, limit, |program| {
+            let program = steps.link.program_within(layer, &name, limit, |program| {
                 program.held || program.status.is_some()
             })?;
-            report.status = program.status;
+            report.timed_out = program.is_none();
+            report.status = program.and_then(|program| program.status);
             steps.stop_watching(layer)
         })?;
-        if self.done.last().is_some_and(|step| step.status.is_none()) {
+        let (running, timed_out) =
+            self.done.last().map_or((false, false), |step| (step.status.is_none(), step.timed_out));
+        if running {
             self.scan()?;
-            let command = Command::Release { name: name.clone() };
-            self.link.order(layer, "let the program end", command, ORDER_LIMIT)?;
         }
-        let ended = |program: &Program| program.status.is_some();
-        let program = self.link.wait_for_program(layer, &name, limit, ended)?;
+        let program = match (running, timed_out) {
+            (_, true) => self.kill(layer, &name)?,
+            (true, _) => {
+                let command = Command::Release { name: name.clone() };
+                self.link.order(layer, "let the program end", command, ORDER_LIMIT)?;
+                self.link.wait_for_program(layer, &name, limit, has_ended)?
+            }
+            _ => self.link.wait_for_program(layer, &name, limit, has_ended)?,
+        };
         // The step before the snapshots is the program's.
-        let own = self.done.iter_mut().rfind(|step| step.snapshots.is_empty());
-        if let Some(report) = own {
-            report.status = program.status;
-            report.output = program.output.into_iter().chain(program.errors).collect();
+        if let Some(report) = self.done.iter_mut().rfind(|step| step.snapshots.is_empty()) {
+            report.ended(program);
         }
         Ok(())
+    }
+
+    /// Ends a program that took too long.
+    fn kill(&mut self, layer: u8, name: &str) -> Result<Program, LabError> {
+        let command = Command::Signal { name: name.to_owned(), signal: libc::SIGKILL };
+        // It may have ended just now.
+        self.link.send(layer, command);
+        let over = |program: &Program| program.held || has_ended(program);
+        let program = self.link.wait_for_program(layer, name, ORDER_LIMIT, over)?;
+        if has_ended(&program) {
+            return Ok(program);
+        }
+        // Death, too, is an end at which a program is held.
+        self.link.send(layer, Command::Release { name: name.to_owned() });
+        self.link.wait_for_program(layer, name, ORDER_LIMIT, has_ended)
     }
 
     fn run(
@@ -142,23 +183,26 @@ impl Steps<'_, '_> {
     ) -> Result<(), LabError> {
         let innermost = layer + 1 == self.layers;
         let how = if innermost { self.how(!stay) } else { Started::default() };
-        self.timed(format!("L{layer}: {}", argv.join(" ")), |steps, report| {
+        self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             let name = steps.start(layer, argv, how)?;
             let ready = |program: &Program| {
                 program.held || program.status.is_some() || (stay && !program.output.is_empty())
             };
-            let mut program = steps.link.wait_for_program(layer, &name, limit, ready)?;
+            let program = steps.link.program_within(layer, &name, limit, ready)?;
             if how.watched {
                 steps.stop_watching(layer)?;
             }
+            let Some(mut program) = program else {
+                report.timed_out = true;
+                report.ended(steps.kill(layer, &name)?);
+                return Ok(());
+            };
             if program.held && program.status.is_none() {
                 let command = Command::Release { name: name.clone() };
                 steps.link.order(layer, "let the program end", command, ORDER_LIMIT)?;
-                let ended = |program: &Program| program.status.is_some();
-                program = steps.link.wait_for_program(layer, &name, limit, ended)?;
+                program = steps.link.wait_for_program(layer, &name, limit, has_ended)?;
             }
-            report.status = program.status;
-            report.output = program.output.into_iter().chain(program.errors).collect();
+            report.ended(program);
             Ok(())
         })
     }
@@ -198,11 +242,12 @@ impl Steps<'_, '_> {
     fn scan(&mut self) -> Result<(), LabError> {
         let number = self.done.iter().filter(|step| !step.snapshots.is_empty()).count();
         self.timed("snapshots of all layers".into(), |steps, report| {
+            let begin = Instant::now();
             for layer in (0..steps.layers).rev() {
+                report.snapshots_at.insert(0, begin.elapsed().as_secs_f64());
                 let argv = ["strata", "scan", "-o", SNAPSHOT].map(str::to_owned);
                 let name = steps.start(layer, &argv, Started::default())?;
-                let ended = |program: &Program| program.status.is_some();
-                let program = steps.link.wait_for_program(layer, &name, SCAN_LIMIT, ended)?;
+                let program = steps.link.wait_for_program(layer, &name, SCAN_LIMIT, has_ended)?;
                 if program.status != Some(0) {
                     return Err(LabError::Refused {
                         layer,
@@ -238,8 +283,9 @@ impl Steps<'_, '_> {
     }
 
     fn simple(&mut self, what: String, layer: u8, command: Command) -> Result<(), LabError> {
-        let order = what.clone();
-        self.timed(what, |steps, _| steps.link.order(layer, &order, command, ORDER_LIMIT).map(drop))
+        self.timed(format!("L{layer}: {what}"), |steps, _| {
+            steps.link.order(layer, &what, command, ORDER_LIMIT).map(drop)
+        })
     }
 
     fn timed(
@@ -248,8 +294,7 @@ impl Steps<'_, '_> {
         act: impl FnOnce(&mut Self, &mut StepReport) -> Result<(), LabError>,
     ) -> Result<(), LabError> {
         let begin = Instant::now();
-        let mut report =
-            StepReport { what, seconds: 0.0, output: vec![], status: None, snapshots: vec![] };
+        let mut report = StepReport { what, ..StepReport::default() };
         act(self, &mut report)?;
         report.seconds = begin.elapsed().as_secs_f64();
         self.done.push(report);
@@ -257,10 +302,39 @@ impl Steps<'_, '_> {
     }
 }
 
+fn has_ended(program: &Program) -> bool {
+    program.status.is_some()
+}
+
+/// A program and its arguments as one would type them.
+pub(crate) fn command_line(argv: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    argv.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
 fn wrong_reply(layer: u8) -> LabError {
     LabError::Refused {
         layer,
         what: "hand out a file".into(),
         reason: "its answer is not a part of one".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_can_be_typed() {
+        let line = |argv: &[&str]| {
+            command_line(&argv.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(line(&["ls", "-l", "/bin"]), "ls -l /bin");
+        assert_eq!(line(&["sh", "-c", "echo it's; ls"]), "sh -c 'echo it'\\''s; ls'");
+        assert_eq!(line(&["echo", "", "*"]), "echo '' '*'");
     }
 }

@@ -102,9 +102,24 @@ pub struct LabRunArgs {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Seconds the program may take.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    /// Write the report here [default: standard output; with a program standard error, since standard
+    /// output is the program's].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Seconds the program may take; then it is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
+
+    /// Copy a file or a directory with all that is in it to the same place in the innermost layer;
+    /// may be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub with: Vec<PathBuf>,
+
+    /// Give the program this file as its standard input; - is the standard input, read to its end
+    /// before anything boots [default: empty].
+    #[arg(long, value_name = "FILE", requires = "program")]
+    pub stdin: Option<PathBuf>,
 
     /// Record the true accesses of the program in the innermost layer here, and the true page tables
     /// of the same moment in FILE.tables; 'strata run FILE --tables FILE.tables' replays them.

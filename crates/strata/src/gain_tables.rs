@@ -129,7 +129,7 @@ pub fn tables(layers: u8, start: u64, pages: impl IntoIterator<Item = (u64, Back
         second.map(page, PageSize::Base, frame);
     }
     let tables = vec![guest.done(), second.done()];
-    let capture = Capture { layers, tables, check: Check::default(), composition: None };
+    let capture = Capture { id: 0, layers, tables, check: Check::default(), composition: None };
     Composed { capture, pages: number, huge, added, left_out }
 }
 

@@ -8,15 +8,22 @@ use crate::output::Target;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::env;
+use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use strata_lab::{BuildProgress, Cache, Choices, LabError, Parts, Scenario, Trace};
+use strata_lab::{
+    BuildProgress, Cache, Choices, Console, LabError, Parts, Scenario, StepReport, Trace,
+};
 use strata_ring::machine::PLUGIN_FILE;
 
+/// Exit status when a program was killed because it took too long, as that of timeout(1).
+const TIMED_OUT: u8 = 124;
+/// Bytes of standard input that a program can be given.
+const INPUT_LIMIT: u64 = 64 << 20;
 /// Name of the agent's binary.
 const AGENT: &str = "strata-agent";
 
@@ -29,7 +36,9 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     let done = match command {
         LabCommand::Build => build(&cache),
         LabCommand::Run(args) => return run(&args, &cache),
-        LabCommand::Shell { level, scenario } => shell(&scenario, level, &cache),
+        LabCommand::Shell { level, scenario } => {
+            return shell(&scenario, level, &cache).map(status).map_err(|error| failure(&error));
+        }
         LabCommand::Clean => cache.clean().map(|bytes| {
             say(&format!("{} freed", crate::number::bytes(bytes)));
         }),
@@ -39,7 +48,7 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
 
 fn build(cache: &Cache) -> Result<(), LabError> {
     let (agent, strata) = binaries()?;
-    let interrupt = Interrupt::watch();
+    let interrupt = Interrupt::watch_all();
     let bar = io::stderr().is_terminal().then(|| {
         let template = "{wide_bar} {percent:>3} %  {msg}";
         // A constant that does not parse would be noticed at once.
@@ -69,8 +78,14 @@ fn build(cache: &Cache) -> Result<(), LabError> {
             }
         }
     };
-    let parts =
-        strata_lab::build(cache, agent, strata, &interrupt.0, &mut |line| say(line), &mut progress);
+    let parts = strata_lab::build(
+        cache,
+        agent,
+        strata,
+        &interrupt.flag,
+        &mut |line| say(line),
+        &mut progress,
+    );
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -82,41 +97,171 @@ fn build(cache: &Cache) -> Result<(), LabError> {
 }
 
 fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
-    let json = args.json.as_deref().map(Target::named);
-    if let Some(target) = &json {
-        target.check()?;
-    }
+    let (json, table) = targets(args)?;
     let failed = |error| failure(&error);
+    let mut scenario = Scenario::load(&args.scenario).map_err(failed)?;
+    if let Some(innermost) = scenario.layers.last_mut() {
+        innermost.files.extend(args.with.iter().cloned());
+    }
     let choices = Choices {
         name: args.scenario.clone(),
-        scenario: Scenario::load(&args.scenario).map_err(failed)?,
+        scenario,
         program: args.program.clone(),
+        input: args.stdin.as_deref().map(input).transpose()?,
         limit: Duration::from_secs(args.limit),
         trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,
     };
     let parts = parts(cache).map_err(failed)?;
-    let interrupt = Interrupt::watch();
-    let report = strata_lab::run(&choices, &parts, cache, &interrupt.0, &mut |line| say(line))
-        .map_err(failed)?;
-    // The table goes to whom the JSON does not.
-    let table = if json == Some(Target::Stdout) { Target::Stderr } else { Target::Stdout };
-    table.styled(&lab_table::render(&report, table.width()))?;
+    if args.stdin.is_none() && !args.program.is_empty() && is_fed() {
+        say("note: the program's standard input is empty; --stdin - gives it what comes in here");
+    }
+    let interrupt = Interrupt::watch_all();
+    let report = strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line))
+        .map_err(|error| stopped(&error, &interrupt, choices.trace.as_ref()))?;
+    let own = report.steps.first().filter(|_| !args.program.is_empty());
+    if let Some(step) = own {
+        print_program(step, json == Some(Target::Stdout))?;
+    }
+    table.styled(&lab_table::render(&report, table.width(), own.is_none()))?;
     if let Some(target) = &json {
         let mut text = serde_json::to_string_pretty(&report)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         text.push('\n');
         target.plain(text.as_bytes())?;
     }
+    if let Some(step) = report.steps.iter().find(|step| step.timed_out) {
+        return Err(Failure {
+            message: format!("{} was killed, {}", step.what, over_time(args)),
+            status: TIMED_OUT,
+        });
+    }
     // As a shell would: the program's own status is the command's.
-    let status = report.steps.iter().filter_map(|step| step.status).find(|status| *status != 0);
-    Ok(status.map_or(0, |status| if status < 0 { (128 - status) as u8 } else { status as u8 }))
+    let failed = report.steps.iter().filter_map(|step| step.status).find(|status| *status != 0);
+    Ok(failed.map_or(0, status))
+}
+
+/// What a shell makes of a program's status: minus a signal becomes 128 and the signal.
+fn status(status: i32) -> u8 {
+    (if status < 0 { 128 - status } else { status }) as u8
+}
+
+/// Where the JSON and the report go. The program has the standard output if there is one.
+fn targets(args: &LabRunArgs) -> Result<(Option<Target>, Target), Failure> {
+    let json = args.json.as_deref().map(Target::named);
+    let taken = json == Some(Target::Stdout) || !args.program.is_empty();
+    let usual = if taken { Target::Stderr } else { Target::Stdout };
+    let table = args.output.as_deref().map_or(usual, Target::named);
+    for target in json.iter().chain([&table]) {
+        target.check()?;
+    }
+    let mut files: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in [("--json", &args.json), ("--output", &args.output)] {
+        files.extend(path.iter().map(|path| (option, path.clone())));
+    }
+    if let Some(path) = &args.trace {
+        if path == Path::new("-") {
+            return Err(Failure::usage(
+                "a trace is two files, so it cannot go to the standard output; name a file",
+            ));
+        }
+        files.extend([("--trace", path.clone()), ("the tables of --trace", tables_of(path))]);
+    }
+    for (number, (option, path)) in files.iter().enumerate() {
+        if let Some((other, _)) = files[..number].iter().find(|(_, before)| before == path) {
+            return Err(Failure::usage(format!(
+                "{other} and {option} cannot both be {}; name two files",
+                path.display()
+            )));
+        }
+    }
+    Ok((json, table))
+}
+
+/// What a program gets on its standard input.
+fn input(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        io::stdin().lock().take(INPUT_LIMIT + 1).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(INPUT_LIMIT + 1).read_to_end(&mut bytes))
+    };
+    let name = path.display();
+    read.map_err(|error| Failure::failed(format!("cannot read {name}: {error}; check the path")))?;
+    if bytes.len() as u64 > INPUT_LIMIT {
+        return Err(Failure::usage(format!(
+            "{name} has more than {} MiB for a standard input; give it as a file with --with",
+            INPUT_LIMIT >> 20
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Whether somebody seems to give this program something to read: a file or a pipe with bytes in it.
+fn is_fed() -> bool {
+    let stdin = io::stdin();
+    // SAFETY: both calls only look at a descriptor of ours, and both structures are plain data.
+    unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        if libc::fstat(stdin.as_raw_fd(), &raw mut about) != 0 {
+            return false;
+        }
+        let mut waiting: libc::c_int = 0;
+        match about.st_mode & libc::S_IFMT {
+            libc::S_IFREG => about.st_size > 0,
+            libc::S_IFIFO => {
+                libc::ioctl(stdin.as_raw_fd(), libc::FIONREAD, &raw mut waiting) == 0 && waiting > 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What the user's program printed, where its user expects it.
+fn print_program(step: &StepReport, output_taken: bool) -> Result<(), Failure> {
+    let text = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    Target::Stderr.plain(text(&step.errors).as_bytes())?;
+    // The JSON has it, too.
+    let target = if output_taken { Target::Stderr } else { Target::Stdout };
+    target.plain(text(&step.output).as_bytes())
+}
+
+fn over_time(args: &LabRunArgs) -> String {
+    match args.program.is_empty() {
+        true => "its limit in the scenario over: give it more there".to_owned(),
+        false => format!("{} s over: --limit gives it more", args.limit),
+    }
+}
+
+/// The failure of a run, and, if it was interrupted when the trace was whole, that there is one.
+fn stopped(error: &LabError, interrupt: &Interrupt, trace: Option<&Trace>) -> Failure {
+    let mut failure = failure(error);
+    if matches!(error, LabError::Interrupted) {
+        failure.status = interrupt.status();
+        let begun = interrupt.since;
+        let fresh = |path: &Path| {
+            let written = std::fs::metadata(path).and_then(|data| data.modified());
+            written.is_ok_and(|at| at >= begun)
+        };
+        if let Some(trace) = trace.filter(|trace| fresh(&trace.tables)) {
+            failure.message = format!(
+                "{}; the trace was whole before, {}",
+                failure.message,
+                trace.recording.display()
+            );
+        }
+    }
+    failure
+}
+
+fn tables_of(recording: &Path) -> PathBuf {
+    let mut tables = recording.as_os_str().to_owned();
+    tables.push(".tables");
+    tables.into()
 }
 
 /// Where a trace goes; that it can be written is found out now, not after the run.
 fn trace(path: &Path, args: &LabRunArgs) -> Result<Trace, Failure> {
-    let mut tables = path.as_os_str().to_owned();
-    tables.push(".tables");
-    let tables = PathBuf::from(tables);
+    let tables = tables_of(path);
     for path in [path, &tables] {
         Target::File(path.to_owned()).check()?;
     }
@@ -125,25 +270,27 @@ fn trace(path: &Path, args: &LabRunArgs) -> Result<Trace, Failure> {
     Ok(Trace { plugin, recording: path.to_owned(), tables, skip, limit })
 }
 
-fn shell(scenario: &str, level: u8, cache: &Cache) -> Result<(), LabError> {
+fn shell(scenario: &str, level: u8, cache: &Cache) -> Result<i32, LabError> {
     let scenario = Scenario::load(scenario)?;
     let parts = parts(cache)?;
-    let interrupt = Interrupt::watch();
+    let interrupt = Interrupt::watch_all();
     let input = keyboard();
     let mut output = io::stdout();
-    let terminal: (&Receiver<Vec<u8>>, &mut dyn Write) = (&input, &mut output);
-    let _raw = RawTerminal::set();
+    let size = io::stdin().is_terminal().then(terminal_size);
+    let console = Console { size, input: &input, output: &mut output };
+    let raw_terminal = RawTerminal::set();
+    let raw = raw_terminal.is_some();
     strata_lab::shell(
         &scenario,
         level,
         &parts,
         cache,
-        &interrupt.0,
+        &interrupt.flag,
         &mut |line| {
             // In raw mode a line does not begin where it should.
-            say(&format!("{line}\r"));
+            say(&if raw { format!("{line}\r") } else { line.to_owned() });
         },
-        terminal,
+        console,
     )
 }
 
@@ -159,6 +306,18 @@ fn keyboard() -> Receiver<Vec<u8>> {
         }
     });
     keys
+}
+
+/// Rows and columns of the terminal on the standard input, the usual ones if it does not tell.
+fn terminal_size() -> (u16, u16) {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ writes one winsize, which `size` is, and keeps no pointer.
+    let done = unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if done == 0 && size.ws_row > 0 && size.ws_col > 0 {
+        (size.ws_row, size.ws_col)
+    } else {
+        (24, 80)
+    }
 }
 
 /// A terminal that passes every key on, until this is dropped.

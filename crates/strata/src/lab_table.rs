@@ -5,18 +5,20 @@ use crate::sight;
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use signal_hook::low_level::signal_name;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use strata_lab::{Counters, LabReport, LayerReport, TraceReport};
+use strata_lab::{Counters, LabReport, LayerReport, StepReport, TraceReport};
 
 const BOLD: Style = Style::new().bold();
 /// Reasons of exits that are shown; the rest is in the JSON.
 const REASONS: usize = 8;
 
-/// The whole report in at most `width` columns where it can be, with ANSI styles.
-pub fn render(report: &LabReport, width: usize) -> String {
+/// The whole report in at most `width` columns where it can be, with ANSI styles. What programs
+/// printed is in it if `output` says so.
+pub fn render(report: &LabReport, width: usize, output: bool) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "\n{BOLD}{}{BOLD:#}: {}", report.scenario, report.about);
+    let _ = writeln!(out, "{BOLD}{}{BOLD:#}: {}", report.scenario, report.about);
     let _ = writeln!(out, "Real: {}.\nEmulated: {}.\n", report.real, report.emulated);
     for layer in &report.layers {
         let booted = &layer.booted;
@@ -31,7 +33,14 @@ pub fn render(report: &LabReport, width: usize) -> String {
             booted.own,
         );
     }
-    out.push('\n');
+    for restart in &report.restarts {
+        let _ = writeln!(out, "Booted again: {restart}");
+    }
+    let _ = writeln!(
+        out,
+        "\nWhat is counted happened from the moment all layers ran to the end of the run, snapshots \
+         included; memory, FMFI and entries are those of the end."
+    );
     out += &counters(&report.layers);
     for layer in &report.layers {
         exits(&mut out, layer);
@@ -46,14 +55,27 @@ pub fn render(report: &LabReport, width: usize) -> String {
     let _ = writeln!(out, "\n{BOLD}What was done{BOLD:#}");
     for step in &report.steps {
         let _ = writeln!(out, "{:>8.1} s  {}", step.seconds, step.what);
-        for line in &step.output {
+        for line in step.output.iter().chain(&step.errors).filter(|_| output) {
             let _ = writeln!(out, "            {line}");
         }
-        if let Some(status) = step.status.filter(|status| *status != 0) {
-            let _ = writeln!(out, "            status {status}");
+        if let Some(how) = ending(step) {
+            let _ = writeln!(out, "            {how}");
         }
     }
     out
+}
+
+/// How a program ended, if not well.
+fn ending(step: &StepReport) -> Option<String> {
+    match step.status? {
+        _ if step.timed_out => Some("killed: its time was over".to_owned()),
+        0 => None,
+        status @ 1.. => Some(format!("ended with status {status}")),
+        status => Some(match signal_name(-status) {
+            Some(name) => format!("killed by {name}"),
+            None => format!("killed by signal {}", -status),
+        }),
+    }
 }
 
 /// What a trace recorded and whether it can be trusted.
@@ -166,5 +188,21 @@ fn exits(out: &mut String, layer: &LayerReport) {
     }
     if !reflected.is_empty() {
         let _ = writeln!(out, "  of its nested guest: {reflected}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_program_ended_is_told_in_words() {
+        let step = |status| StepReport { status, ..StepReport::default() };
+        assert_eq!(ending(&step(None)), None);
+        assert_eq!(ending(&step(Some(0))), None);
+        assert_eq!(ending(&step(Some(3))).unwrap(), "ended with status 3");
+        assert_eq!(ending(&step(Some(-11))).unwrap(), "killed by SIGSEGV");
+        let late = StepReport { timed_out: true, ..step(Some(-9)) };
+        assert_eq!(ending(&late).unwrap(), "killed: its time was over");
     }
 }

@@ -39,6 +39,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     let info = source.info();
     let pressed = interrupt.happened().then(|| "interrupted by Ctrl-C".to_owned());
     let outcome = Outcome {
+        tables: None,
         command: vec![info.name],
         exit_status: info.exit_status,
         partial: failed.clone().or(pressed),

@@ -73,11 +73,11 @@ fn measure(
     }
     let (stop, progress) = (Stop::default(), Progress::default());
     // Ctrl-C reaches a live program itself; what it does then belongs to the stream.
-    let stop = if live { stop } else { Stop(interrupt.0.clone()) };
+    let stop = if live { stop } else { Stop(interrupt.flag.clone()) };
     let total = workload.accesses;
     let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
-    if let Some(remark) = plan.tables.as_ref().and_then(|t| tables::remark(t, &workload)) {
-        crate::complain(&format!("note: {remark}"));
+    if let Some(capture) = &plan.tables {
+        tables::check(capture, &workload)?;
     }
     let builds = plan.setups.iter().map(|setup| -> Build<'_> {
         match &plan.tables {

@@ -299,8 +299,15 @@ fn across_stacks(out: &mut String, stacks: &[(StackKind, Vec<&RunResult>)]) {
 
 /// Notes of the runs, and where misalignment comes from.
 fn notes(out: &mut String, runs: &[&RunResult], width: usize) {
+    // What holds for all is said once.
+    let shared = |note: &String| runs.len() > 1 && runs.iter().all(|run| run.notes.contains(note));
+    if let Some(first) = runs.first() {
+        for note in first.notes.iter().filter(|note| shared(note)) {
+            paragraph(out, &format!("all: {note}."), width);
+        }
+    }
     for run in runs {
-        for note in &run.notes {
+        for note in run.notes.iter().filter(|note| !shared(note)) {
             paragraph(out, &format!("{}: {note}.", run.policy), width);
         }
     }

@@ -52,14 +52,19 @@ pub fn read(path: &Path, args: &RunArgs) -> Result<Capture, Failure> {
     file::read(path).map_err(|error| Failure::failed(error.to_string()))
 }
 
-/// What a user must know of tables and recording together.
-pub fn remark(capture: &Capture, workload: &WorkloadInfo) -> Option<String> {
-    let recorded = capture.check.accesses;
-    let given = workload.accesses.filter(|given| *given != recorded)?;
-    Some(format!(
-        "the tables were captured with a recording of {recorded} accesses, this one has {given}: \
-         are they of the same moment?"
-    ))
+/// Whether the stream was recorded with these tables.
+///
+/// # Errors
+/// When it was not: nothing computed from both would mean anything.
+pub fn check(capture: &Capture, workload: &WorkloadInfo) -> Result<(), Failure> {
+    match workload.tables {
+        Some(id) if id == capture.id => Ok(()),
+        _ => Err(Failure::usage(format!(
+            "{} was not recorded with these tables; give the FILE and the FILE.tables of one \
+             'strata lab run --trace'",
+            workload.name
+        ))),
+    }
 }
 
 /// What is real and what is modelled, in words.
@@ -94,7 +99,7 @@ mod tests {
 
     fn capture(layers: u8) -> Capture {
         let check = Check { accesses: 7, matched: 7, ..Check::default() };
-        Capture { layers, tables: Vec::new(), check, composition: None }
+        Capture { id: 0, layers, tables: Vec::new(), check, composition: None }
     }
 
     #[test]
@@ -109,11 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn another_recording_is_noticed() {
-        let info = |accesses| WorkloadInfo { accesses, ..WorkloadInfo::default() };
-        assert_eq!(remark(&capture(2), &info(Some(7))), None);
-        assert_eq!(remark(&capture(2), &info(None)), None);
-        assert!(remark(&capture(2), &info(Some(8))).unwrap().contains("this one has 8"));
+    fn another_recording_is_refused() {
+        let info = |tables| WorkloadInfo { tables, ..WorkloadInfo::default() };
+        let capture = Capture { id: 7, ..capture(2) };
+        assert_eq!(check(&capture, &info(Some(7))), Ok(()));
+        for other in [None, Some(8)] {
+            let message = check(&capture, &info(other)).unwrap_err().message;
+            assert!(message.contains("was not recorded with these tables"), "{message}");
+        }
     }
 
     #[test]

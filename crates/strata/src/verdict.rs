@@ -19,7 +19,7 @@ struct Kind {
 
 const KINDS: [Kind; 5] = [
     Kind {
-        name: "page walks",
+        name: "TLB misses",
         cycles: |cycles| cycles.walks,
         remedy: "Larger translations help: huge pages that all layers back.",
     },

@@ -82,7 +82,7 @@ fn the_verdict_names_what_dominates() {
     let cases = [
         (
             Cycles { walks: 50, data: 20, ..base },
-            "page walks take 29 % of the cycles, against 12 %",
+            "TLB misses take 29 % of the cycles, against 12 %",
         ),
         (Cycles { data: 90, ..base }, "Huge pages cannot help with those"),
         (Cycles { faults: 20, exits: 30, walks: 40, ..base }, "faults and exits take 26 %"),
@@ -147,7 +147,7 @@ fn the_verdict_names_what_helps_and_what_could() {
     let cycles = |walks| Cycles { execution: 100, walks, ..Cycles::default() };
     let text = verdict(&[("base", cycles(100)), ("thp", cycles(60)), ("aligned", cycles(10))]);
     assert!(
-        text.contains("thp is fastest, 1.25 times base: it saves 40 % of the cycles of page walks")
+        text.contains("thp is fastest, 1.25 times base: it saves 40 % of the cycles of TLB misses")
     );
     assert!(text.contains("Perfect alignment would give 1.82 times."), "{text}");
     let text = verdict(&[("base", cycles(100)), ("thp", cycles(11)), ("aligned", cycles(10))]);

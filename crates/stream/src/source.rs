@@ -18,6 +18,8 @@ pub struct WorkloadInfo {
     pub notes: Vec<String>,
     /// Exit status of a live program, once it ended: the code, or 128 + the signal's number.
     pub exit_status: Option<i32>,
+    /// The number of the page tables that were captured with the stream.
+    pub tables: Option<u64>,
 }
 
 /// What [`Source::fill`] left to do.

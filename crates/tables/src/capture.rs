@@ -92,6 +92,8 @@ pub struct Composition {
 /// The tables of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
+    /// The number that the recording made with these tables has, too; 0 where none was.
+    pub id: u64,
     /// Layers whose tables these are: 1 natively, 2 in a VM, 3 in a nested VM.
     pub layers: u8,
     /// The tables, the guest's first.
@@ -120,7 +122,7 @@ impl Capture {
             taken.push(Table::take(Role::L1, &memory, l1));
             taken.push(Table::take(Role::L0, ram, l0));
         }
-        Self { layers, tables: taken, check: Check::default(), composition: None }
+        Self { id: 0, layers, tables: taken, check: Check::default(), composition: None }
     }
 
     /// Checks every access, and the shadow table where that can be: fills in [`Capture::check`]

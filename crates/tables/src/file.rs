@@ -14,7 +14,7 @@ use strata_paging::ENTRIES;
 pub const MAGIC: [u8; 8] = *b"\x89STRTAB\n";
 
 /// Version of the format that is written, and the newest that is read.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Length of the header.
 const HEADER: usize = 36;
@@ -43,6 +43,7 @@ pub fn encode(capture: &Capture) -> io::Result<Vec<u8>> {
     let mut raw = vec![capture.layers, capture.tables.len() as u8];
     raw.push(u8::from(capture.composition.is_some()));
     raw.extend([0; 5]);
+    raw.extend(capture.id.to_le_bytes());
     let check = capture.check;
     let made = capture.composition.unwrap_or_default();
     for number in [
@@ -100,7 +101,9 @@ pub fn decode(bytes: &[u8]) -> Result<Capture, &'static str> {
     }
     let version: [u8; 2] = version;
     if u16::from_le_bytes(version) != VERSION {
-        return Err("has another version of the format; use the Strata that wrote it");
+        return Err(
+            "has another version of the format; use the Strata that wrote it, or capture it again",
+        );
     }
     if body.len() as u64 != body_len {
         return Err(SHORT);
@@ -140,6 +143,7 @@ pub(crate) fn content(raw: &[u8]) -> Result<Capture, &'static str> {
     const WRONG: &str = "makes no sense";
     let mut rest = Cursor(raw);
     let [layers, tables, composed, ..] = rest.take::<8>()?;
+    let id = rest.number()?;
     let check = Check {
         accesses: rest.number()?,
         pages: rest.number()?,
@@ -154,6 +158,7 @@ pub(crate) fn content(raw: &[u8]) -> Result<Capture, &'static str> {
         only_shadow: rest.number()?,
     };
     let mut capture = Capture {
+        id,
         layers,
         tables: Vec::new(),
         check,

@@ -9,12 +9,13 @@ use crate::file::{self, FileError};
 use crate::ram::{Layout, RamFile};
 use crate::search::{NotFound, Roots, search};
 use crate::seen::Seen;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashSet, FxHasher};
+use std::hash::{Hash, Hasher};
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_ring::machine::{Frozen, GOODBYE, Placed, Told, VERSION};
 use strata_stream::{Backing, Batch, Event, Pid, Protection, SourceError, Tid};
@@ -294,16 +295,25 @@ fn finish(
     let still = since.elapsed();
     let (mut capture, roots) = taken?;
     capture.prove(&log.seen);
+    capture.id = identity(&capture);
+    let mut notes = vec![
+        "recorded in an emulated machine: accesses of user code in the program's windows; \
+         instructions are those of user code in every layer"
+            .to_owned(),
+        "every 2 MiB touched counts as one private anonymous mapping".to_owned(),
+    ];
+    if frozen == Frozen::Limit {
+        notes.push(format!(
+            "the recording ends at its limit of {} accesses, the program went on",
+            log.accesses
+        ));
+    }
     let outcome = Outcome {
         command: job.command.clone(),
         exit_status: None,
         partial: None,
-        notes: vec![
-            "recorded in an emulated machine: accesses of user code in the program's windows; \
-             instructions are those of user code in every layer"
-                .to_owned(),
-            "every 2 MiB touched counts as one private anonymous mapping".to_owned(),
-        ],
+        notes,
+        tables: Some(capture.id),
     };
     file::write(&job.tables, &capture)?;
     if let Err(error) = log.writer.finish(outcome) {
@@ -311,4 +321,16 @@ fn finish(
         return Err(error.into());
     }
     Ok(Done { capture, roots, frozen, still, instructions: log.instructions })
+}
+
+/// A number for a capture that no other has: of this moment and of what was captured.
+fn identity(capture: &Capture) -> u64 {
+    let mut hash = FxHasher::default();
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().hash(&mut hash);
+    std::process::id().hash(&mut hash);
+    for table in &capture.tables {
+        table.root.hash(&mut hash);
+    }
+    capture.check.accesses.hash(&mut hash);
+    hash.finish().max(1)
 }

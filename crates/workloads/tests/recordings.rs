@@ -222,6 +222,7 @@ fn totals_are_known_beforehand() {
     }
     assert_eq!(writer.accesses(), 400_000);
     let outcome = Outcome {
+        tables: Some(7),
         command: vec!["sqlite3".into(), ":memory:".into()],
         exit_status: Some(3),
         partial: Some("interrupted by Ctrl-C".into()),

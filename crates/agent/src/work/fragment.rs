@@ -51,6 +51,7 @@ pub(super) fn run(choice: &Fragment) -> Result<(), String> {
     let pinned: Vec<usize> = spread(&held, held.len() - movable);
     let _pipes = pin(&region, &pinned)?;
     release_all_but(&region, &held)?;
+    let _taken = take_surplus(choice.fmfi)?;
     let after = Free::read()?;
     println!(
         "{}",
@@ -86,6 +87,36 @@ fn take_all(reserve: usize) -> Result<Region, String> {
         region.write(page, 1);
     }
     Ok(region)
+}
+
+/// Takes whole what huge pages could still be made of beyond the wanted share: what was left alone
+/// while memory was taken. A page of it would not do, for a huge page that is given back in part
+/// stays whole as long as something holds a page of it.
+fn take_surplus(fmfi: f64) -> Result<Option<Region>, String> {
+    let pages = surplus(fmfi, &Free::read()?);
+    if pages == 0 {
+        return Ok(None);
+    }
+    let huge = REGION as usize;
+    // Huge pages need aligned addresses, which a mapping that is longer by one surely has.
+    let region = Region::map(0, (pages + huge) * PAGE)?;
+    region
+        .advise(0, region.pages(), MmapAdvise::MADV_HUGEPAGE)
+        .map_err(|error| format!("the kernel refuses to map huge pages: {error}"))?;
+    let first = (huge - region.first_page() % huge) % huge;
+    for page in (first..first + pages).step_by(huge) {
+        region.write(page, 1);
+        if surplus(fmfi, &Free::read()?) == 0 {
+            break;
+        }
+    }
+    Ok(Some(region))
+}
+
+/// Pages in blocks that hold a huge page, beyond those that `fmfi` leaves; whole huge pages.
+fn surplus(fmfi: f64, free: &Free) -> usize {
+    let wanted = (free.pages() as f64 * (1.0 - fmfi)) as u64;
+    (free.usable().saturating_sub(wanted) / REGION * REGION) as usize
 }
 
 /// The 2 MiB regions of physical memory and the pages in them that are ours.
@@ -192,6 +223,18 @@ mod tests {
             regions.dedup();
             assert_eq!(regions.len(), held.len(), "one page of a region is enough");
         }
+    }
+
+    #[test]
+    fn what_is_usable_beyond_the_wanted_share_is_taken() {
+        // Ten huge blocks and as much in base pages.
+        let text = "Node 0, zone DMA32 5120 0 0 0 0 0 0 0 0 10 0\n";
+        let free = Free::parse(text);
+        assert_eq!(free.unusable(), 0.5);
+        assert_eq!(surplus(1.0, &free), 10 * 512);
+        assert_eq!(surplus(0.8, &free), 6 * 512, "two tenths of twenty stay");
+        assert_eq!(surplus(0.5, &free), 0);
+        assert_eq!(surplus(0.0, &free), 0);
     }
 
     #[test]

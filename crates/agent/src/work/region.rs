@@ -43,6 +43,11 @@ impl Region {
         self.length / PAGE
     }
 
+    /// The number of its first page among all pages of the address space.
+    pub(super) fn first_page(&self) -> usize {
+        self.start.as_ptr().addr() / PAGE
+    }
+
     /// The first word of a page.
     pub(super) fn read(&self, page: usize) -> u64 {
         // SAFETY: the word lies in the mapping.

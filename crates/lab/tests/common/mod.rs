@@ -75,6 +75,7 @@ pub fn parts() -> Parts {
 /// What a run of this scenario is asked for.
 pub fn choices(name: &str, scenario: Scenario) -> Choices {
     Choices {
+        input: None,
         name: name.to_owned(),
         scenario,
         program: Vec::new(),

@@ -41,6 +41,9 @@ pub struct Summary {
     /// What a reader of results must know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The number that the tables file captured with this recording has, too; never 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tables: Option<u64>,
 }
 
 /// Where a block is.

@@ -378,6 +378,7 @@ impl<R: Read + Seek + Send> Source for Reader<R> {
             info.footprint_bytes = Some(summary.footprint_bytes);
             info.accesses = Some(summary.accesses);
             info.exit_status = summary.exit_status;
+            info.tables = summary.tables;
             if !summary.command.is_empty() {
                 info.notes.push(format!("recording of: {}", summary.command.join(" ")));
             }

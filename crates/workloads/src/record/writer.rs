@@ -21,6 +21,8 @@ pub struct Outcome {
     pub partial: Option<String>,
     /// What a reader of results must know.
     pub notes: Vec<String>,
+    /// Names the page tables that were captured with it, if any were; see [`Summary::tables`].
+    pub tables: Option<u64>,
 }
 
 /// Writes a recording to any sink. [`Writer`] does so to a file with a name.
@@ -88,6 +90,7 @@ impl<W: Write> Encoder<W> {
         summary.exit_status = outcome.exit_status;
         summary.partial = outcome.partial;
         summary.notes = outcome.notes;
+        summary.tables = outcome.tables;
         let footer = footer::pack(self.block.offset, HEADER_LEN, &summary, &self.index);
         self.sink.write_all(&footer)?;
         self.sink.flush()?;

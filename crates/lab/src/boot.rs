@@ -55,7 +55,7 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
         // processor that has nothing else to do then sleeps for ever. A periodic timer comes again.
         parameters += " nohz=off highres=off";
     }
-    if layer.kernel == Kernel::Lab {
+    if layer.kernel != Kernel::Debian {
         for (module, values) in &layer.modules {
             for value in values.split_whitespace() {
                 parameters += &format!(" {module}.{value}");

@@ -177,7 +177,7 @@ fn start<'a>(
     let mut hardware = Hardware {
         memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
         cpus: scenario.layers[0].cpus,
-        kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
+        kernel: parts.kernel(scenario.layers[0].kernel)?.to_owned(),
         initrd: initrd.clone(),
         parameters: boot::parameters(0, &scenario.layers[0]),
         more: scenario.layers[0].vmm.clone(),
@@ -238,14 +238,21 @@ fn layer_report(
     link: &Link,
 ) -> LayerReport {
     let number = usize::from(booted.layer);
-    let (package, sha256) = match (&scenario.layers[number].kernel, &parts.lab, &parts.stock) {
-        (Kernel::Lab, Some(lab), _) => (lab.source.clone(), lab.sha256.clone()),
-        (Kernel::Debian, _, Some(stock)) => (stock.package.clone(), stock.sha256.clone()),
-        _ => unreachable!("a layer has booted from it"),
+    let kernel = scenario.layers[number].kernel;
+    let there = "a layer has booted from it";
+    let (package, sha256) = match kernel {
+        Kernel::Lab(variant) => {
+            let lab = parts.lab(variant).expect(there);
+            (lab.source.clone(), lab.sha256.clone())
+        }
+        Kernel::Debian => {
+            let stock = parts.stock().expect(there);
+            (stock.package.clone(), stock.sha256.clone())
+        }
     };
     let samples = &link.journal.layers[number].samples;
     let samples = samples.iter().map(|sample| Counters::parse(sample.at, &sample.texts)).collect();
-    LayerReport { booted, package, sha256, before, after, samples }
+    LayerReport { booted, variant: kernel.to_string(), package, sha256, before, after, samples }
 }
 
 /// Counters of all layers, outermost last: reading one adds to the exits of those below.

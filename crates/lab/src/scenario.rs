@@ -1,9 +1,11 @@
 //! Scenarios: what the layers are and what happens in them, as data.
 
 use crate::error::LabError;
+use crate::kernel::Variant;
 use include_dir::{Dir, include_dir};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 static SHIPPED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
@@ -62,13 +64,41 @@ pub struct Layer {
 }
 
 /// Which kernel a layer runs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Built by `strata lab build`.
-    Lab,
-    /// Debian's own image for clouds, as it comes.
+    /// Built by `strata lab build`: `vanilla` (or `lab`), `aligned`, `debug`.
+    Lab(Variant),
+    /// Debian's own image for clouds, as it comes: `debian`.
     Debian,
+}
+
+impl<'de> Deserialize<'de> for Kernel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Name {
+            #[serde(alias = "lab")]
+            Vanilla,
+            Aligned,
+            Debug,
+            Debian,
+        }
+        Ok(match Name::deserialize(deserializer)? {
+            Name::Vanilla => Self::Lab(Variant::Vanilla),
+            Name::Aligned => Self::Lab(Variant::Aligned),
+            Name::Debug => Self::Lab(Variant::Debug),
+            Name::Debian => Self::Debian,
+        })
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lab(variant) => variant.fmt(out),
+            Self::Debian => out.write_str("debian"),
+        }
+    }
 }
 
 /// What the memory of a virtual machine is, in the eyes of the kernel below.
@@ -156,7 +186,7 @@ impl Layer {
     /// seconds, and under two emulated hypervisors its stack sometimes does not survive that.
     pub fn machine(&self) -> &str {
         self.machine.as_deref().unwrap_or(match self.kernel {
-            Kernel::Lab => "microvm,acpi=on,pcie=on,rtc=on",
+            Kernel::Lab(_) => "microvm,acpi=on,pcie=on,rtc=on",
             Kernel::Debian => "pc",
         })
     }
@@ -215,7 +245,7 @@ impl Scenario {
             {
                 return Err(format!("L{number}: thp is always, madvise or never, not {thp}"));
             }
-            if layer.kernel == Kernel::Lab && !layer.modules.is_empty() && number + 1 == count {
+            if layer.kernel != Kernel::Debian && !layer.modules.is_empty() && number + 1 == count {
                 return Err(format!("L{number} runs no machine and has no module to set"));
             }
         }

@@ -22,9 +22,10 @@ pub fn render(report: &LabReport, width: usize) -> String {
         let booted = &layer.booted;
         let _ = writeln!(
             out,
-            "L{} runs Linux {} ({}, SHA-256 {}) since second {:.1}, {:.1} s after it was started",
+            "L{} runs Linux {} ({}, {}, SHA-256 {}) since second {:.1}, {:.1} s after it was started",
             booted.layer,
             booted.kernel.split(' ').next().unwrap_or_default(),
+            layer.variant,
             layer.package,
             &layer.sha256[..layer.sha256.len().min(16)],
             booted.since_start,

@@ -6,6 +6,7 @@ mod build;
 mod cache;
 mod counters;
 mod error;
+mod events;
 mod exits;
 mod images;
 mod initramfs;

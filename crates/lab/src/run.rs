@@ -30,6 +30,8 @@ use strata_inspect::{Options, Snapshot};
 const SAMPLE_EVERY: u64 = 2_000;
 /// Directories of runs that are kept.
 const KEPT_RUNS: usize = 20;
+/// How much longer everything may take when a kernel checks itself.
+const PATIENCE: u32 = 6;
 /// Time that finding and writing the page tables of a trace may take.
 const TABLES_LIMIT: Duration = Duration::from_secs(120);
 /// Time a user's program may take when nothing else is said.
@@ -81,9 +83,9 @@ pub fn run(
     let Running { mut link, booted, directory, tracing } =
         start(scenario, &guests, tracing, parts, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
-    let before = read_all(&mut link, count)?;
+    let before = read_all(&mut link, scenario)?;
     for layer in 0..count {
-        let paths = Counters::files(layer + 1 < count);
+        let paths = Counters::files(scenario, layer);
         let command = Command::Sample { paths, every: SAMPLE_EVERY };
         link.order(layer, "sample its counters", command, ORDER_LIMIT)?;
     }
@@ -112,7 +114,8 @@ pub fn run(
         }
         None => None,
     };
-    let after = read_all(&mut link, count)?;
+    let after = read_all(&mut link, scenario)?;
+    link.look_for_warnings(scenario, &after)?;
     let layers = booted
         .into_iter()
         .zip(before)
@@ -189,9 +192,10 @@ fn start<'a>(
         .map(|(trace, command)| Tracing::start(trace, &mut hardware, layers, command, &directory))
         .transpose()?;
     tell(&format!("logs are in {}", directory.display()));
-    let journal = Journal::start(&directory, scenario.layers.len())?;
+    let journal = Journal::start(&directory, scenario.layers.iter().map(|layer| layer.kernel))?;
     let machine = Machine::start(&hardware, &directory)?;
-    let mut link = Link::new(machine, journal, interrupt);
+    let patience = if scenario.is_checked() { PATIENCE } else { 1 };
+    let mut link = Link::new(machine, journal, interrupt, patience);
     let booted = boot::boot(&mut link, scenario, parts, begin, tell);
     // The machine has it in memory by now, or never will.
     on(&initrd, fs::remove_file(&initrd))?;
@@ -256,10 +260,10 @@ fn layer_report(
 }
 
 /// Counters of all layers, outermost last: reading one adds to the exits of those below.
-fn read_all(link: &mut Link, count: u8) -> Result<Vec<Counters>, LabError> {
+fn read_all(link: &mut Link, scenario: &Scenario) -> Result<Vec<Counters>, LabError> {
     let mut all = Vec::new();
-    for layer in (0..count).rev() {
-        let paths = Counters::files(layer + 1 < count);
+    for layer in (0..scenario.layers.len() as u8).rev() {
+        let paths = Counters::files(scenario, layer);
         let command = Command::Read { paths };
         let reply = link.order(layer, "read its counters", command, ORDER_LIMIT)?;
         if let Reply::Texts { at, texts } = reply {

@@ -1,6 +1,7 @@
 //! Scenarios: what the layers are and what happens in them, as data.
 
 use crate::error::LabError;
+use crate::events;
 use crate::kernel::Variant;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Deserializer};
@@ -50,6 +51,10 @@ pub struct Layer {
     /// More kernel parameters.
     #[serde(default)]
     pub parameters: String,
+    /// Events of its kernel to count, as `system:event`, or as `system:event:field` to count each
+    /// value of a field.
+    #[serde(default)]
+    pub trace_events: Vec<String>,
     /// The machine type that the layer below gives it; [`Layer::machine`] says which if not given.
     machine: Option<String>,
     /// What the layer below takes its memory from.
@@ -89,6 +94,18 @@ impl<'de> Deserialize<'de> for Kernel {
             Name::Debug => Self::Lab(Variant::Debug),
             Name::Debian => Self::Debian,
         })
+    }
+}
+
+impl Kernel {
+    /// The kernel checks itself.
+    pub(crate) fn is_checked(self) -> bool {
+        matches!(self, Self::Lab(variant) if variant.is_checked())
+    }
+
+    /// The kernel has code of ours.
+    pub(crate) fn is_patched(self) -> bool {
+        matches!(self, Self::Lab(variant) if variant.is_patched())
     }
 }
 
@@ -146,7 +163,7 @@ pub enum Step {
     Write {
         /// Where.
         layer: u8,
-        /// The file.
+        /// The file; a part `*` of the path stands for all directories there.
         path: String,
         /// Its new contents.
         text: String,
@@ -222,6 +239,16 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
+    pub(crate) fn hosts(&self, layer: usize) -> bool {
+        layer + 1 < self.layers.len() || self.layers.len() == 1
+    }
+
+    /// Whether a layer's kernel checks itself, and all are slow with it.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.layers.iter().any(|layer| layer.kernel.is_checked())
+    }
+
     fn check(&self) -> Result<(), String> {
         let count = self.layers.len();
         if !(1..=3).contains(&count) {
@@ -245,7 +272,10 @@ impl Scenario {
             {
                 return Err(format!("L{number}: thp is always, madvise or never, not {thp}"));
             }
-            if layer.kernel != Kernel::Debian && !layer.modules.is_empty() && number + 1 == count {
+            for event in &layer.trace_events {
+                events::parse(event).map_err(|reason| format!("L{number}: {reason}"))?;
+            }
+            if layer.kernel != Kernel::Debian && !layer.modules.is_empty() && !self.hosts(number) {
                 return Err(format!("L{number} runs no machine and has no module to set"));
             }
         }
@@ -306,6 +336,18 @@ mod tests {
     }
 
     #[test]
+    fn kernels_have_names_and_the_lab_s_is_the_vanilla_one() {
+        let kernel = |name: &str| {
+            let text = format!("about = 'x'\n[[layer]]\nkernel = '{name}'\nmemory = '1G'\n");
+            Scenario::parse(&text, "x").unwrap().layers[0].kernel
+        };
+        assert_eq!(kernel("lab"), Kernel::Lab(Variant::Vanilla));
+        for named in Variant::ALL.map(Kernel::Lab).into_iter().chain([Kernel::Debian]) {
+            assert_eq!(kernel(&named.to_string()), named);
+        }
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let says = |text: &str, words: &str| {
             let message = Scenario::parse(text, "x").unwrap_err().to_string();
@@ -317,7 +359,9 @@ mod tests {
         says(&format!("about = 'x'\n{layer}{layer}"), "more memory");
         says(&format!("about = 'x'\n{layer}thq = 'always'\n"), "thq");
         says(&format!("about = 'x'\n{layer}thp = 'sometimes'\n"), "sometimes");
+        says(&format!("about = 'x'\n{layer}trace_events = ['kvm']\n"), "kvm is no event");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = 'much'\n", "much");
+        says("about = 'x'\n[[layer]]\nkernel = 'allign'\nmemory = '1G'\n", "`aligned`");
         says(
             &format!(
                 "about = 'x'\n{layer}[[step]]\ndo = 'write'\nlayer = 2\npath = ''\ntext = ''\n"

@@ -202,7 +202,8 @@ impl Steps<'_, '_> {
                 let argv = ["strata", "scan", "-o", SNAPSHOT].map(str::to_owned);
                 let name = steps.start(layer, &argv, Started::default())?;
                 let ended = |program: &Program| program.status.is_some();
-                let program = steps.link.wait_for_program(layer, &name, SCAN_LIMIT, ended)?;
+                let limit = steps.link.patient(SCAN_LIMIT);
+                let program = steps.link.wait_for_program(layer, &name, limit, ended)?;
                 if program.status != Some(0) {
                     return Err(LabError::Refused {
                         layer,

@@ -35,7 +35,7 @@ impl Variant {
     }
 
     /// Debian's source is changed.
-    fn is_patched(self) -> bool {
+    pub fn is_patched(self) -> bool {
         self != Self::Vanilla
     }
 

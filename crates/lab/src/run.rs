@@ -71,12 +71,7 @@ pub fn run(
     let program = choices
         .program
         .first()
-        .map(|name| {
-            find(name).ok_or_else(|| {
-                let name = name.display();
-                LabError::Scenario(format!("there is no program {name}: give a path or install it"))
-            })
-        })
+        .map(|name| find(name).ok_or_else(|| images::no_program(name.as_ref())))
         .transpose()?;
     let guests: Vec<PathBuf> = program.iter().cloned().collect();
     let tracing = choices.trace.as_ref().map(|trace| (trace, traced_command(choices)));

@@ -7,7 +7,7 @@ use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 static SHIPPED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
 
@@ -51,6 +51,9 @@ pub struct Layer {
     /// More kernel parameters.
     #[serde(default)]
     pub parameters: String,
+    /// Programs of this computer to copy into it with their libraries, for steps to run by their names.
+    #[serde(default)]
+    pub programs: Vec<PathBuf>,
     /// Events of its kernel to count, as `system:event`, or as `system:event:field` to count each
     /// value of a field.
     #[serde(default)]

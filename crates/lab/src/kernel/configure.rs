@@ -1,12 +1,23 @@
 //! Configuring a kernel: the smallest configuration, ours on top, the rest by default.
 
 use super::MAKE;
+use crate::cache::key;
 use crate::error::{LabError, on};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
+
+/// What a configuration is made of besides the pristine source: itself, and the options of `files`. As
+/// long as this stays, so does the configuration.
+pub(super) fn mark(configuration: &str, files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
+    let options = files.iter().filter(|(path, _)| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"Kconfig"))
+    });
+    let options = options.flat_map(|(path, bytes)| [path.as_os_str().as_encoded_bytes(), bytes]);
+    key([configuration.as_bytes()].into_iter().chain(options))
+}
 
 /// Configures the build in `objects`. An option that the kernel did not take is an error: it would be
 /// missed later, in the dark.
@@ -56,6 +67,19 @@ fn option(line: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_stays_until_it_or_an_option_changes() {
+        let of = |text: &str, files: &[(&str, &str)]| {
+            let files = files.iter().map(|(path, text)| (path.into(), text.as_bytes().to_vec()));
+            mark(text, &files.collect())
+        };
+        let first = of("A", &[("mm/Kconfig", "x"), ("mm/a.c", "x")]);
+        assert_eq!(of("A", &[("mm/Kconfig", "x"), ("mm/a.c", "y"), ("mm/b.c", "z")]), first);
+        assert_ne!(of("A", &[("mm/Kconfig", "y"), ("mm/a.c", "x")]), first);
+        assert_ne!(of("A", &[("mm/Kconfig.debug", "x"), ("mm/Kconfig", "x")]), first);
+        assert_ne!(of("B", &[("mm/Kconfig", "x")]), first);
+    }
 
     #[test]
     fn the_last_word_on_an_option_counts() {

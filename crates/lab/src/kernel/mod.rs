@@ -34,7 +34,7 @@ const CALLED: [(&str, &str); 6] = [
     ("perl", "perl"),
     ("lz4", "lz4"),
 ];
-/// Names the build that the objects are configured for.
+/// Says what the objects are configured with.
 const CONFIGURED: &str = "configured";
 /// What the build says, all builds of these objects one after the other.
 const BUILD_LOG: &str = "build.log";
@@ -94,10 +94,11 @@ pub(crate) fn get(
         command
     };
     let text = sources.configuration();
-    if fs::read_to_string(objects.join(CONFIGURED)).ok().as_ref() != Some(&of_build) {
+    let mark = configure::mark(&text, &files);
+    if fs::read_to_string(objects.join(CONFIGURED)).ok().as_ref() != Some(&mark) {
         tell(&format!("configuring the kernel '{variant}'"));
         configure::configure(&objects, &text, interrupt, make)?;
-        on(&objects, fs::write(objects.join(CONFIGURED), &of_build))?;
+        on(&objects, fs::write(objects.join(CONFIGURED), &mark))?;
     }
     tell(&format!("building the kernel '{variant}' of {source}"));
     let jobs = available_parallelism().map_or(1, usize::from);

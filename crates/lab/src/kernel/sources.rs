@@ -52,7 +52,7 @@ impl Variant {
     /// computer tells.
     pub(super) fn steps(self) -> usize {
         match self {
-            Self::Vanilla | Self::Aligned => 1431,
+            Self::Vanilla | Self::Aligned => 1940,
             Self::Debug => 1500,
         }
     }

@@ -72,7 +72,8 @@ fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
                 // In a log, a line for every tenth.
                 let tenth = progress.done * 10 / progress.total;
                 if tenth > shown.replace(tenth) {
-                    say(&format!("{} % of the kernel built, {left}", tenth * 10));
+                    let comma = if left.is_empty() { "" } else { ", " };
+                    say(&format!("{} % of the kernel built{comma}{left}", tenth * 10));
                 }
             }
         }

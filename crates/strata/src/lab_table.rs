@@ -216,8 +216,8 @@ mod tests {
 
     #[test]
     fn a_change_says_where_the_counter_stands() {
-        assert_eq!(change(0, 1_500), "1,500");
-        assert_eq!(change(500, 1_500), "1,000 (1,500)");
+        assert_eq!(change(0, 1_500), "1.50k");
+        assert_eq!(change(500, 1_500), "1.00k (1.50k)");
         assert_eq!(change(7, 4), "-3 (4)");
         assert_eq!(change(0, 0), "0");
     }

@@ -38,10 +38,15 @@ const MM: [(&str, i32); 4] =
 fn build(suite: &str, programs: &[(&str, i32)]) -> Vec<PathBuf> {
     let source = parts().lab[&Variant::Vanilla].source.clone();
     let version = source.split(' ').nth(1).expect("a package has a version");
-    let tree = cache().root().join("source").join(version);
     let built = cache().root().join("selftests").join(version);
-    let headers = built.join("headers");
+    let (tree, headers) = (built.join("tree"), built.join("headers"));
     std::fs::create_dir_all(&headers).unwrap();
+    if !tree.exists() {
+        // The suites put files beside their sources: in a tree of links, not in the kernel's.
+        let source = cache().root().join("source").join(version);
+        let made = Command::new("cp").arg("-al").args([&source, &tree]).status().unwrap();
+        assert!(made.success(), "cp -al {}", source.display());
+    }
     if !headers.join("usr/include/linux/kvm.h").exists() {
         make(&tree, &[format!("O={}", headers.display()), "headers".into()]);
     }

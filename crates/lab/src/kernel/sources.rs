@@ -47,15 +47,6 @@ impl Variant {
             Self::Debug => &["lab", "align", "debug"],
         }
     }
-
-    /// Lines that a build from nothing prints, counted on one: how far it is, until a build on this
-    /// computer tells.
-    pub(super) fn steps(self) -> usize {
-        match self {
-            Self::Vanilla | Self::Aligned => 1940,
-            Self::Debug => 1500,
-        }
-    }
 }
 
 impl fmt::Display for Variant {

@@ -19,6 +19,7 @@
 #include <linux/memcontrol.h>
 #include <linux/migrate.h>
 #include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
 #include <linux/mmzone.h>
 #include <linux/oom.h>
 #include <linux/pagewalk.h>
@@ -95,8 +96,8 @@ static struct vm_area_struct *steerable(struct mm_struct *mm, unsigned long addr
 }
 
 /*
- * Isolates the page at @addr and gives it in @folio.  -ENOENT: there is none;
- * -EAGAIN: something was done about it, look again; -EBUSY: not now.
+ * Isolates the page at @addr and gives it in @folio.  -ENOENT: there is none,
+ * or none of its own; -EAGAIN: something was done about it, look again; -EBUSY: not now.
  */
 static int isolate_one(struct mm_struct *mm, unsigned long addr,
 		       struct folio **folio)
@@ -111,8 +112,11 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr,
 	found = folio_walk_start(&fw, vma, addr, FW_ZEROPAGE);
 	if (!found)
 		return -ENOENT;
-	if (is_zero_folio(found) || is_huge_zero_folio(found) ||
-	    folio_is_zone_device(found) || folio_test_ksm(found)) {
+	if (is_zero_folio(found)) {
+		/* What splitting a huge page leaves of its empty parts. */
+		err = -ENOENT;
+	} else if (is_huge_zero_folio(found) || folio_is_zone_device(found) ||
+		   folio_test_ksm(found)) {
 		/* Nobody wins by parting what was merged. */
 		err = -EINVAL;
 	} else if (folio_test_large(found)) {
@@ -134,16 +138,20 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr,
 	return err;
 }
 
-/* Maps the zeroed @frame at @addr, where anonymous memory has nothing yet. */
-static bool install_empty(struct mm_struct *mm, unsigned long addr,
-			  struct page *frame)
+/*
+ * Maps the zeroed @frame at @addr, where anonymous memory has nothing yet or
+ * the page of zeroes that everybody shares: nothing needs to be copied.
+ */
+static bool install_zeroed(struct mm_struct *mm, unsigned long addr,
+			   struct page *frame)
 {
 	struct vm_area_struct *vma = vma_lookup(mm, addr);
 	struct folio *folio = page_folio(frame);
+	struct mmu_notifier_range range;
 	bool done = false;
 	spinlock_t *ptl;
+	pte_t *pte, old, new;
 	pmd_t *pmd;
-	pte_t *pte, entry;
 
 	if (!vma || !vma_is_anonymous(vma) || !(vma->vm_flags & VM_WRITE) ||
 	    userfaultfd_armed(vma) || anon_vma_prepare(vma))
@@ -151,26 +159,38 @@ static bool install_empty(struct mm_struct *mm, unsigned long addr,
 	pmd = mm_find_pmd(mm, addr);
 	if (!pmd || mem_cgroup_charge(folio, mm, GFP_KERNEL))
 		return false;
-
-	pte = pte_offset_map_lock(mm, pmd, addr, &ptl);
-	if (!pte)
-		goto uncharge;
-	if (!pte_none(ptep_get(pte)) || check_stable_address_space(mm))
-		goto unlock;
-
 	clear_user_highpage(frame, addr);
 	__folio_mark_uptodate(folio);
-	entry = pte_sw_mkyoung(mk_pte(frame, vma->vm_page_prot));
-	entry = pte_mkwrite(pte_mkdirty(entry), vma);
+
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, addr,
+				addr + PAGE_SIZE);
+	mmu_notifier_invalidate_range_start(&range);
+	pte = pte_offset_map_lock(mm, pmd, addr, &ptl);
+	if (!pte)
+		goto end;
+	old = ptep_get(pte);
+	if (!pte_none(old) && !(pte_present(old) && is_zero_pfn(pte_pfn(old))))
+		goto unlock;
+	if (check_stable_address_space(mm))
+		goto unlock;
+
+	/* Nobody may read zeroes on while somebody else writes. */
+	if (pte_present(old)) {
+		ptep_clear_flush(vma, addr, pte);
+		ksm_might_unmap_zero_page(mm, old);
+	}
+	new = pte_sw_mkyoung(mk_pte(frame, vma->vm_page_prot));
+	new = pte_mkwrite(pte_mkdirty(new), vma);
 	inc_mm_counter(mm, MM_ANONPAGES);
 	folio_add_new_anon_rmap(folio, vma, addr, RMAP_EXCLUSIVE);
 	folio_add_lru_vma(folio, vma);
-	set_pte_at(mm, addr, pte, entry);
+	set_pte_at(mm, addr, pte, new);
 	update_mmu_cache(vma, addr, pte);
 	done = true;
 unlock:
 	pte_unmap_unlock(pte, ptl);
-uncharge:
+end:
+	mmu_notifier_invalidate_range_end(&range);
 	if (!done)
 		mem_cgroup_uncharge(folio);
 	return done;
@@ -204,10 +224,10 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
 	for (tries = 0; err && tries < 4; tries++) {
 		err = isolate_one(mm, addr, &folio);
 		if (err == -ENOENT) {
-			if (install_empty(mm, addr, *frame)) {
+			if (install_zeroed(mm, addr, *frame)) {
 				*frame = NULL;
 				result->moved++;
-				result->empty++;
+				result->zeroed++;
 				return;
 			}
 			if (!fault_in(mm, addr))
@@ -237,7 +257,7 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
  *
  * A huge page is split to move a part of it.  Pages that are pinned, merged,
  * or not of anonymous or shared memory stay where they are.  An address with
- * nothing behind it gets its frame zeroed.  May sleep, for I/O too.
+ * nothing but zeroes behind it gets its frame zeroed.  May sleep, for I/O too.
  *
  * Entries of @frames are set to NULL, and the caller's reference is gone, where
  * the page is on its frame now.

@@ -13,11 +13,12 @@ struct page;
 /**
  * struct steer_result - what became of pages that were to be steered
  * @moved: pages that are on their frames now
- * @empty: those of @moved that had no page before, and got a zeroed one
+ * @zeroed: those of @moved that had no page of their own before: nothing was
+ *	copied
  */
 struct steer_result {
 	unsigned int moved;
-	unsigned int empty;
+	unsigned int zeroed;
 };
 
 struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,

@@ -203,6 +203,7 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 	if (!region->block)
 		return false;
 	split_page(region->block, BOOKING_ORDER);
+	region->row = page_to_pfn(region->block);
 	bitmap_fill(region->held, BOOKING_FRAMES);
 	region->nr_held = BOOKING_FRAMES;
 	account(booking, BOOKING_FRAMES);

@@ -20,6 +20,7 @@ struct page;
  * struct align_region - what is known of a 2 MiB region of a nested guest
  * @table_gfn: L1's leaf table that maps it: the region's name
  * @block: first of the consecutive frames meant for it, NULL if there are none
+ * @row: the pfn of the frames that its pages were last put on
  * @held: those of the frames that no page is on yet
  * @nr_held: their number
  * @deadline: when they are given back (jiffies)
@@ -29,6 +30,7 @@ struct page;
 struct align_region {
 	gfn_t table_gfn;
 	struct page *block;
+	kvm_pfn_t row;
 	DECLARE_BITMAP(held, BOOKING_FRAMES);
 	unsigned int nr_held;
 	unsigned long deadline;

@@ -72,9 +72,13 @@ MODULE_PARM_DESC(nested_align_max_fragmentation,
 #define MAX_CANDIDATES	64
 #define MAX_SMALL_HOSTS	16
 
-/* A shadow page that lacks nothing, or little, but frames in a row. */
+/*
+ * A shadow page that lacks nothing, or little, but frames in a row; or whose
+ * present SPTEs are in a row, from @row, and the rest is not known.
+ */
 struct candidate {
 	gfn_t table_gfn;
+	kvm_pfn_t row;
 	u16 present;
 	u16 accessed;
 };
@@ -258,8 +262,8 @@ static void move(struct nested_align *state, struct align_region *region,
 	state->budget_ns -= took;
 	state->budget_pages -= result.moved;
 	stat->nested_align_steered += result.moved;
-	stat->nested_align_copied += result.moved - result.empty;
-	stat->nested_align_zero_skipped += result.empty;
+	stat->nested_align_copied += result.moved - result.zeroed;
+	stat->nested_align_zero_skipped += result.zeroed;
 	stat->nested_align_steer_ns += took;
 	trace_nested_align_steer(region->table_gfn, pfn, wanted, result.moved,
 				 took);
@@ -267,10 +271,11 @@ static void move(struct nested_align *state, struct align_region *region,
 
 /*
  * Puts the pages that L1's leaf table at @table_gfn maps onto consecutive
- * frames.  Returns whether any were moved.
+ * frames, unless they are: those seen are on the row from @row, if it is not 0.
+ * Returns whether any were moved.
  */
 static bool steer_region(struct nested_align *state, gfn_t table_gfn,
-			 bool compact)
+			 kvm_pfn_t row, bool compact)
 {
 	unsigned int wanted = locate(state, table_gfn);
 	struct align_region *region;
@@ -284,6 +289,9 @@ static bool steer_region(struct nested_align *state, gfn_t table_gfn,
 
 	region = huge_booking_region(&state->booking, table_gfn);
 	if (!region || time_before(jiffies, region->retry_at))
+		return false;
+	/* The rest is there as well, but nobody has asked for it yet. */
+	if (row && row == region->row && !region->block)
 		return false;
 	if (!region->block &&
 	    !huge_booking_book(&state->booking, region, compact)) {
@@ -317,8 +325,26 @@ void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn)
 	if (!state || !mutex_trylock(&state->lock))
 		return;
 	if (in_budget(state))
-		steer_region(state, table_gfn, false);
+		steer_region(state, table_gfn, 0, false);
 	mutex_unlock(&state->lock);
+}
+
+/* The row of frames that all present SPTEs are on, 0 if they are not on one. */
+static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
+{
+	kvm_pfn_t row = 0;
+	unsigned int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		kvm_pfn_t pfn = spte_to_pfn(sp->spt[i]);
+
+		if (!is_shadow_present_pte(sp->spt[i]))
+			continue;
+		if (pfn % SPTE_ENT_PER_PAGE != i || (row && row != pfn - i))
+			return 0;
+		row = pfn - i;
+	}
+	return row;
 }
 
 /* How many of a sample of SPTEs were used. */
@@ -379,6 +405,7 @@ static unsigned int collect(struct nested_align *state)
 				continue;
 			state->candidates[nr++] = (struct candidate) {
 				.table_gfn = sp->gfn,
+				.row = row_of(sp),
 				.present = sp->pseudo_huge.nr_present,
 				.accessed = accessed(sp),
 			};
@@ -436,7 +463,7 @@ static void scan(struct nested_align *state)
 	sort(state->candidates, nr, sizeof(*state->candidates), by_use, NULL);
 	for (i = 0; i < nr && in_budget(state); i++)
 		steered += steer_region(state, state->candidates[i].table_gfn,
-					true);
+					state->candidates[i].row, true);
 	collapse_small_hosts(state);
 	trace_nested_align_scan(nr, steered, ktime_get_ns() - begin);
 }

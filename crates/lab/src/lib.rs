@@ -21,6 +21,7 @@ mod scenario;
 mod session;
 mod steps;
 mod stock;
+mod stress;
 mod tool;
 mod trace;
 
@@ -35,4 +36,5 @@ pub use report::{LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{Scenario, names};
 pub use steps::StepReport;
+pub use stress::StressReport;
 pub use trace::{Trace, TraceReport};

@@ -83,11 +83,9 @@ pub fn run(
     let count = scenario.layers.len() as u8;
     let before = read_all(&mut link, count)?;
     for layer in 0..count {
-        let paths = Counters::files(layer + 1 < count);
-        let command = Command::Sample { paths, every: SAMPLE_EVERY };
-        link.order(layer, "sample its counters", command, ORDER_LIMIT)?;
+        sample(&mut link, layer, layer + 1 < count)?;
     }
-    let mut steps = Steps::new(&mut link, count, &directory, tracing.is_some());
+    let mut steps = Steps::new(&mut link, (scenario, parts), &directory, tracing.is_some());
     if let Some(path) = program {
         let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
         argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
@@ -101,7 +99,7 @@ pub fn run(
             }
         }
     }
-    let done = steps.done;
+    let (done, stress) = (steps.done, steps.stress);
     let trace = match tracing {
         Some(tracing) => {
             let begin = Instant::now();
@@ -124,6 +122,7 @@ pub fn run(
     let alignment = joined(&done)?;
     Ok(LabReport {
         layers,
+        stress,
         alignment,
         trace,
         ..LabReport::new(&choices.name, &scenario.about, done)
@@ -198,6 +197,12 @@ fn start<'a>(
     let booted = booted?;
     tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
     Ok(Running { link, booted, directory, tracing })
+}
+
+/// Has a layer tell its counters from now on.
+pub(crate) fn sample(link: &mut Link, layer: u8, hosts: bool) -> Result<(), LabError> {
+    let command = Command::Sample { paths: Counters::files(hosts), every: SAMPLE_EVERY };
+    link.order(layer, "sample its counters", command, ORDER_LIMIT).map(drop)
 }
 
 /// The command that a recording says it is of.

@@ -39,7 +39,20 @@ enum Waiting {
     /// The answer to an order.
     Answer(u64),
     /// The end of a program, which has a time to die if it is a guest's VMM that has one.
-    End { layer: u8, name: String, guest: bool, die: Option<Instant>, limit: Instant },
+    End(End),
+}
+
+/// A program that is under way.
+#[derive(Debug)]
+struct End {
+    layer: u8,
+    name: String,
+    /// It is a guest's VMM.
+    guest: bool,
+    /// It is to be killed then.
+    die: Option<Instant>,
+    /// It should have ended by then.
+    limit: Instant,
 }
 
 #[derive(Debug)]
@@ -111,7 +124,7 @@ impl<'a> Stressors<'a> {
     pub(crate) fn finish(mut self, link: &mut Link) -> Result<Vec<StressReport>, LabError> {
         let end = Instant::now() + ORDER_LIMIT;
         for stressor in &mut self.all {
-            if let Waiting::End { guest: true, die, .. } = &mut stressor.waiting {
+            if let Waiting::End(End { guest: true, die, .. }) = &mut stressor.waiting {
                 // It would go on for as long as its program does.
                 *die = Some(Instant::now());
             }
@@ -175,7 +188,7 @@ impl Stressor<'_> {
             Command::Start { name: name.clone(), argv, layout, hold: false, watched: false };
         link.send(layer, command);
         let limit = Instant::now() + Duration::from_secs(limit);
-        Waiting::End { layer, name, guest, die, limit }
+        Waiting::End(End { layer, name, guest, die, limit })
     }
 
     /// Looks whether what is waited for has come.
@@ -194,37 +207,44 @@ impl Stressor<'_> {
                 Some(Event::Failed { id: of, reason }) if of == id => self.fail(reason.clone()),
                 _ => {}
             },
-            Waiting::End { layer, name, guest, die, limit } => {
+            Waiting::End(end) => {
                 let now = Instant::now();
-                let killed = die.is_some_and(|die| now >= die);
-                let programs = &mut link.journal.layers[usize::from(*layer)].programs;
-                let Some(program) = programs.get(name).filter(|all| all.status.is_some()) else {
-                    if killed || now >= *limit {
-                        // Once more is no harm: a program that has not begun cannot be killed yet.
-                        link.send(*layer, kill(name));
-                        *die = Some(now + Duration::from_secs(1));
-                    }
-                    if now >= *limit + ORDER_LIMIT {
-                        let reason = format!("L{layer}: {name} does not end");
+                let programs = &link.journal.layers[usize::from(end.layer)].programs;
+                let ended = programs.get(&end.name).filter(|all| all.status.is_some()).cloned();
+                match ended {
+                    Some(program) => self.note(&program),
+                    None if now >= end.limit => {
+                        let reason = format!("L{}: {} took too long", end.layer, end.name);
+                        link.send(end.layer, kill(&end.name));
                         self.fail(reason);
                     }
-                    return;
-                };
-                let status = match guest {
-                    true => guest_status(program, die.is_some()),
-                    false => program.status,
-                };
-                let said = program.output.iter().chain(&program.errors);
-                for line in said.clone() {
-                    keep(&mut self.report.output, line.clone());
-                }
-                match status {
-                    None | Some(0) => self.succeed(),
-                    Some(status) => {
-                        let last = said.last().cloned().unwrap_or_default();
-                        self.fail(format!("status {status}: {last}"));
+                    None if end.die.is_some_and(|die| now >= die) => {
+                        link.send(end.layer, kill(&end.name));
+                        // Once more is no harm, should it not have begun yet.
+                        end.die = Some(now + Duration::from_secs(1));
                     }
+                    None => {}
                 }
+            }
+        }
+    }
+
+    /// Notes how the program ended that was waited for.
+    fn note(&mut self, program: &Program) {
+        let Waiting::End(end) = &self.waiting else { return };
+        let status = match end.guest {
+            true => guest_status(program, end.die.is_some()),
+            false => program.status,
+        };
+        let said = program.output.iter().chain(&program.errors);
+        for line in said.clone() {
+            keep(&mut self.report.output, line.clone());
+        }
+        match status {
+            None | Some(0) => self.succeed(),
+            Some(status) => {
+                let last = said.last().cloned().unwrap_or_default();
+                self.fail(format!("status {status}: {last}"));
             }
         }
     }

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{attempt, choices, machine, run_scenario};
+use common::{attempt, choices, machine};
 use serde_json::Value;
 use std::env;
 use std::fs;

@@ -349,7 +349,7 @@ mod tests {
         let text = include_str!("../../../docs/lab.md");
         let (_, rest) = text.split_once("```toml\n").unwrap();
         let (scenario, _) = rest.split_once("```").unwrap();
-        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 5);
+        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 8);
     }
 
     #[test]
@@ -371,6 +371,15 @@ mod tests {
             ),
             "not there",
         );
+        let two = format!("about = 'x'\n{layer}{}", layer.replace("1G", "500M"));
+        let stress = |text: &str| format!("{two}[[stress]]\nname = 'y'\nevery = 1\n{text}");
+        says(&stress("step = []\n"), "no step");
+        says(&stress("step = [{ do = 'scan' }]\n"), "cannot do Scan");
+        says(&stress("step = [{ do = 'write', layer = 2, path = '', text = '' }]\n"), "not there");
+        says(&stress("step = []\n").replace("every = 1", "every = 0"), "are seconds");
+        let guest = "step = [{ do = 'guest', layer = 0, memory = '1M', program = ['a b'] }]\n";
+        says(&stress(guest), "no blanks");
+        says(&format!("about = 'x'\n{layer}[[step]]\ndo = 'reset'\n"), "not there");
         let message = Scenario::load("vanila").unwrap_err().to_string();
         assert!(message.contains("clean"), "{message}");
     }

@@ -36,7 +36,7 @@ pub struct Order {
 pub enum Command {
     /// Writes `text` to the file `path`, such as a setting below `/sys`.
     Write {
-        /// The file.
+        /// The file; a part `*` of the path stands for all directories there.
         path: String,
         /// Its new contents.
         text: String,

@@ -1,6 +1,7 @@
 //! From nothing to the innermost layer's first instruction.
 
 use crate::error::LabError;
+use crate::events;
 use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
 use crate::initramfs::PROGRAMS;
 use crate::link::Link;
@@ -52,12 +53,16 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
         "console=ttyS0 {LAYER_PARAMETER}{number} panic=-1 loglevel=4 mitigations=off nowatchdog \
          rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on"
     );
+    if layer.kernel.is_checked() {
+        // What it finds wrong are warnings.
+        parameters += " loglevel=5";
+    }
     if number == 0 {
         // The emulator now and then loses the interrupt of a one-shot timer while a guest runs: a
         // processor that has nothing else to do then sleeps for ever. A periodic timer comes again.
         parameters += " nohz=off highres=off";
     }
-    if layer.kernel == Kernel::Lab {
+    if layer.kernel != Kernel::Debian {
         for (module, values) in &layer.modules {
             for value in values.split_whitespace() {
                 parameters += &format!(" {module}.{value}");
@@ -87,8 +92,9 @@ pub(crate) fn boot(
         let own = link.journal.layers[number].ready.as_ref().map_or(0.0, |(_, own)| *own);
         let since_start = begin.elapsed().as_secs_f64();
         booted.push(Booted { layer: at, kernel, since_start, own });
-        let hosts = number + 1 < scenario.layers.len();
+        let hosts = scenario.hosts(number);
         set_up(link, at, layer, parts, hosts)?;
+        count_events(link, at, layer, tell)?;
         if layer.fragmentation.is_some() {
             tell(&format!("L{number}'s free memory is being fragmented"));
         }
@@ -180,7 +186,33 @@ pub(crate) fn reset(link: &mut Link, scenario: &Scenario, parts: &Parts) -> Resu
     }
     link.wait_until_ready(at, BOOT_LIMIT).inspect_err(|_| post_mortem(link, at))?;
     set_up(link, at, layer, parts, false)?;
+    count_events(link, at, layer, &mut |_| ())?;
     fragment(link, at, layer.fragmentation)
+}
+
+/// Counts the events that the scenario asks for, those that the kernel has: the same scenario is to
+/// run on others.
+fn count_events(
+    link: &mut Link,
+    at: u8,
+    layer: &Layer,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    for event in &layer.trace_events {
+        let (directory, text) = events::parse(event).map_err(LabError::Scenario)?;
+        let path = format!("{directory}/trigger");
+        let there = Command::Read { paths: vec![path.clone()] };
+        match link.order(at, "look for an event", there, ORDER_LIMIT)? {
+            Reply::Texts { texts, .. } if texts.is_empty() => {
+                tell(&format!("L{at}'s kernel has no event {event}"));
+            }
+            _ => {
+                let command = Command::Write { path, text };
+                link.order(at, &format!("count {event}"), command, ORDER_LIMIT)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<(), LabError> {
@@ -200,7 +232,7 @@ fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<()
         watched: false,
     };
     link.order(at, "fragment its memory", command, ORDER_LIMIT)?;
-    let fragmenter = link.wait_for_program(at, NAME, FRAGMENT_LIMIT, |program| {
+    let fragmenter = link.wait_for_program(at, NAME, link.patient(FRAGMENT_LIMIT), |program| {
         !program.output.is_empty() || program.status.is_some()
     })?;
     if let Some(status) = fragmenter.status {

@@ -55,11 +55,13 @@ pub(crate) fn make(
             files.file(NEXT_KERNEL, kernel);
             files.file(NEXT_INITRD, initrd);
             add_vmm(&mut files)?;
-        } else {
-            for program in guests {
-                let name = program.file_name().unwrap_or_default();
-                files.program(Path::new(PROGRAMS).join(name), program)?;
-            }
+        }
+        let innermost = number + 1 == scenario.layers.len();
+        let guests = guests.iter().filter(|_| innermost);
+        for program in layer.programs.iter().chain(guests) {
+            let name = program.file_name().unwrap_or_default();
+            let found = find(program.as_os_str()).ok_or_else(|| no_program(program))?;
+            files.program(Path::new(PROGRAMS).join(name), &found)?;
         }
         let initrd = directory.join(format!("l{number}.initrd"));
         files.write(&initrd)?;
@@ -67,9 +69,15 @@ pub(crate) fn make(
             // It is inside now.
             on(&inner, fs::remove_file(&inner))?;
         }
-        next = Some((parts.kernel(&layer.kernel)?.to_owned(), initrd));
+        next = Some((parts.kernel(layer.kernel)?.to_owned(), initrd));
     }
     Ok(next.expect("a scenario has a layer").1)
+}
+
+/// What to say of a program that this computer does not have.
+pub(crate) fn no_program(name: &Path) -> LabError {
+    let name = name.display();
+    LabError::Scenario(format!("there is no program {name}: give a path or install it"))
 }
 
 /// Adds the VMM: this machine's own QEMU.

@@ -1,8 +1,10 @@
 //! Talking to the agents of all layers.
 
+use crate::counters::Counters;
 use crate::error::LabError;
 use crate::journal::{Journal, Program};
 use crate::machine::{Heard, Machine};
+use crate::scenario::Scenario;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
@@ -21,15 +23,27 @@ pub(crate) struct Link<'a> {
     /// What was heard.
     pub(crate) journal: Journal,
     interrupt: &'a AtomicBool,
+    /// How much longer everything of the lab's own may take.
+    patience: u32,
     next: u64,
 }
 
 impl<'a> Link<'a> {
-    pub(crate) fn new(machine: Machine, journal: Journal, interrupt: &'a AtomicBool) -> Self {
-        Self { machine, journal, interrupt, next: 0 }
+    pub(crate) fn new(
+        machine: Machine,
+        journal: Journal,
+        interrupt: &'a AtomicBool,
+        patience: u32,
+    ) -> Self {
+        Self { machine, journal, interrupt, patience, next: 0 }
     }
 
-    /// Gives an order and waits for the answer.
+    /// What this machine gets where others get `limit`.
+    pub(crate) fn patient(&self, limit: Duration) -> Duration {
+        limit * self.patience
+    }
+
+    /// Gives an order and waits for the answer, patiently.
     pub(crate) fn order(
         &mut self,
         to: u8,
@@ -38,7 +52,7 @@ impl<'a> Link<'a> {
         limit: Duration,
     ) -> Result<Reply, LabError> {
         let id = self.send(to, command);
-        let answer = self.wait(to, what, limit, |_, event| match event {
+        let answer = self.wait(to, what, self.patient(limit), |_, event| match event {
             Some(Event::Done { id: of, reply }) if *of == id => Some(Ok(reply.clone())),
             Some(Event::Failed { id: of, reason }) if *of == id => Some(Err(reason.clone())),
             _ => None,
@@ -72,13 +86,13 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Waits until a layer's agent runs. Returns its kernel.
+    /// Waits until a layer's agent runs, patiently. Returns its kernel.
     pub(crate) fn wait_until_ready(
         &mut self,
         layer: u8,
         limit: Duration,
     ) -> Result<String, LabError> {
-        self.wait(layer, "boot", limit, |journal, _| {
+        self.wait(layer, "boot", self.patient(limit), |journal, _| {
             Some(journal.layers[usize::from(layer)].ready.as_ref()?.0.clone())
         })
     }
@@ -150,7 +164,7 @@ impl<'a> Link<'a> {
     /// Ends the run if a kernel of any layer is done for, or its machine is gone.
     fn look_for_death(&mut self, layer: u8, what: &str) -> Result<(), LabError> {
         if let Some(dead) = self.journal.layers.iter().position(|layer| layer.fatal.is_some()) {
-            self.listen(AFTERMATH)?;
+            self.listen(self.patient(AFTERMATH))?;
             let journal = &self.journal.layers[dead];
             let line = journal.fatal.as_deref().unwrap_or_default();
             return Err(journal.error(
@@ -159,7 +173,7 @@ impl<'a> Link<'a> {
             ));
         }
         if let Some(below) = self.journal.layers.iter().position(|layer| layer.vm_ended.is_some()) {
-            self.listen(AFTERMATH)?;
+            self.listen(self.patient(AFTERMATH))?;
             let above = below + 1;
             let status = self.journal.layers[below].vm_ended.unwrap_or_default();
             if let Some(journal) = self.journal.layers.get(above) {
@@ -167,6 +181,25 @@ impl<'a> Link<'a> {
                     format!("L{above}"),
                     format!("its VMM ended with status {status} while L{layer} was to {what}"),
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the run if a kernel of ours warned, which no console shows unless the kernel checks itself.
+    pub(crate) fn look_for_warnings(
+        &self,
+        scenario: &Scenario,
+        counters: &[Counters],
+    ) -> Result<(), LabError> {
+        for (number, (layer, counters)) in scenario.layers.iter().zip(counters).enumerate() {
+            if layer.kernel.is_patched() && counters.warnings > 0 {
+                let what = format!(
+                    "its kernel warned of itself {} times: run it with the parameter loglevel=5 to \
+                     see of what",
+                    counters.warnings
+                );
+                return Err(self.journal.layers[number].error(format!("L{number}"), what));
             }
         }
         Ok(())

@@ -49,6 +49,8 @@ pub struct LayerReport {
     /// How it came up.
     #[serde(flatten)]
     pub booted: Booted,
+    /// Which kernel it runs: `vanilla`, `aligned`, `debug` or `debian`.
+    pub variant: String,
     /// The package its kernel comes from, with its version.
     pub package: String,
     /// SHA-256, of the package where the kernel is Debian's, of the image where it is the lab's.

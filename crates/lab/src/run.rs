@@ -30,6 +30,8 @@ use strata_inspect::{Options, Snapshot};
 const SAMPLE_EVERY: u64 = 2_000;
 /// Directories of runs that are kept.
 const KEPT_RUNS: usize = 20;
+/// How much longer everything may take when a kernel checks itself.
+const PATIENCE: u32 = 6;
 /// Time that finding and writing the page tables of a trace may take.
 const TABLES_LIMIT: Duration = Duration::from_secs(120);
 /// Time a user's program may take when nothing else is said.
@@ -69,21 +71,16 @@ pub fn run(
     let program = choices
         .program
         .first()
-        .map(|name| {
-            find(name).ok_or_else(|| {
-                let name = name.display();
-                LabError::Scenario(format!("there is no program {name}: give a path or install it"))
-            })
-        })
+        .map(|name| find(name).ok_or_else(|| images::no_program(name.as_ref())))
         .transpose()?;
     let guests: Vec<PathBuf> = program.iter().cloned().collect();
     let tracing = choices.trace.as_ref().map(|trace| (trace, traced_command(choices)));
     let Running { mut link, booted, directory, tracing } =
         start(scenario, &guests, tracing, parts, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
-    let before = read_all(&mut link, count)?;
+    let before = read_all(&mut link, scenario)?;
     for layer in 0..count {
-        sample(&mut link, layer, layer + 1 < count)?;
+        sample(&mut link, scenario, layer)?;
     }
     let mut steps = Steps::new(&mut link, (scenario, parts), &directory, tracing.is_some());
     if let Some(path) = program {
@@ -110,7 +107,8 @@ pub fn run(
         }
         None => None,
     };
-    let after = read_all(&mut link, count)?;
+    let after = read_all(&mut link, scenario)?;
+    link.look_for_warnings(scenario, &after)?;
     let layers = booted
         .into_iter()
         .zip(before)
@@ -176,7 +174,7 @@ fn start<'a>(
     let mut hardware = Hardware {
         memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
         cpus: scenario.layers[0].cpus,
-        kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
+        kernel: parts.kernel(scenario.layers[0].kernel)?.to_owned(),
         initrd: initrd.clone(),
         parameters: boot::parameters(0, &scenario.layers[0]),
         more: scenario.layers[0].vmm.clone(),
@@ -188,9 +186,10 @@ fn start<'a>(
         .map(|(trace, command)| Tracing::start(trace, &mut hardware, layers, command, &directory))
         .transpose()?;
     tell(&format!("logs are in {}", directory.display()));
-    let journal = Journal::start(&directory, scenario.layers.len())?;
+    let journal = Journal::start(&directory, scenario.layers.iter().map(|layer| layer.kernel))?;
     let machine = Machine::start(&hardware, &directory)?;
-    let mut link = Link::new(machine, journal, interrupt);
+    let patience = if scenario.is_checked() { PATIENCE } else { 1 };
+    let mut link = Link::new(machine, journal, interrupt, patience);
     let booted = boot::boot(&mut link, scenario, parts, begin, tell);
     // The machine has it in memory by now, or never will.
     on(&initrd, fs::remove_file(&initrd))?;
@@ -200,8 +199,8 @@ fn start<'a>(
 }
 
 /// Has a layer tell its counters from now on.
-pub(crate) fn sample(link: &mut Link, layer: u8, hosts: bool) -> Result<(), LabError> {
-    let command = Command::Sample { paths: Counters::files(hosts), every: SAMPLE_EVERY };
+pub(crate) fn sample(link: &mut Link, scenario: &Scenario, layer: u8) -> Result<(), LabError> {
+    let command = Command::Sample { paths: Counters::files(scenario, layer), every: SAMPLE_EVERY };
     link.order(layer, "sample its counters", command, ORDER_LIMIT).map(drop)
 }
 
@@ -243,21 +242,28 @@ fn layer_report(
     link: &Link,
 ) -> LayerReport {
     let number = usize::from(booted.layer);
-    let (package, sha256) = match (&scenario.layers[number].kernel, &parts.lab, &parts.stock) {
-        (Kernel::Lab, Some(lab), _) => (lab.source.clone(), lab.sha256.clone()),
-        (Kernel::Debian, _, Some(stock)) => (stock.package.clone(), stock.sha256.clone()),
-        _ => unreachable!("a layer has booted from it"),
+    let kernel = scenario.layers[number].kernel;
+    let there = "a layer has booted from it";
+    let (package, sha256) = match kernel {
+        Kernel::Lab(variant) => {
+            let lab = parts.lab(variant).expect(there);
+            (lab.source.clone(), lab.sha256.clone())
+        }
+        Kernel::Debian => {
+            let stock = parts.stock().expect(there);
+            (stock.package.clone(), stock.sha256.clone())
+        }
     };
     let samples = &link.journal.layers[number].samples;
     let samples = samples.iter().map(|sample| Counters::parse(sample.at, &sample.texts)).collect();
-    LayerReport { booted, package, sha256, before, after, samples }
+    LayerReport { booted, variant: kernel.to_string(), package, sha256, before, after, samples }
 }
 
 /// Counters of all layers, outermost last: reading one adds to the exits of those below.
-fn read_all(link: &mut Link, count: u8) -> Result<Vec<Counters>, LabError> {
+fn read_all(link: &mut Link, scenario: &Scenario) -> Result<Vec<Counters>, LabError> {
     let mut all = Vec::new();
-    for layer in (0..count).rev() {
-        let paths = Counters::files(layer + 1 < count);
+    for layer in (0..scenario.layers.len() as u8).rev() {
+        let paths = Counters::files(scenario, layer);
         let command = Command::Read { paths };
         let reply = link.order(layer, "read its counters", command, ORDER_LIMIT)?;
         if let Reply::Texts { at, texts } = reply {

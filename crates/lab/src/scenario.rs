@@ -1,10 +1,13 @@
 //! Scenarios: what the layers are and what happens in them, as data.
 
 use crate::error::LabError;
+use crate::events;
+use crate::kernel::Variant;
 use include_dir::{Dir, include_dir};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 static SHIPPED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/scenarios");
 
@@ -67,6 +70,13 @@ pub struct Layer {
     /// More kernel parameters.
     #[serde(default)]
     pub parameters: String,
+    /// Programs of this computer to copy into it with their libraries, for steps to run by their names.
+    #[serde(default)]
+    pub programs: Vec<PathBuf>,
+    /// Events of its kernel to count, as `system:event`, or as `system:event:field` to count each
+    /// value of a field.
+    #[serde(default)]
+    pub trace_events: Vec<String>,
     /// The machine type that the layer below gives it; [`Layer::machine`] says which if not given.
     machine: Option<String>,
     /// What the layer below takes its memory from.
@@ -81,13 +91,53 @@ pub struct Layer {
 }
 
 /// Which kernel a layer runs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Built by `strata lab build`.
-    Lab,
-    /// Debian's own image for clouds, as it comes.
+    /// Built by `strata lab build`: `vanilla` (or `lab`), `aligned`, `debug`.
+    Lab(Variant),
+    /// Debian's own image for clouds, as it comes: `debian`.
     Debian,
+}
+
+impl<'de> Deserialize<'de> for Kernel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Name {
+            #[serde(alias = "lab")]
+            Vanilla,
+            Aligned,
+            Debug,
+            Debian,
+        }
+        Ok(match Name::deserialize(deserializer)? {
+            Name::Vanilla => Self::Lab(Variant::Vanilla),
+            Name::Aligned => Self::Lab(Variant::Aligned),
+            Name::Debug => Self::Lab(Variant::Debug),
+            Name::Debian => Self::Debian,
+        })
+    }
+}
+
+impl Kernel {
+    /// The kernel checks itself.
+    pub(crate) fn is_checked(self) -> bool {
+        matches!(self, Self::Lab(variant) if variant.is_checked())
+    }
+
+    /// The kernel has code of ours.
+    pub(crate) fn is_patched(self) -> bool {
+        matches!(self, Self::Lab(variant) if variant.is_patched())
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lab(variant) => variant.fmt(out),
+            Self::Debian => out.write_str("debian"),
+        }
+    }
 }
 
 /// What the memory of a virtual machine is, in the eyes of the kernel below.
@@ -158,7 +208,7 @@ pub enum Step {
     Write {
         /// Where.
         layer: u8,
-        /// The file.
+        /// The file; a part `*` of the path stands for all directories there.
         path: String,
         /// Its new contents.
         text: String,
@@ -198,7 +248,7 @@ impl Layer {
     /// seconds, and under two emulated hypervisors its stack sometimes does not survive that.
     pub fn machine(&self) -> &str {
         self.machine.as_deref().unwrap_or(match self.kernel {
-            Kernel::Lab => "microvm,acpi=on,pcie=on,rtc=on",
+            Kernel::Lab(_) => "microvm,acpi=on,pcie=on,rtc=on",
             Kernel::Debian => "pc",
         })
     }
@@ -234,6 +284,16 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
+    pub(crate) fn hosts(&self, layer: usize) -> bool {
+        layer + 1 < self.layers.len() || self.layers.len() == 1
+    }
+
+    /// Whether a layer's kernel checks itself, and all are slow with it.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.layers.iter().any(|layer| layer.kernel.is_checked())
+    }
+
     fn check(&self) -> Result<(), String> {
         let count = self.layers.len();
         if !(1..=3).contains(&count) {
@@ -257,7 +317,10 @@ impl Scenario {
             {
                 return Err(format!("L{number}: thp is always, madvise or never, not {thp}"));
             }
-            if layer.kernel == Kernel::Lab && !layer.modules.is_empty() && number + 1 == count {
+            for event in &layer.trace_events {
+                events::parse(event).map_err(|reason| format!("L{number}: {reason}"))?;
+            }
+            if layer.kernel != Kernel::Debian && !layer.modules.is_empty() && !self.hosts(number) {
                 return Err(format!("L{number} runs no machine and has no module to set"));
             }
         }
@@ -353,6 +416,18 @@ mod tests {
     }
 
     #[test]
+    fn kernels_have_names_and_the_lab_s_is_the_vanilla_one() {
+        let kernel = |name: &str| {
+            let text = format!("about = 'x'\n[[layer]]\nkernel = '{name}'\nmemory = '1G'\n");
+            Scenario::parse(&text, "x").unwrap().layers[0].kernel
+        };
+        assert_eq!(kernel("lab"), Kernel::Lab(Variant::Vanilla));
+        for named in Variant::ALL.map(Kernel::Lab).into_iter().chain([Kernel::Debian]) {
+            assert_eq!(kernel(&named.to_string()), named);
+        }
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let says = |text: &str, words: &str| {
             let message = Scenario::parse(text, "x").unwrap_err().to_string();
@@ -364,7 +439,9 @@ mod tests {
         says(&format!("about = 'x'\n{layer}{layer}"), "more memory");
         says(&format!("about = 'x'\n{layer}thq = 'always'\n"), "thq");
         says(&format!("about = 'x'\n{layer}thp = 'sometimes'\n"), "sometimes");
+        says(&format!("about = 'x'\n{layer}trace_events = ['kvm']\n"), "kvm is no event");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = 'much'\n", "much");
+        says("about = 'x'\n[[layer]]\nkernel = 'allign'\nmemory = '1G'\n", "`aligned`");
         says(
             &format!(
                 "about = 'x'\n{layer}[[step]]\ndo = 'write'\nlayer = 2\npath = ''\ntext = ''\n"

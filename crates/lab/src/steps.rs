@@ -109,7 +109,7 @@ impl Steps<'_, '_> {
             }
             Step::Reset => self.timed("reset the innermost machine".into(), |steps, _| {
                 boot::reset(steps.link, steps.scenario, steps.parts)?;
-                run::sample(steps.link, steps.layers - 1, false)
+                run::sample(steps.link, steps.scenario, steps.layers - 1)
             }),
             Step::Write { layer, path, text } => {
                 let what = format!("L{layer}: write {text} to {path}");
@@ -248,7 +248,8 @@ impl Steps<'_, '_> {
                 let argv = ["strata", "scan", "-o", SNAPSHOT].map(str::to_owned);
                 let name = steps.start(layer, &argv, Started::default())?;
                 let ended = |program: &Program| program.status.is_some();
-                let program = steps.link.wait_for_program(layer, &name, SCAN_LIMIT, ended)?;
+                let limit = steps.link.patient(SCAN_LIMIT);
+                let program = steps.link.wait_for_program(layer, &name, limit, ended)?;
                 if program.status != Some(0) {
                     return Err(LabError::Refused {
                         layer,

@@ -1,6 +1,6 @@
 //! `strata lab`: real kernels in an emulated machine.
 
-use crate::args::{LabCommand, LabRunArgs};
+use crate::args::{KernelChoice, LabCommand, LabRunArgs};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
 use crate::lab_table;
@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use strata_lab::{BuildProgress, Cache, Choices, LabError, Parts, Scenario, Trace};
+use strata_lab::{
+    BuildProgress, Cache, Choices, Kernel, LabError, Parts, Scenario, Trace, Variant,
+};
 use strata_ring::machine::PLUGIN_FILE;
 
 /// Name of the agent's binary.
@@ -27,7 +29,7 @@ const AGENT: &str = "strata-agent";
 pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     let cache = Cache::of_user().map_err(|error| failure(&error))?;
     let done = match command {
-        LabCommand::Build => build(&cache),
+        LabCommand::Build { kernel } => build(&cache, &kernel),
         LabCommand::Run(args) => return run(&args, &cache),
         LabCommand::Shell { level, scenario } => shell(&scenario, level, &cache),
         LabCommand::Clean => cache.clean().map(|bytes| {
@@ -37,7 +39,13 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     done.map(|()| 0).map_err(|error| failure(&error))
 }
 
-fn build(cache: &Cache) -> Result<(), LabError> {
+fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
+    let asked: Vec<Variant> = kernels.iter().map(|&kernel| kernel.into()).collect();
+    // The layers above a patched L0 run the vanilla one.
+    let variants = Variant::ALL.into_iter();
+    let variants: Vec<Variant> = variants
+        .filter(|variant| *variant == Variant::Vanilla || asked.contains(variant))
+        .collect();
     let (agent, strata) = binaries()?;
     let interrupt = Interrupt::watch();
     let bar = io::stderr().is_terminal().then(|| {
@@ -64,13 +72,15 @@ fn build(cache: &Cache) -> Result<(), LabError> {
                 // In a log, a line for every tenth.
                 let tenth = progress.done * 10 / progress.total;
                 if tenth > shown.replace(tenth) {
-                    say(&format!("{} % of the kernel built, {left}", tenth * 10));
+                    let comma = if left.is_empty() { "" } else { ", " };
+                    say(&format!("{} % of the kernel built{comma}{left}", tenth * 10));
                 }
             }
         }
     };
+    let mut tell = |line: &str| say(line);
     let parts =
-        strata_lab::build(cache, agent, strata, &interrupt.0, &mut |line| say(line), &mut progress);
+        strata_lab::build(cache, &variants, agent, strata, &interrupt.0, &mut tell, &mut progress);
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -87,9 +97,13 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         target.check()?;
     }
     let failed = |error| failure(&error);
+    let mut scenario = Scenario::load(&args.scenario).map_err(failed)?;
+    if let Some(kernel) = args.kernel {
+        scenario.layers[0].kernel = Kernel::Lab(kernel.into());
+    }
     let choices = Choices {
         name: args.scenario.clone(),
-        scenario: Scenario::load(&args.scenario).map_err(failed)?,
+        scenario,
         program: args.program.clone(),
         limit: Duration::from_secs(args.limit),
         trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,

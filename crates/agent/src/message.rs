@@ -11,6 +11,11 @@ use std::collections::BTreeMap;
 pub const PORT_NAME: &str = "strata";
 /// Kernel parameter that tells an agent its layer: `strata.layer=1`.
 pub const LAYER_PARAMETER: &str = "strata.layer=";
+/// Kernel parameter of a machine that has no port: its agent runs this program, whose words are
+/// divided by commas, and turns the machine off.
+pub const ALONE_PARAMETER: &str = "strata.alone=";
+/// What such an agent says at the end, before the program's status.
+pub const ALONE_END: &str = "strata-agent: ended with status ";
 /// Bytes of a file that one [`Reply::Chunk`] holds at most, before encoding.
 pub const CHUNK: usize = 256 * 1024;
 

@@ -10,7 +10,7 @@ use crate::parts::Parts;
 use crate::scenario::{Backend, Fragmentation, Kernel, Layer, Scenario, bytes};
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use strata_agent::message::{Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
+use strata_agent::message::{ALONE_PARAMETER, Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
 
 /// Where a layer's VMM takes commands.
 pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
@@ -24,6 +24,8 @@ const POST_MORTEM_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(60);
 /// Time a fragmenter may take.
 const FRAGMENT_LIMIT: Duration = Duration::from_secs(600);
+/// What the program is called that fragments a layer's memory.
+const FRAGMENTER: &str = "fragmenter";
 /// Histograms of exits by reason: those of the guest a layer runs, and those reflected from its
 /// nested guest.
 pub(crate) const EXIT_TRACES: [&str; 2] =
@@ -93,10 +95,10 @@ pub(crate) fn boot(
         let hosts = scenario.hosts(number);
         set_up(link, at, layer, parts, hosts)?;
         count_events(link, at, layer, tell)?;
-        if let Some(fragmentation) = layer.fragmentation {
+        if layer.fragmentation.is_some() {
             tell(&format!("L{number}'s free memory is being fragmented"));
-            fragment(link, at, fragmentation)?;
         }
+        fragment(link, at, layer.fragmentation)?;
         if let Some(above) = scenario.layers.get(number + 1) {
             let argv = vmm(number + 1, above)?;
             link.order(at, "start its VM", Command::Boot { argv }, ORDER_LIMIT)?;
@@ -169,6 +171,25 @@ fn set_up(
     Ok(())
 }
 
+/// Resets the machine of the innermost layer and waits until it is as it was after its first boot.
+pub(crate) fn reset(link: &mut Link, scenario: &Scenario, parts: &Parts) -> Result<(), LabError> {
+    let number = scenario.layers.len() - 1;
+    let (at, layer) = (number as u8, &scenario.layers[number]);
+    link.journal.layers[number].ready = None;
+    link.journal.layers[number].programs.remove(FRAGMENTER);
+    // It was started with -no-reboot.
+    let reboot = serde_json::json!({ "reboot": "reset" });
+    for (execute, arguments) in [("set-action", reboot), ("system_reset", serde_json::json!({}))] {
+        let command =
+            Command::Qmp { socket: QMP_SOCKET.into(), execute: execute.into(), arguments };
+        link.order(at - 1, "reset its VM", command, ORDER_LIMIT)?;
+    }
+    link.wait_until_ready(at, BOOT_LIMIT).inspect_err(|_| post_mortem(link, at))?;
+    set_up(link, at, layer, parts, false)?;
+    count_events(link, at, layer, &mut |_| ())?;
+    fragment(link, at, layer.fragmentation)
+}
+
 /// Counts the events that the scenario asks for, those that the kernel has: the same scenario is to
 /// run on others.
 fn count_events(
@@ -194,8 +215,9 @@ fn count_events(
     Ok(())
 }
 
-fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabError> {
-    const NAME: &str = "fragmenter";
+fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<(), LabError> {
+    const NAME: &str = FRAGMENTER;
+    let Some(choice) = choice else { return Ok(()) };
     let argv = [
         "/bin/strata-agent".into(),
         "fragment".into(),
@@ -225,18 +247,48 @@ fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabErr
 
 /// The command that runs layer `number` in the layer below.
 fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
-    let memory = bytes(&layer.memory).map_err(LabError::Scenario)? >> 20;
     let mut argv = layer.launcher.clone();
     if let Some(launcher) = argv.first_mut()
         && !launcher.contains('/')
     {
         *launcher = format!("{PROGRAMS}/{launcher}");
     }
-    argv.extend(["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned));
+    argv.extend(plain_vmm(layer, &layer.memory, layer.cpus, parameters(number, layer))?);
+    argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
+    argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
+    argv.extend(port(VM_SOCKET));
+    argv.extend(layer.vmm.iter().cloned());
+    Ok(argv)
+}
+
+/// The command that runs one more machine with the kernel of layer `number`, in the layer below it: a
+/// program alone, whose output is its console.
+pub(crate) fn guest(
+    number: usize,
+    layer: &Layer,
+    memory: &str,
+    cpus: u8,
+    program: &[String],
+) -> Result<Vec<String>, LabError> {
+    let program = program.join(",");
+    let parameters = format!("{} {ALONE_PARAMETER}{program}", parameters(number, layer));
+    plain_vmm(layer, memory, cpus, parameters)
+}
+
+/// QEMU with memory, a console, a kernel and its initial file system.
+fn plain_vmm(
+    layer: &Layer,
+    memory: &str,
+    cpus: u8,
+    parameters: String,
+) -> Result<Vec<String>, LabError> {
+    let memory = bytes(memory).map_err(LabError::Scenario)? >> 20;
+    let mut argv: Vec<String> =
+        ["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned).into();
     argv.extend(
         ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
     );
-    argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), layer.cpus.to_string()]);
+    argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), cpus.to_string()]);
     let (backend, more) = match layer.backend {
         Backend::Ram => ("memory-backend-ram", ""),
         Backend::Memfd => ("memory-backend-memfd", ",share=on"),
@@ -245,10 +297,6 @@ fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
     argv.extend(["-object".into(), format!("{backend},id=ram,size={memory}M{more}")]);
     argv.extend(["-machine".into(), format!("{},memory-backend=ram", layer.machine())]);
     argv.extend(["-kernel".into(), NEXT_KERNEL.into(), "-initrd".into(), NEXT_INITRD.into()]);
-    argv.extend(["-append".into(), parameters(number, layer)]);
-    argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
-    argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
-    argv.extend(port(VM_SOCKET));
-    argv.extend(layer.vmm.iter().cloned());
+    argv.extend(["-append".into(), parameters]);
     Ok(argv)
 }

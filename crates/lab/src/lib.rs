@@ -22,6 +22,7 @@ mod scenario;
 mod session;
 mod steps;
 mod stock;
+mod stress;
 mod tool;
 mod trace;
 
@@ -36,4 +37,5 @@ pub use report::{LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{Kernel, Scenario, names};
 pub use steps::StepReport;
+pub use stress::StressReport;
 pub use trace::{Trace, TraceReport};

@@ -118,12 +118,17 @@ impl<'a> Link<'a> {
                 return Ok(result);
             }
             if begin.elapsed() > limit {
-                let seconds = limit.as_secs();
-                return Err(self.journal.layers[usize::from(layer)]
-                    .error(format!("L{layer}"), format!("did not {what} within {seconds} s")));
+                return Err(self.late(layer, what, limit));
             }
             event = self.hear(layer, what)?;
         }
+    }
+
+    /// The error that a layer did not do something in time.
+    pub(crate) fn late(&self, layer: u8, what: &str, limit: Duration) -> LabError {
+        let seconds = limit.as_secs();
+        self.journal.layers[usize::from(layer)]
+            .error(format!("L{layer}"), format!("did not {what} within {seconds} s"))
     }
 
     /// Listens for a moment, notes what is heard and returns it, if an agent reported it. `layer`

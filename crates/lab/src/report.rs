@@ -3,6 +3,7 @@
 use crate::boot::Booted;
 use crate::counters::Counters;
 use crate::steps::StepReport;
+use crate::stress::StressReport;
 use crate::trace::TraceReport;
 use serde::Serialize;
 use strata_inspect::report::Join;
@@ -33,6 +34,9 @@ pub struct LabReport {
     pub layers: Vec<LayerReport>,
     /// What was done, in order.
     pub steps: Vec<StepReport>,
+    /// What stressed them meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stress: Vec<StressReport>,
     /// Alignment by the last snapshots of all layers, as `strata join` says it.
     pub alignment: Option<Join>,
     /// What was recorded, if a trace was asked for.
@@ -69,6 +73,7 @@ impl LabReport {
             emulated: EMULATED,
             layers: Vec::new(),
             steps,
+            stress: Vec::new(),
             alignment: None,
             trace: None,
         }

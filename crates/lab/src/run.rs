@@ -80,11 +80,9 @@ pub fn run(
     let count = scenario.layers.len() as u8;
     let before = read_all(&mut link, scenario)?;
     for layer in 0..count {
-        let paths = Counters::files(scenario, layer);
-        let command = Command::Sample { paths, every: SAMPLE_EVERY };
-        link.order(layer, "sample its counters", command, ORDER_LIMIT)?;
+        sample(&mut link, scenario, layer)?;
     }
-    let mut steps = Steps::new(&mut link, count, &directory, tracing.is_some());
+    let mut steps = Steps::new(&mut link, (scenario, parts), &directory, tracing.is_some());
     if let Some(path) = program {
         let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
         argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
@@ -98,7 +96,7 @@ pub fn run(
             }
         }
     }
-    let done = steps.done;
+    let (done, stress) = (steps.done, steps.stress);
     let trace = match tracing {
         Some(tracing) => {
             let begin = Instant::now();
@@ -122,6 +120,7 @@ pub fn run(
     let alignment = joined(&done)?;
     Ok(LabReport {
         layers,
+        stress,
         alignment,
         trace,
         ..LabReport::new(&choices.name, &scenario.about, done)
@@ -197,6 +196,12 @@ fn start<'a>(
     let booted = booted?;
     tell(&format!("all layers run after {:.1} s", begin.elapsed().as_secs_f64()));
     Ok(Running { link, booted, directory, tracing })
+}
+
+/// Has a layer tell its counters from now on.
+pub(crate) fn sample(link: &mut Link, scenario: &Scenario, layer: u8) -> Result<(), LabError> {
+    let command = Command::Sample { paths: Counters::files(scenario, layer), every: SAMPLE_EVERY };
+    link.order(layer, "sample its counters", command, ORDER_LIMIT).map(drop)
 }
 
 /// The command that a recording says it is of.

@@ -23,6 +23,25 @@ pub struct Scenario {
     /// What happens once all layers run, in order.
     #[serde(default, rename = "step")]
     pub steps: Vec<Step>,
+    /// What is done again and again while programs run that are to be stressed.
+    #[serde(default, rename = "stress")]
+    pub stress: Vec<Stress>,
+}
+
+/// Something done again and again.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stress {
+    /// What the report calls it.
+    pub name: String,
+    /// Seconds from the beginning of one step to that of the next, if that one is done by then.
+    pub every: f64,
+    /// Seconds until the first.
+    #[serde(default)]
+    pub after: f64,
+    /// What is done, in order, and from the first again.
+    #[serde(rename = "step")]
+    pub steps: Vec<Step>,
 }
 
 /// One layer.
@@ -158,10 +177,33 @@ pub enum Step {
         /// It stays: the next step begins when it has printed a line.
         #[serde(default)]
         stay: bool,
+        /// The scenario's stressors are at work meanwhile.
+        #[serde(default)]
+        stress: bool,
         /// Seconds it may take.
         #[serde(default = "ten_minutes")]
         limit: u64,
     },
+    /// Runs one more machine beside the layer above, with that layer's kernel: a program alone in it.
+    Guest {
+        /// The layer its VMM runs in.
+        layer: u8,
+        /// Its memory.
+        memory: String,
+        /// Its CPUs.
+        #[serde(default = "one")]
+        cpus: u8,
+        /// Program and arguments, without blanks and commas.
+        program: Vec<String>,
+        /// Seconds after which its VMM is killed.
+        die: Option<f64>,
+        /// Seconds it may take.
+        #[serde(default = "ten_minutes")]
+        limit: u64,
+    },
+    /// Resets the machine of the innermost layer, as its button does, and waits until its agent runs
+    /// again. Programs that ran in it are gone.
+    Reset,
     /// Writes a file.
     Write {
         /// Where.
@@ -283,15 +325,50 @@ impl Scenario {
             }
         }
         for step in &self.steps {
-            let layer = match step {
-                Step::Run { layer, .. } => layer.unwrap_or(0),
-                Step::Write { layer, .. } => *layer,
-                Step::Qmp { layer, .. } => *layer + 1,
-                Step::Sleep { .. } | Step::Scan => 0,
-            };
-            if usize::from(layer) >= count {
-                return Err(format!("a step is for a layer that is not there: {step:?}"));
+            self.check_step(step)?;
+        }
+        for stress in &self.stress {
+            let Stress { name, every, after, steps } = stress;
+            if !(*every > 0.0 && every.is_finite() && *after >= 0.0 && after.is_finite()) {
+                return Err(format!("stress '{name}': every and after are seconds"));
             }
+            for step in steps {
+                self.check_step(step)?;
+                match step {
+                    Step::Run { stay: false, stress: false, layer: Some(_), .. }
+                    | Step::Guest { .. }
+                    | Step::Write { .. }
+                    | Step::Qmp { .. } => {}
+                    _ => return Err(format!("stress '{name}' cannot do {step:?}")),
+                }
+            }
+            if steps.is_empty() {
+                return Err(format!("stress '{name}' has no step"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_step(&self, step: &Step) -> Result<(), String> {
+        let layer = match step {
+            Step::Run { layer, .. } => layer.unwrap_or(0),
+            Step::Write { layer, .. } => *layer,
+            Step::Qmp { layer, .. } => *layer + 1,
+            Step::Guest { layer, memory, program, die, .. } => {
+                bytes(memory)?;
+                if die.is_some_and(|die| !(die >= 0.0 && die.is_finite())) {
+                    return Err(format!("a guest dies after so many seconds: {step:?}"));
+                }
+                if program.is_empty() || program.iter().any(|word| word.contains([' ', ','])) {
+                    return Err(format!("a guest's program has no blanks and commas: {step:?}"));
+                }
+                *layer + 1
+            }
+            Step::Reset => 1,
+            Step::Sleep { .. } | Step::Scan => 0,
+        };
+        if usize::from(layer) >= self.layers.len() {
+            return Err(format!("a step is for a layer that is not there: {step:?}"));
         }
         Ok(())
     }
@@ -335,7 +412,7 @@ mod tests {
         let text = include_str!("../../../docs/lab.md");
         let (_, rest) = text.split_once("```toml\n").unwrap();
         let (scenario, _) = rest.split_once("```").unwrap();
-        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 5);
+        assert_eq!(Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len(), 8);
     }
 
     #[test]
@@ -371,6 +448,15 @@ mod tests {
             ),
             "not there",
         );
+        let two = format!("about = 'x'\n{layer}{}", layer.replace("1G", "500M"));
+        let stress = |text: &str| format!("{two}[[stress]]\nname = 'y'\nevery = 1\n{text}");
+        says(&stress("step = []\n"), "no step");
+        says(&stress("step = [{ do = 'scan' }]\n"), "cannot do Scan");
+        says(&stress("step = [{ do = 'write', layer = 2, path = '', text = '' }]\n"), "not there");
+        says(&stress("step = []\n").replace("every = 1", "every = 0"), "are seconds");
+        let guest = "step = [{ do = 'guest', layer = 0, memory = '1M', program = ['a b'] }]\n";
+        says(&stress(guest), "no blanks");
+        says(&format!("about = 'x'\n{layer}[[step]]\ndo = 'reset'\n"), "not there");
         let message = Scenario::load("vanila").unwrap_err().to_string();
         assert!(message.contains("clean"), "{message}");
     }

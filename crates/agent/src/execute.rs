@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, sync};
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Hands {
     fn execute(&self, command: Command) -> Result<Reply, String> {
         match command {
             Command::Write { path, text } => {
-                fs::write(&path, text).map_err(|error| error.to_string())?;
+                files::write(&path, &text)?;
             }
             Command::Read { paths } => {
                 return Ok(Reply::Texts { at: uptime(), texts: files::texts(&paths) });

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Texts of files; a directory stands for the files directly in it. Counters come and go with what
 /// they count, so what cannot be read is left out.
@@ -30,6 +30,41 @@ pub(crate) fn texts(paths: &[String]) -> BTreeMap<String, String> {
         }
     }
     texts
+}
+
+/// Writes `text` to a file, or, where a part of the path is `*`, to the file in each directory there:
+/// what a kernel has for each machine has a name that nobody knows before.
+pub(crate) fn write(path: &str, text: &str) -> Result<(), String> {
+    let files = expand(path);
+    if files.is_empty() {
+        return Err(format!("{path}: there is none"));
+    }
+    files.iter().try_for_each(|file| {
+        // Which of several it was; of one the lab knows.
+        fs::write(file, text).map_err(|error| match file == Path::new(path) {
+            true => error.to_string(),
+            false => format!("{}: {error}", file.display()),
+        })
+    })
+}
+
+/// The paths that a path with `*` for any name in a directory stands for, in alphabetical order.
+fn expand(path: &str) -> Vec<PathBuf> {
+    if !path.split('/').any(|part| part == "*") {
+        return vec![path.into()];
+    }
+    let mut found = vec![PathBuf::new()];
+    for part in Path::new(path) {
+        if part == "*" {
+            let inside = found.iter().filter_map(|directory| fs::read_dir(directory).ok());
+            found = inside.flatten().flatten().map(|entry| entry.path()).collect();
+        } else {
+            found.iter_mut().for_each(|place| place.push(part));
+        }
+    }
+    found.retain(|path| path.exists());
+    found.sort();
+    found
 }
 
 /// Bytes of a file from `offset` on, encoded, and whether they are the last.
@@ -71,6 +106,30 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         assert!(read == bytes);
+    }
+
+    #[test]
+    fn a_star_is_any_name() {
+        let root = std::env::temp_dir().join(format!("strata-agent-star-{}", std::process::id()));
+        for name in ["1-a", "2-b", "3-c"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for name in ["1-a/setting", "3-c/setting"] {
+            fs::write(root.join(name), "before").unwrap();
+        }
+        let path = format!("{}/*/setting", root.display());
+        write(&path, "after").unwrap();
+        for name in ["1-a/setting", "3-c/setting"] {
+            assert_eq!(fs::read_to_string(root.join(name)).unwrap(), "after");
+        }
+        // Only what is there: no file is made.
+        assert_eq!(fs::read_dir(root.join("2-b")).unwrap().count(), 0);
+        let none = write(&format!("{}/*/other", root.display()), "x").unwrap_err();
+        assert!(none.contains("/*/other: there is none"), "{none}");
+        // Without a star the file need not be there.
+        write(&format!("{}/1-a/new", root.display()), "x").unwrap();
+        assert!(root.join("1-a/new").exists());
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

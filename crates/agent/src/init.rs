@@ -1,13 +1,14 @@
 //! The life of a layer's first process.
 
 use crate::execute::Hands;
-use crate::message::{Event, LAYER_PARAMETER, Order};
+use crate::message::{ALONE_END, ALONE_PARAMETER, Event, LAYER_PARAMETER, Order};
 use crate::port::{self, Reporter};
 use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::utsname::uname;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 /// File systems every layer has: type, where, and whether a kernel may lack it.
@@ -47,6 +48,11 @@ fn live() -> Result<(), String> {
     }
     let parameters =
         fs::read_to_string("/proc/cmdline").map_err(|error| format!("/proc/cmdline: {error}"))?;
+    if let Some(program) =
+        parameters.split_whitespace().find_map(|word| word.strip_prefix(ALONE_PARAMETER))
+    {
+        return alone(program);
+    }
     let layer = parameters
         .split_whitespace()
         .find_map(|word| word.strip_prefix(LAYER_PARAMETER)?.parse::<u8>().ok())
@@ -55,6 +61,7 @@ fn live() -> Result<(), String> {
     let _ = fs::write("/proc/sys/kernel/hostname", format!("l{layer}"));
     let file = port::open()?;
     let reporter = Reporter::new(layer, file.try_clone().map_err(|error| error.to_string())?);
+    reporter.begin();
     let name = uname().map_err(|error| error.to_string())?;
     reporter.tell(Event::Ready {
         kernel: format!("{} {}", name.release().display(), name.version().display()),
@@ -75,4 +82,18 @@ fn live() -> Result<(), String> {
             hands.pass_on(&line)?;
         }
     }
+}
+
+/// Runs a program on the console and turns the machine off.
+fn alone(words: &str) -> Result<(), String> {
+    let mut words = words.split(',');
+    let program = words.next().unwrap_or_default();
+    let path = if program.contains('/') { program.to_owned() } else { format!("/bin/{program}") };
+    match Command::new(&path).args(words).status() {
+        Ok(status) => println!("{ALONE_END}{}", crate::program::status(status)),
+        Err(error) => println!("strata-agent: cannot start {path}: {error}"),
+    }
+    reboot(RebootMode::RB_POWER_OFF)
+        .map(drop)
+        .map_err(|error| format!("the kernel cannot turn the machine off: {error}"))
 }

@@ -13,6 +13,11 @@ pub const PORT_NAME: &str = "strata";
 pub const LAYER_PARAMETER: &str = "strata.layer=";
 /// The file of a layer that programs which are held get as their standard input, if it is there.
 pub const INPUT_FILE: &str = "/stdin";
+/// Kernel parameter of a machine that has no port: its agent runs this program, whose words are
+/// divided by commas, and turns the machine off.
+pub const ALONE_PARAMETER: &str = "strata.alone=";
+/// What such an agent says at the end, before the program's status.
+pub const ALONE_END: &str = "strata-agent: ended with status ";
 /// Bytes of a file that one [`Reply::Chunk`] holds at most, before encoding.
 pub const CHUNK: usize = 256 * 1024;
 
@@ -33,7 +38,7 @@ pub struct Order {
 pub enum Command {
     /// Writes `text` to the file `path`, such as a setting below `/sys`.
     Write {
-        /// The file.
+        /// The file; a part `*` of the path stands for all directories there.
         path: String,
         /// Its new contents.
         text: String,

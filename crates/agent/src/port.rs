@@ -43,6 +43,11 @@ impl Reporter {
         Self { layer, port: Arc::new(Mutex::new(port)) }
     }
 
+    /// Ends the line that an agent before this one may have begun when its machine was reset.
+    pub(crate) fn begin(&self) {
+        self.pass(b"\n");
+    }
+
     /// Reports what happened in this layer.
     pub(crate) fn tell(&self, event: Event) {
         self.tell_of(self.layer, event);

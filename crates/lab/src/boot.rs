@@ -1,6 +1,7 @@
 //! From nothing to the innermost layer's first instruction.
 
 use crate::error::{LabError, on};
+use crate::events;
 use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
 use crate::initramfs::PROGRAMS;
 use crate::link::Link;
@@ -13,7 +14,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
-use strata_agent::message::{Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
+use strata_agent::message::{ALONE_PARAMETER, Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
 
 /// Where a layer's VMM takes commands.
 pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
@@ -38,6 +39,8 @@ const POST_MORTEM_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(60);
 /// Time a fragmenter may take.
 const FRAGMENT_LIMIT: Duration = Duration::from_secs(600);
+/// What the program is called that fragments a layer's memory.
+const FRAGMENTER: &str = "fragmenter";
 /// Histograms of exits by reason: those of the guest a layer runs, and those reflected from its
 /// nested guest.
 pub(crate) const EXIT_TRACES: [&str; 2] =
@@ -66,8 +69,12 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
          rcupdate.rcu_cpu_stall_suppress=1 random.trust_cpu=on"
     );
     if layer.kernel == Kernel::Debian {
-        // The lab's is built without.
+        // The lab's are built without.
         parameters += " mitigations=off";
+    }
+    if layer.kernel.is_checked() {
+        // What it finds wrong are warnings.
+        parameters += " loglevel=5";
     }
     if number == 0 {
         // The emulator now and then loses the interrupt of a one-shot timer while a guest runs: a
@@ -79,7 +86,7 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
         // (/proc/timer_list, apic_timer_fn) with those of a stalled L1. A count down does not.
         parameters += " lapic=notscdeadline";
     }
-    if layer.kernel == Kernel::Lab {
+    if layer.kernel != Kernel::Debian {
         for (module, values) in &layer.modules {
             for value in values.split_whitespace() {
                 parameters += &format!(" {module}.{value}");
@@ -108,12 +115,13 @@ pub(crate) fn boot(
         let own = link.journal.layers[number].ready.as_ref().map_or(0.0, |(_, own)| *own);
         let since_start = begin.elapsed().as_secs_f64();
         booted.push(Booted { layer: at, kernel, since_start, own });
-        let hosts = number + 1 < scenario.layers.len();
+        let hosts = scenario.hosts(number);
         set_up(link, at, layer, parts, hosts)?;
-        if let Some(fragmentation) = layer.fragmentation {
+        count_events(link, at, layer, tell)?;
+        if layer.fragmentation.is_some() {
             tell(&format!("L{number}'s free memory is being fragmented"));
-            fragment(link, at, fragmentation)?;
         }
+        fragment(link, at, layer.fragmentation)?;
         if let Some(above) = scenario.layers.get(number + 1) {
             let argv = vmm(number + 1, above)?;
             link.order(at, "start its VM", Command::Boot { argv }, ORDER_LIMIT)?;
@@ -125,6 +133,7 @@ pub(crate) fn boot(
 /// Waits until a layer's agent runs. Returns its kernel.
 fn wait(link: &mut Link, layer: u8) -> Result<String, LabError> {
     let begin = Instant::now();
+    let (limit, longest) = (link.patient(BOOT_LIMIT), link.patient(PATIENCE));
     let start = link.machine.effort();
     // What the emulator had done at the looks of the last while.
     let mut looks = VecDeque::from([(begin, start)]);
@@ -146,10 +155,10 @@ fn wait(link: &mut Link, layer: u8) -> Result<String, LabError> {
                 "stood still while it booted: the emulator had next to nothing to do for {} s",
                 IDLE.as_secs()
             )
-        } else if used > BOOT_LIMIT {
-            format!("did not boot within {} s of the emulator's time", BOOT_LIMIT.as_secs())
-        } else if now - begin > PATIENCE {
-            format!("did not boot within {} s", PATIENCE.as_secs())
+        } else if used > limit {
+            format!("did not boot within {} s of the emulator's time", limit.as_secs())
+        } else if now - begin > longest {
+            format!("did not boot within {} s", longest.as_secs())
         } else {
             continue;
         };
@@ -238,8 +247,53 @@ fn set_up(
     Ok(())
 }
 
-fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabError> {
-    const NAME: &str = "fragmenter";
+/// Resets the machine of the innermost layer and waits until it is as it was after its first boot.
+pub(crate) fn reset(link: &mut Link, scenario: &Scenario, parts: &Parts) -> Result<(), LabError> {
+    let number = scenario.layers.len() - 1;
+    let (at, layer) = (number as u8, &scenario.layers[number]);
+    link.journal.layers[number].ready = None;
+    link.journal.layers[number].programs.remove(FRAGMENTER);
+    // It was started with -no-reboot.
+    let reboot = serde_json::json!({ "reboot": "reset" });
+    for (execute, arguments) in [("set-action", reboot), ("system_reset", serde_json::json!({}))] {
+        let command =
+            Command::Qmp { socket: QMP_SOCKET.into(), execute: execute.into(), arguments };
+        link.order(at - 1, "reset its VM", command, ORDER_LIMIT)?;
+    }
+    wait(link, at)?;
+    set_up(link, at, layer, parts, false)?;
+    count_events(link, at, layer, &mut |_| ())?;
+    fragment(link, at, layer.fragmentation)
+}
+
+/// Counts the events that the scenario asks for, those that the kernel has: the same scenario is to
+/// run on others.
+fn count_events(
+    link: &mut Link,
+    at: u8,
+    layer: &Layer,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    for event in &layer.trace_events {
+        let (directory, text) = events::parse(event).map_err(LabError::Scenario)?;
+        let path = format!("{directory}/trigger");
+        let there = Command::Read { paths: vec![path.clone()] };
+        match link.order(at, "look for an event", there, ORDER_LIMIT)? {
+            Reply::Texts { texts, .. } if texts.is_empty() => {
+                tell(&format!("L{at}'s kernel has no event {event}"));
+            }
+            _ => {
+                let command = Command::Write { path, text };
+                link.order(at, &format!("count {event}"), command, ORDER_LIMIT)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<(), LabError> {
+    const NAME: &str = FRAGMENTER;
+    let Some(choice) = choice else { return Ok(()) };
     let argv = [
         "/bin/strata-agent".into(),
         "fragment".into(),
@@ -254,7 +308,7 @@ fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabErr
         watched: false,
     };
     link.order(at, "fragment its memory", command, ORDER_LIMIT)?;
-    let fragmenter = link.wait_for_program(at, NAME, FRAGMENT_LIMIT, |program| {
+    let fragmenter = link.wait_for_program(at, NAME, link.patient(FRAGMENT_LIMIT), |program| {
         !program.output.is_empty() || program.status.is_some()
     })?;
     if let Some(status) = fragmenter.status {
@@ -269,18 +323,48 @@ fn fragment(link: &mut Link, at: u8, choice: Fragmentation) -> Result<(), LabErr
 
 /// The command that runs layer `number` in the layer below.
 fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
-    let memory = bytes(&layer.memory).map_err(LabError::Scenario)? >> 20;
     let mut argv = layer.launcher.clone();
     if let Some(launcher) = argv.first_mut()
         && !launcher.contains('/')
     {
         *launcher = format!("{PROGRAMS}/{launcher}");
     }
-    argv.extend(["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned));
+    argv.extend(plain_vmm(layer, &layer.memory, layer.cpus, parameters(number, layer))?);
+    argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
+    argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
+    argv.extend(port(VM_SOCKET));
+    argv.extend(layer.vmm.iter().cloned());
+    Ok(argv)
+}
+
+/// The command that runs one more machine with the kernel of layer `number`, in the layer below it: a
+/// program alone, whose output is its console.
+pub(crate) fn guest(
+    number: usize,
+    layer: &Layer,
+    memory: &str,
+    cpus: u8,
+    program: &[String],
+) -> Result<Vec<String>, LabError> {
+    let program = program.join(",");
+    let parameters = format!("{} {ALONE_PARAMETER}{program}", parameters(number, layer));
+    plain_vmm(layer, memory, cpus, parameters)
+}
+
+/// QEMU with memory, a console, a kernel and its initial file system.
+fn plain_vmm(
+    layer: &Layer,
+    memory: &str,
+    cpus: u8,
+    parameters: String,
+) -> Result<Vec<String>, LabError> {
+    let memory = bytes(memory).map_err(LabError::Scenario)? >> 20;
+    let mut argv: Vec<String> =
+        ["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned).into();
     argv.extend(
         ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
     );
-    argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), layer.cpus.to_string()]);
+    argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), cpus.to_string()]);
     let (backend, more) = match layer.backend {
         Backend::Ram => ("memory-backend-ram", ""),
         Backend::Memfd => ("memory-backend-memfd", ",share=on"),
@@ -289,10 +373,6 @@ fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
     argv.extend(["-object".into(), format!("{backend},id=ram,size={memory}M{more}")]);
     argv.extend(["-machine".into(), format!("{},memory-backend=ram", layer.machine())]);
     argv.extend(["-kernel".into(), NEXT_KERNEL.into(), "-initrd".into(), NEXT_INITRD.into()]);
-    argv.extend(["-append".into(), parameters(number, layer)]);
-    argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
-    argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
-    argv.extend(port(VM_SOCKET));
-    argv.extend(layer.vmm.iter().cloned());
+    argv.extend(["-append".into(), parameters]);
     Ok(argv)
 }

@@ -2,13 +2,14 @@
 
 use crate::cache::Cache;
 use crate::error::LabError;
-use crate::kernel::{self, BuildProgress};
+use crate::kernel::{self, BuildProgress, Variant};
 use crate::parts::Parts;
 use crate::stock;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-/// Gets Debian's image and builds the lab's kernel; what is there already is not made again.
+/// Gets Debian's image and builds the lab's kernels named; what is there already is not made again.
 ///
 /// # Errors
 ///
@@ -16,6 +17,7 @@ use std::sync::atomic::AtomicBool;
 /// then is kept, and the next build goes on from there.
 pub fn build(
     cache: &Cache,
+    variants: &[Variant],
     agent: PathBuf,
     strata: PathBuf,
     interrupt: &AtomicBool,
@@ -24,11 +26,18 @@ pub fn build(
 ) -> Result<Parts, LabError> {
     let _lock = cache.lock()?;
     let stock = stock::get(cache, tell)?;
-    let lab = kernel::get(cache, interrupt, tell, progress)?;
-    Ok(Parts { agent, strata, lab: Some(lab), stock: Some(stock) })
+    let mut lab = BTreeMap::new();
+    for &variant in variants {
+        lab.insert(variant, kernel::get(cache, variant, interrupt, tell, progress)?);
+    }
+    Ok(Parts { agent, strata, lab, stock: Some(stock) })
 }
 
 /// What is there without building anything.
 pub fn built(cache: &Cache, agent: PathBuf, strata: PathBuf) -> Parts {
-    Parts { agent, strata, lab: kernel::cached(cache), stock: stock::cached(cache) }
+    let lab = Variant::ALL
+        .into_iter()
+        .filter_map(|variant| Some((variant, kernel::cached(cache, variant)?)))
+        .collect();
+    Parts { agent, strata, lab, stock: stock::cached(cache) }
 }

@@ -1,7 +1,9 @@
 //! Counters of a layer at one moment.
 
 use crate::boot::EXIT_TRACES;
+use crate::events;
 use crate::exits;
+use crate::scenario::Scenario;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -10,6 +12,7 @@ const KVM: &str = "/sys/kernel/debug/kvm";
 const VMSTAT: &str = "/proc/vmstat";
 const BUDDYINFO: &str = "/proc/buddyinfo";
 const MEMINFO: &str = "/proc/meminfo";
+const WARNINGS: &str = "/sys/kernel/warn_count";
 
 /// What a layer's kernel counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -31,6 +34,11 @@ pub struct Counters {
     pub exits: BTreeMap<String, u64>,
     /// Of these, the ones that the layer reflected to the hypervisor in its machine, by reason.
     pub nested_exits: BTreeMap<String, u64>,
+    /// Events that the scenario wants counted: `system:event` in all, and
+    /// `system:event{field=value}` for each value of a field.
+    pub events: BTreeMap<String, u64>,
+    /// Warnings of the kernel about itself.
+    pub warnings: u64,
 }
 
 /// Beginnings of the names in `/proc/vmstat` that are kept.
@@ -46,13 +54,17 @@ const KEPT: [&str; 8] = [
 ];
 
 impl Counters {
-    /// Files to read in a layer; those of KVM where it runs a machine.
-    pub(crate) fn files(hosts: bool) -> Vec<String> {
-        let mut files = vec![VMSTAT.to_owned(), BUDDYINFO.into(), MEMINFO.into()];
-        if hosts {
+    /// Files to read in a layer; those of KVM where it runs machines.
+    pub(crate) fn files(scenario: &Scenario, layer: u8) -> Vec<String> {
+        let layer = usize::from(layer);
+        let mut files = vec![VMSTAT.to_owned(), BUDDYINFO.into(), MEMINFO.into(), WARNINGS.into()];
+        if scenario.hosts(layer) {
             files.push(KVM.into());
-            files.extend(EXIT_TRACES.map(|trace| format!("{trace}/hist")));
+            files.extend(EXIT_TRACES.map(events::histogram));
         }
+        let counted = scenario.layers[layer].trace_events.iter();
+        let counted = counted.filter_map(|event| events::parse(event).ok());
+        files.extend(counted.map(|(directory, _)| events::histogram(&directory)));
         files
     }
 
@@ -64,7 +76,7 @@ impl Counters {
             let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
             number.unwrap_or(0) << 10
         };
-        let histogram = |trace: &str| exits::parse(text(&format!("{trace}/hist"))).collect();
+        let histogram = |trace: &str| exits::parse(text(&events::histogram(trace))).collect();
         Self {
             at,
             memory_bytes: memory("MemTotal:"),
@@ -87,6 +99,8 @@ impl Counters {
                 .collect(),
             exits: histogram(EXIT_TRACES[0]),
             nested_exits: histogram(EXIT_TRACES[1]),
+            events: events::counts(texts),
+            warnings: text(WARNINGS).trim().parse().unwrap_or(0),
         }
     }
 
@@ -112,6 +126,9 @@ mod tests {
             (MEMINFO, "MemTotal:        1000 kB\nMemFree:          10 kB\n"),
             (BUDDYINFO, "Node 0, zone DMA32 512 0 0 0 0 0 0 0 0 1 0\n"),
             ("/sys/kernel/debug/kvm/exits", "77\n"),
+            ("/sys/kernel/debug/kvm/nested_align_promoted", "48\n"),
+            ("/sys/kernel/tracing/events/kvm/x/hist", "{ common_cpu: 0 } hitcount: 9\n"),
+            (WARNINGS, "2\n"),
             (
                 "/sys/kernel/tracing/events/kvm/kvm_exit/hist",
                 "{ exit_reason:         120 } hitcount:       7\n",
@@ -125,6 +142,10 @@ mod tests {
         assert_eq!(counters.vmstat("thp_fault_alloc"), 48);
         assert_eq!(counters.vmstat.len(), 1);
         assert_eq!(counters.kvm("exits"), 77);
+        // Whatever KVM counts.
+        assert_eq!(counters.kvm("nested_align_promoted"), 48);
         assert_eq!(counters.exits["HLT"], 7);
+        assert_eq!(counters.events, [("kvm:x".to_owned(), 9)].into());
+        assert_eq!(counters.warnings, 2);
     }
 }

@@ -34,9 +34,28 @@ pub enum LabError {
         /// Where everything it said is.
         log: PathBuf,
     },
-    /// Something that was built before is needed and is not there.
-    #[error("{0} is not built; run 'strata lab build' first")]
-    NotBuilt(String),
+    /// A hook of ours is not for this source.
+    #[error("the hook {hook} does not apply to {file} of {version}: {reason}; the whole output is in {}", log.display())]
+    Hook {
+        /// The patch.
+        hook: String,
+        /// The kernel's file.
+        file: String,
+        /// The package with the source, and its version.
+        version: String,
+        /// What is wrong.
+        reason: String,
+        /// Where everything that was said is.
+        log: PathBuf,
+    },
+    /// A kernel is needed that was not built.
+    #[error("the kernel '{kernel}' is not built; run '{command}' first")]
+    NotBuilt {
+        /// Which.
+        kernel: String,
+        /// What builds it.
+        command: String,
+    },
     /// A scenario makes no sense.
     #[error("{0}")]
     Scenario(String),

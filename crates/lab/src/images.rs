@@ -1,7 +1,7 @@
 //! What each layer boots: a kernel and an initial file system, one inside the other.
 
 use crate::error::{LabError, on};
-use crate::initramfs::{Initramfs, find};
+use crate::initramfs::{Initramfs, PROGRAMS, find};
 use crate::parts::Parts;
 use crate::scenario::{Kernel, Scenario};
 use std::ffi::OsStr;
@@ -78,14 +78,20 @@ fn layers(
             files.file(NEXT_KERNEL, kernel);
             files.file(NEXT_INITRD, initrd);
             add_vmm(&mut files)?;
-        } else {
-            for program in guests {
-                files.guest(program)?;
-            }
-            let input = directory.join(INPUT);
-            if input.exists() {
-                files.file(INPUT_FILE, &input);
-            }
+        }
+        let innermost = number + 1 == scenario.layers.len();
+        for program in &layer.programs {
+            let name = program.file_name().unwrap_or_default();
+            let found = find(program.as_os_str()).ok_or_else(|| no_program(program))?;
+            files.program(Path::new(PROGRAMS).join(name), &found)?;
+        }
+        for program in guests.iter().filter(|_| innermost) {
+            let found = find(program.as_os_str()).ok_or_else(|| no_program(program))?;
+            files.guest(&found)?;
+        }
+        let input = directory.join(INPUT);
+        if innermost && input.exists() {
+            files.file(INPUT_FILE, &input);
         }
         for path in &layer.files {
             files.tree(path)?;
@@ -96,9 +102,15 @@ fn layers(
             // It is inside now.
             on(&inner, fs::remove_file(&inner))?;
         }
-        next = Some((parts.kernel(&layer.kernel)?.to_owned(), initrd));
+        next = Some((parts.kernel(layer.kernel)?.to_owned(), initrd));
     }
     Ok(next.expect("a scenario has a layer").1)
+}
+
+/// What to say of a program that this computer does not have.
+pub(crate) fn no_program(name: &Path) -> LabError {
+    let name = name.display();
+    LabError::Scenario(format!("there is no program {name}: give a path or install it"))
 }
 
 /// Adds the VMM: this machine's own QEMU.

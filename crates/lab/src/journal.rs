@@ -1,6 +1,7 @@
 //! What was heard of the layers: consoles in files, everything else by layer.
 
 use crate::error::{LabError, on};
+use crate::scenario::Kernel;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Write;
@@ -13,6 +14,17 @@ const LAST_LINES: usize = 8;
 /// Words on a console that mean the kernel is done for.
 const FATAL: [&str; 5] =
     ["Kernel panic", "BUG:", "Oops:", "general protection fault", "double fault"];
+
+/// What a kernel that checks itself says when it found something.
+const COMPLAINTS: [&str; 7] = [
+    "KASAN:",
+    "UBSAN:",
+    "WARNING:",
+    "possible circular locking",
+    "possible recursive locking",
+    "suspicious RCU usage",
+    "DEBUG_LOCKS_WARN_ON",
+];
 
 /// Values of files in a layer at one moment.
 #[derive(Clone, Debug)]
@@ -42,6 +54,8 @@ pub(crate) struct LayerJournal {
     log: File,
     path: PathBuf,
     last: VecDeque<String>,
+    /// Its kernel checks itself.
+    checked: bool,
     /// The kernel, once user space runs, and the layer's own time then in seconds.
     pub(crate) ready: Option<(String, f64)>,
     /// Samples in order of time.
@@ -50,7 +64,7 @@ pub(crate) struct LayerJournal {
     pub(crate) programs: BTreeMap<String, Program>,
     /// The machine above ended with this status.
     pub(crate) vm_ended: Option<i32>,
-    /// The line that says the kernel is done for.
+    /// The line that says the kernel is done for, or found something wrong with itself.
     pub(crate) fatal: Option<String>,
 }
 
@@ -64,14 +78,18 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Starts logs of `layers` layers in `directory`.
-    pub(crate) fn start(directory: &Path, layers: usize) -> Result<Self, LabError> {
-        let start = |layer| {
+    /// Starts logs in `directory` of layers that run these kernels.
+    pub(crate) fn start(
+        directory: &Path,
+        kernels: impl IntoIterator<Item = Kernel>,
+    ) -> Result<Self, LabError> {
+        let start = |(layer, kernel): (usize, Kernel)| {
             let path = directory.join(format!("l{layer}-console.log"));
             Ok(LayerJournal {
                 log: on(&path, File::create(&path))?,
                 path,
                 last: VecDeque::new(),
+                checked: kernel.is_checked(),
                 ready: None,
                 samples: Vec::new(),
                 programs: BTreeMap::new(),
@@ -79,7 +97,7 @@ impl Journal {
                 fatal: None,
             })
         };
-        let layers = (0..layers).map(start).collect::<Result<_, _>>()?;
+        let layers = kernels.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
         Ok(Self { layers, directory: directory.to_owned() })
     }
 
@@ -111,7 +129,8 @@ impl LayerJournal {
     /// Notes a line of the console.
     pub(crate) fn console(&mut self, line: &str) -> Result<(), LabError> {
         on(&self.path, writeln!(self.log, "{line}"))?;
-        if self.fatal.is_none() && FATAL.iter().any(|word| line.contains(word)) {
+        let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
+        if self.fatal.is_none() && (says(&FATAL) || self.checked && says(&COMPLAINTS)) {
             self.fatal = Some(line.to_owned());
         }
         if self.last.len() == LAST_LINES {
@@ -137,11 +156,12 @@ impl LayerJournal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::Variant;
 
     #[test]
     fn a_panic_is_noticed_and_shown_with_what_led_to_it() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::start(directory.path(), 2).unwrap();
+        let mut journal = Journal::start(directory.path(), [Kernel::Debian; 2]).unwrap();
         let lines = (0..20).map(|n| format!("line {n}"));
         for line in lines.chain(["Kernel panic - not syncing".into(), "end".into()]) {
             journal.note(Report { from: 1, at: 1.0, event: Event::Console { line } }).unwrap();
@@ -157,5 +177,35 @@ mod tests {
         let log = std::fs::read_to_string(directory.path().join("l1-console.log")).unwrap();
         assert_eq!(log.lines().count(), 22);
         assert!(journal.layers[0].fatal.is_none());
+    }
+
+    #[test]
+    fn what_a_kernel_that_checks_itself_complains_of_ends_the_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let complaint = |kernel, line: &str| {
+            let mut journal = Journal::start(directory.path(), [kernel]).unwrap();
+            journal.layers[0].console("[ 1.0] kvm: Nested Paging enabled").unwrap();
+            assert_eq!(journal.layers[0].fatal, None);
+            journal.layers[0].console(line).unwrap();
+            journal.layers[0].fatal.clone()
+        };
+        let lines = [
+            "[ 1.0] BUG: KASAN: slab-use-after-free in x+0x1/0x2",
+            "[ 1.0] UBSAN: shift-out-of-bounds in x.c:1:2",
+            "[ 1.0] WARNING: CPU: 0 PID: 1 at mm/x.c:1 x+0x1/0x2",
+            "[ 1.0] WARNING: possible circular locking dependency detected",
+            "[ 1.0] WARNING: possible recursive locking detected",
+            "[ 1.0] INFO: possible recursive locking detected",
+            "[ 1.0] WARNING: suspicious RCU usage",
+            "[ 1.0] DEBUG_LOCKS_WARN_ON(depth <= 0)",
+            "[ 1.0] BUG: sleeping function called from invalid context at x.c:1",
+        ];
+        for line in lines {
+            let said = complaint(Kernel::Lab(Variant::Debug), line);
+            assert_eq!(said.as_deref(), Some(line));
+            let fatal = line.contains("BUG:");
+            assert_eq!(complaint(Kernel::Lab(Variant::Aligned), line).is_some(), fatal, "{line}");
+            assert_eq!(complaint(Kernel::Debian, line).is_some(), fatal, "{line}");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! Talking to the agents of all layers.
 
+use crate::counters::Counters;
 use crate::error::LabError;
 use crate::journal::{Journal, Program};
 use crate::machine::{Heard, Machine};
+use crate::scenario::Scenario;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
@@ -21,15 +23,27 @@ pub(crate) struct Link<'a> {
     /// What was heard.
     pub(crate) journal: Journal,
     interrupt: &'a AtomicBool,
+    /// How much longer everything of the lab's own may take.
+    patience: u32,
     next: u64,
 }
 
 impl<'a> Link<'a> {
-    pub(crate) fn new(machine: Machine, journal: Journal, interrupt: &'a AtomicBool) -> Self {
-        Self { machine, journal, interrupt, next: 0 }
+    pub(crate) fn new(
+        machine: Machine,
+        journal: Journal,
+        interrupt: &'a AtomicBool,
+        patience: u32,
+    ) -> Self {
+        Self { machine, journal, interrupt, patience, next: 0 }
     }
 
-    /// Gives an order and waits for the answer.
+    /// What this machine gets where others get `limit`.
+    pub(crate) fn patient(&self, limit: Duration) -> Duration {
+        limit * self.patience
+    }
+
+    /// Gives an order and waits for the answer, patiently.
     pub(crate) fn order(
         &mut self,
         to: u8,
@@ -38,7 +52,7 @@ impl<'a> Link<'a> {
         limit: Duration,
     ) -> Result<Reply, LabError> {
         let id = self.send(to, command);
-        let answer = self.wait(to, what, limit, |_, event| match event {
+        let answer = self.wait(to, what, self.patient(limit), |_, event| match event {
             Some(Event::Done { id: of, reply }) if *of == id => Some(Ok(reply.clone())),
             Some(Event::Failed { id: of, reason }) if *of == id => Some(Err(reason.clone())),
             _ => None,
@@ -126,12 +140,17 @@ impl<'a> Link<'a> {
                 return Ok(result);
             }
             if begin.elapsed() > limit {
-                let seconds = limit.as_secs();
-                return Err(self.journal.layers[usize::from(layer)]
-                    .error(format!("L{layer}"), format!("did not {what} within {seconds} s")));
+                return Err(self.late(layer, what, limit));
             }
             event = self.hear(layer, what)?;
         }
+    }
+
+    /// The error that a layer did not do something in time.
+    pub(crate) fn late(&self, layer: u8, what: &str, limit: Duration) -> LabError {
+        let seconds = limit.as_secs();
+        self.journal.layers[usize::from(layer)]
+            .error(format!("L{layer}"), format!("did not {what} within {seconds} s"))
     }
 
     /// Listens for a moment, notes what is heard and returns it, if an agent reported it. `layer`
@@ -176,7 +195,7 @@ impl<'a> Link<'a> {
     /// Ends the run if a kernel of any layer is done for, or its machine is gone.
     fn look_for_death(&mut self, layer: u8, what: &str) -> Result<(), LabError> {
         if let Some(dead) = self.journal.layers.iter().position(|layer| layer.fatal.is_some()) {
-            self.listen(AFTERMATH)?;
+            self.listen(self.patient(AFTERMATH))?;
             let journal = &self.journal.layers[dead];
             let line = journal.fatal.as_deref().unwrap_or_default();
             return Err(journal.error(
@@ -185,7 +204,7 @@ impl<'a> Link<'a> {
             ));
         }
         if let Some(below) = self.journal.layers.iter().position(|layer| layer.vm_ended.is_some()) {
-            self.listen(AFTERMATH)?;
+            self.listen(self.patient(AFTERMATH))?;
             let above = below + 1;
             let status = self.journal.layers[below].vm_ended.unwrap_or_default();
             if let Some(journal) = self.journal.layers.get(above) {
@@ -193,6 +212,25 @@ impl<'a> Link<'a> {
                     format!("L{above}"),
                     format!("its VMM ended with status {status} while L{layer} was to {what}"),
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the run if a kernel of ours warned, which no console shows unless the kernel checks itself.
+    pub(crate) fn look_for_warnings(
+        &self,
+        scenario: &Scenario,
+        counters: &[Counters],
+    ) -> Result<(), LabError> {
+        for (number, (layer, counters)) in scenario.layers.iter().zip(counters).enumerate() {
+            if layer.kernel.is_patched() && counters.warnings > 0 {
+                let what = format!(
+                    "its kernel warned of itself {} times: run it with the parameter loglevel=5 to \
+                     see of what",
+                    counters.warnings
+                );
+                return Err(self.journal.layers[number].error(format!("L{number}"), what));
             }
         }
         Ok(())

@@ -178,6 +178,10 @@ pub(crate) fn end_group(child: &Child) {
 
 fn listen(connection: UnixStream, sender: &Sender<Heard>) {
     each_line(connection, |line| {
+        // An agent ends the line that one before it may have left unfinished.
+        if line.is_empty() {
+            return true;
+        }
         let heard = match serde_json::from_str(&line) {
             Ok(report) => Heard::Report(report),
             Err(_) => Heard::Garbled(line),

@@ -3,6 +3,7 @@
 use crate::boot::Booted;
 use crate::counters::Counters;
 use crate::steps::StepReport;
+use crate::stress::StressReport;
 use crate::trace::TraceReport;
 use serde::Serialize;
 use strata_inspect::report::Join;
@@ -34,6 +35,9 @@ pub struct LabReport {
     pub restarts: Vec<String>,
     /// What was done, in order.
     pub steps: Vec<StepReport>,
+    /// What stressed them meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stress: Vec<StressReport>,
     /// Alignment by the last snapshots of all layers, as `strata join` says it.
     pub alignment: Option<Join>,
     /// What was recorded, if a trace was asked for.
@@ -46,6 +50,8 @@ pub struct LayerReport {
     /// How it came up.
     #[serde(flatten)]
     pub booted: Booted,
+    /// Which kernel it runs: `vanilla`, `aligned`, `debug` or `debian`.
+    pub variant: String,
     /// The package its kernel comes from, with its version.
     pub package: String,
     /// SHA-256, of the package where the kernel is Debian's, of the image where it is the lab's.
@@ -79,6 +85,7 @@ impl LabReport {
             layers,
             restarts: Vec::new(),
             steps,
+            stress: Vec::new(),
             alignment: None,
             trace: None,
         }

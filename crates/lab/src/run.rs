@@ -32,6 +32,8 @@ const KEPT_RUNS: usize = 20;
 const RESTARTS: usize = 2;
 /// File in such a directory that is locked as long as the run goes on.
 const LOCK: &str = "lock";
+/// How much longer everything may take when a kernel checks itself.
+const PATIENCE: u32 = 6;
 /// Time that finding and writing the page tables of a trace may take.
 const TABLES_LIMIT: Duration = Duration::from_secs(120);
 /// Time a user's program may take when nothing else is said.
@@ -73,12 +75,7 @@ pub fn run(
     let program = choices
         .program
         .first()
-        .map(|name| {
-            find(name).ok_or_else(|| {
-                let name = name.display();
-                LabError::Scenario(format!("there is no program {name}: give a path or install it"))
-            })
-        })
+        .map(|name| find(name).ok_or_else(|| images::no_program(name.as_ref())))
         .transpose()?;
     let guests: Vec<PathBuf> = program.iter().cloned().collect();
     let tracing = choices.trace.as_ref().map(|trace| (trace, traced_command(choices)));
@@ -86,13 +83,11 @@ pub fn run(
     let Running { mut link, booted, restarts, directory, tracing, _lock } =
         start(scenario, (&guests, input), tracing, parts, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
-    let before = read_all(&mut link, count)?;
+    let before = read_all(&mut link, scenario)?;
     for layer in 0..count {
-        let paths = Counters::files(layer + 1 < count);
-        let command = Command::Sample { paths, every: SAMPLE_EVERY };
-        link.order(layer, "sample its counters", command, ORDER_LIMIT)?;
+        sample(&mut link, scenario, layer)?;
     }
-    let mut steps = Steps::new(&mut link, count, &directory, tracing.is_some());
+    let mut steps = Steps::new(&mut link, (scenario, parts), &directory, tracing.is_some());
     if let Some(path) = program {
         let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
         argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
@@ -106,7 +101,7 @@ pub fn run(
             }
         }
     }
-    let done = steps.done;
+    let (done, stress) = (steps.done, steps.stress);
     let trace = match tracing {
         Some(tracing) => {
             let begin = Instant::now();
@@ -117,7 +112,8 @@ pub fn run(
         }
         None => None,
     };
-    let after = read_all(&mut link, count)?;
+    let after = read_all(&mut link, scenario)?;
+    link.look_for_warnings(scenario, &after)?;
     let layers: Vec<LayerReport> = booted
         .into_iter()
         .zip(before)
@@ -128,7 +124,7 @@ pub fn run(
         .collect();
     let alignment = joined(&done)?;
     let report = LabReport::new(&choices.name, &scenario.about, layers, done);
-    Ok(LabReport { restarts, alignment, trace, ..report })
+    Ok(LabReport { restarts, stress, alignment, trace, ..report })
 }
 
 /// Boots the layers and runs a shell in one of them, for who sits at the console. Returns the shell's
@@ -181,7 +177,7 @@ fn start<'a>(
 ) -> Result<Running<'a>, LabError> {
     for layer in &scenario.layers {
         // Known before anything is written.
-        parts.kernel(&layer.kernel)?;
+        parts.kernel(layer.kernel)?;
     }
     let (directory, lock) = new_run(cache)?;
     if let Some(bytes) = input {
@@ -235,7 +231,7 @@ fn begin_machine<'a>(
     let mut hardware = Hardware {
         memory: bytes(&scenario.layers[0].memory).map_err(LabError::Scenario)?,
         cpus: scenario.layers[0].cpus,
-        kernel: parts.kernel(&scenario.layers[0].kernel)?.to_owned(),
+        kernel: parts.kernel(scenario.layers[0].kernel)?.to_owned(),
         initrd: initrd.to_owned(),
         parameters: boot::parameters(0, &scenario.layers[0]),
         more: scenario.layers[0].vmm.clone(),
@@ -248,9 +244,11 @@ fn begin_machine<'a>(
             Tracing::start(trace, &mut hardware, layers, command.clone(), directory)
         })
         .transpose()?;
-    let booted = Journal::start(directory, layers).and_then(|journal| {
+    let kernels = scenario.layers.iter().map(|layer| layer.kernel);
+    let booted = Journal::start(directory, kernels).and_then(|journal| {
         let machine = Machine::start(&hardware, directory)?;
-        let mut link = Link::new(machine, journal, interrupt);
+        let patience = if scenario.is_checked() { PATIENCE } else { 1 };
+        let mut link = Link::new(machine, journal, interrupt, patience);
         let booted = boot::boot(&mut link, scenario, parts, begin, tell)?;
         Ok((link, booted))
     });
@@ -278,6 +276,12 @@ fn put_aside(directory: &Path, attempt: usize) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+/// Has a layer tell its counters from now on.
+pub(crate) fn sample(link: &mut Link, scenario: &Scenario, layer: u8) -> Result<(), LabError> {
+    let command = Command::Sample { paths: Counters::files(scenario, layer), every: SAMPLE_EVERY };
+    link.order(layer, "sample its counters", command, ORDER_LIMIT).map(drop)
 }
 
 /// The command that a recording says it is of.
@@ -323,21 +327,28 @@ fn layer_report(
     link: &Link,
 ) -> LayerReport {
     let number = usize::from(booted.layer);
-    let (package, sha256) = match (&scenario.layers[number].kernel, &parts.lab, &parts.stock) {
-        (Kernel::Lab, Some(lab), _) => (lab.source.clone(), lab.sha256.clone()),
-        (Kernel::Debian, _, Some(stock)) => (stock.package.clone(), stock.sha256.clone()),
-        _ => unreachable!("a layer has booted from it"),
+    let kernel = scenario.layers[number].kernel;
+    let there = "a layer has booted from it";
+    let (package, sha256) = match kernel {
+        Kernel::Lab(variant) => {
+            let lab = parts.lab(variant).expect(there);
+            (lab.source.clone(), lab.sha256.clone())
+        }
+        Kernel::Debian => {
+            let stock = parts.stock().expect(there);
+            (stock.package.clone(), stock.sha256.clone())
+        }
     };
     let samples = &link.journal.layers[number].samples;
     let samples = samples.iter().map(|sample| Counters::parse(sample.at, &sample.texts)).collect();
-    LayerReport { booted, package, sha256, before, after, samples }
+    LayerReport { booted, variant: kernel.to_string(), package, sha256, before, after, samples }
 }
 
 /// Counters of all layers, outermost last: reading one adds to the exits of those below.
-fn read_all(link: &mut Link, count: u8) -> Result<Vec<Counters>, LabError> {
+fn read_all(link: &mut Link, scenario: &Scenario) -> Result<Vec<Counters>, LabError> {
     let mut all = Vec::new();
-    for layer in (0..count).rev() {
-        let paths = Counters::files(layer + 1 < count);
+    for layer in (0..scenario.layers.len() as u8).rev() {
+        let paths = Counters::files(scenario, layer);
         let command = Command::Read { paths };
         let reply = link.order(layer, "read its counters", command, ORDER_LIMIT)?;
         if let Reply::Texts { at, texts } = reply {

@@ -1,9 +1,12 @@
 //! Scenarios: what the layers are and what happens in them, as data.
 
 use crate::error::LabError;
+use crate::events;
+use crate::kernel::Variant;
 use include_dir::{Dir, include_dir};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// What a kernel with its programs needs at least, in bytes.
@@ -24,6 +27,25 @@ pub struct Scenario {
     pub layers: Vec<Layer>,
     /// What happens once all layers run, in order.
     #[serde(default, rename = "step")]
+    pub steps: Vec<Step>,
+    /// What is done again and again while programs run that are to be stressed.
+    #[serde(default, rename = "stress")]
+    pub stress: Vec<Stress>,
+}
+
+/// Something done again and again.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stress {
+    /// What the report calls it.
+    pub name: String,
+    /// Seconds from the beginning of one step to that of the next, if that one is done by then.
+    pub every: f64,
+    /// Seconds until the first.
+    #[serde(default)]
+    pub after: f64,
+    /// What is done, in order, and from the first again.
+    #[serde(rename = "step")]
     pub steps: Vec<Step>,
 }
 
@@ -56,6 +78,13 @@ pub struct Layer {
     /// Files of this computer that it has at the same place; directories with all that is in them.
     #[serde(default)]
     pub files: Vec<PathBuf>,
+    /// Programs of this computer to copy into it with their libraries, for steps to run by their names.
+    #[serde(default)]
+    pub programs: Vec<PathBuf>,
+    /// Events of its kernel to count, as `system:event`, or as `system:event:field` to count each
+    /// value of a field.
+    #[serde(default)]
+    pub trace_events: Vec<String>,
     /// The machine type that the layer below gives it; [`Layer::machine`] says which if not given.
     machine: Option<String>,
     /// What the layer below takes its memory from.
@@ -70,13 +99,53 @@ pub struct Layer {
 }
 
 /// Which kernel a layer runs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Built by `strata lab build`.
-    Lab,
-    /// Debian's own image for clouds, as it comes.
+    /// Built by `strata lab build`: `vanilla` (or `lab`), `aligned`, `debug`.
+    Lab(Variant),
+    /// Debian's own image for clouds, as it comes: `debian`.
     Debian,
+}
+
+impl<'de> Deserialize<'de> for Kernel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Name {
+            #[serde(alias = "lab")]
+            Vanilla,
+            Aligned,
+            Debug,
+            Debian,
+        }
+        Ok(match Name::deserialize(deserializer)? {
+            Name::Vanilla => Self::Lab(Variant::Vanilla),
+            Name::Aligned => Self::Lab(Variant::Aligned),
+            Name::Debug => Self::Lab(Variant::Debug),
+            Name::Debian => Self::Debian,
+        })
+    }
+}
+
+impl Kernel {
+    /// The kernel checks itself.
+    pub(crate) fn is_checked(self) -> bool {
+        matches!(self, Self::Lab(variant) if variant.is_checked())
+    }
+
+    /// The kernel has code of ours.
+    pub(crate) fn is_patched(self) -> bool {
+        matches!(self, Self::Lab(variant) if variant.is_patched())
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lab(variant) => variant.fmt(out),
+            Self::Debian => out.write_str("debian"),
+        }
+    }
 }
 
 /// What the memory of a virtual machine is, in the eyes of the kernel below.
@@ -116,15 +185,38 @@ pub enum Step {
         /// It stays: the next step begins when it has printed a line.
         #[serde(default)]
         stay: bool,
+        /// The scenario's stressors are at work meanwhile.
+        #[serde(default)]
+        stress: bool,
         /// Seconds it may take.
         #[serde(default = "ten_minutes")]
         limit: u64,
     },
+    /// Runs one more machine beside the layer above, with that layer's kernel: a program alone in it.
+    Guest {
+        /// The layer its VMM runs in.
+        layer: u8,
+        /// Its memory.
+        memory: String,
+        /// Its CPUs.
+        #[serde(default = "one")]
+        cpus: u8,
+        /// Program and arguments, without blanks and commas.
+        program: Vec<String>,
+        /// Seconds after which its VMM is killed.
+        die: Option<f64>,
+        /// Seconds it may take.
+        #[serde(default = "ten_minutes")]
+        limit: u64,
+    },
+    /// Resets the machine of the innermost layer, as its button does, and waits until its agent runs
+    /// again. Programs that ran in it are gone.
+    Reset,
     /// Writes a file.
     Write {
         /// Where.
         layer: u8,
-        /// The file.
+        /// The file; a part `*` of the path stands for all directories there.
         path: String,
         /// Its new contents.
         text: String,
@@ -164,7 +256,7 @@ impl Layer {
     /// seconds, and under two emulated hypervisors its stack sometimes does not survive that.
     pub fn machine(&self) -> &str {
         self.machine.as_deref().unwrap_or(match self.kernel {
-            Kernel::Lab => "microvm,acpi=on,pcie=on,rtc=on",
+            Kernel::Lab(_) => "microvm,acpi=on,pcie=on,rtc=on",
             Kernel::Debian => "pc",
         })
     }
@@ -205,6 +297,16 @@ impl Scenario {
         })?;
         scenario.check().map_err(failed)?;
         Ok(scenario)
+    }
+
+    /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
+    pub(crate) fn hosts(&self, layer: usize) -> bool {
+        layer + 1 < self.layers.len() || self.layers.len() == 1
+    }
+
+    /// Whether a layer's kernel checks itself, and all are slow with it.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.layers.iter().any(|layer| layer.kernel.is_checked())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -249,43 +351,82 @@ impl Scenario {
             {
                 return Err(format!("L{number}: thp is always, madvise or never, not {thp}"));
             }
-            if layer.kernel == Kernel::Lab && !layer.modules.is_empty() && number + 1 == count {
+            for event in &layer.trace_events {
+                events::parse(event).map_err(|reason| format!("L{number}: {reason}"))?;
+            }
+            if layer.kernel != Kernel::Debian && !layer.modules.is_empty() && !self.hosts(number) {
                 return Err(format!("L{number} runs no machine and has no module to set"));
             }
         }
         for step in &self.steps {
-            let layer = match step {
-                Step::Run { layer, .. } => layer.unwrap_or(0),
-                Step::Write { layer, .. } => *layer,
-                Step::Qmp { layer, .. } => *layer + 1,
-                Step::Sleep { .. } | Step::Scan => 0,
+            self.check_step(step)?;
+        }
+        for stress in &self.stress {
+            let Stress { name, every, after, steps } = stress;
+            if !(*every > 0.0 && every.is_finite() && *after >= 0.0 && after.is_finite()) {
+                return Err(format!("stress '{name}': every and after are seconds"));
+            }
+            for step in steps {
+                self.check_step(step)?;
+                match step {
+                    Step::Run { stay: false, stress: false, layer: Some(_), .. }
+                    | Step::Guest { .. }
+                    | Step::Write { .. }
+                    | Step::Qmp { .. } => {}
+                    _ => return Err(format!("stress '{name}' cannot do {step:?}")),
+                }
+            }
+            if steps.is_empty() {
+                return Err(format!("stress '{name}' has no step"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_step(&self, step: &Step) -> Result<(), String> {
+        let layer = match step {
+            Step::Run { layer, .. } => layer.unwrap_or(0),
+            Step::Write { layer, .. } => *layer,
+            Step::Qmp { layer, .. } => *layer + 1,
+            Step::Guest { layer, memory, program, die, .. } => {
+                bytes(memory)?;
+                if die.is_some_and(|die| !(die >= 0.0 && die.is_finite())) {
+                    return Err(format!("a guest dies after so many seconds: {step:?}"));
+                }
+                if program.is_empty() || program.iter().any(|word| word.contains([' ', ','])) {
+                    return Err(format!("a guest's program has no blanks and commas: {step:?}"));
+                }
+                *layer + 1
+            }
+            Step::Reset => 1,
+            Step::Sleep { .. } | Step::Scan => 0,
+        };
+        let count = self.layers.len();
+        if usize::from(layer) >= count {
+            let what = match step {
+                Step::Qmp { layer, .. } => format!("the VMM of a layer above L{layer}"),
+                _ => format!("L{layer}"),
             };
-            if usize::from(layer) >= count {
-                let what = match step {
-                    Step::Qmp { layer, .. } => format!("the VMM of a layer above L{layer}"),
-                    _ => format!("L{layer}"),
-                };
-                let last = count - 1;
-                return Err(format!("a step is for {what}, but the layers are L0 to L{last}"));
+            let last = count - 1;
+            return Err(format!("a step is for {what}, but the layers are L0 to L{last}"));
+        }
+        match step {
+            Step::Run { program, .. } if program.is_empty() => {
+                return Err("a step runs no program: give its name and arguments".into());
             }
-            match step {
-                Step::Run { program, .. } if program.is_empty() => {
-                    return Err("a step runs no program: give its name and arguments".into());
-                }
-                Step::Run { limit: 0, program, .. } => {
-                    return Err(format!(
-                        "a step gives {} no time: limit is 1 second or more",
-                        program[0]
-                    ));
-                }
-                Step::Sleep { seconds } if !(0.0..=LONGEST_SLEEP).contains(seconds) => {
-                    return Err(format!(
-                        "a step cannot sleep {seconds} seconds: give a number from 0 to \
-                         {LONGEST_SLEEP}"
-                    ));
-                }
-                _ => {}
+            Step::Run { limit: 0, program, .. } => {
+                return Err(format!(
+                    "a step gives {} no time: limit is 1 second or more",
+                    program[0]
+                ));
             }
+            Step::Sleep { seconds } if !(0.0..=LONGEST_SLEEP).contains(seconds) => {
+                return Err(format!(
+                    "a step cannot sleep {seconds} seconds: give a number from 0 to \
+                     {LONGEST_SLEEP}"
+                ));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -340,7 +481,19 @@ mod tests {
         let steps: Vec<usize> = scenarios
             .map(|scenario| Scenario::parse(scenario, "docs/lab.md").unwrap().steps.len())
             .collect();
-        assert_eq!(steps, [4, 0]);
+        assert_eq!(steps, [4, 4]);
+    }
+
+    #[test]
+    fn kernels_have_names_and_the_lab_s_is_the_vanilla_one() {
+        let kernel = |name: &str| {
+            let text = format!("about = 'x'\n[[layer]]\nkernel = '{name}'\nmemory = '1G'\n");
+            Scenario::parse(&text, "x").unwrap().layers[0].kernel
+        };
+        assert_eq!(kernel("lab"), Kernel::Lab(Variant::Vanilla));
+        for named in Variant::ALL.map(Kernel::Lab).into_iter().chain([Kernel::Debian]) {
+            assert_eq!(kernel(&named.to_string()), named);
+        }
     }
 
     #[test]
@@ -355,7 +508,9 @@ mod tests {
         says(&format!("about = 'x'\n{layer}{layer}"), "more memory");
         says(&format!("about = 'x'\n{layer}thq = 'always'\n"), "thq");
         says(&format!("about = 'x'\n{layer}thp = 'sometimes'\n"), "sometimes");
+        says(&format!("about = 'x'\n{layer}trace_events = ['kvm']\n"), "kvm is no event");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = 'much'\n", "much");
+        says("about = 'x'\n[[layer]]\nkernel = 'allign'\nmemory = '1G'\n", "`aligned`");
         let step = |text: &str| format!("about = 'x'\n{layer}[[step]]\n{text}");
         let write = "do = 'write'\nlayer = 2\npath = ''\ntext = ''\n";
         says(&step(write), "a step is for L2, but the layers are L0 to L0");
@@ -369,6 +524,16 @@ mod tests {
         says(&format!("about = 'x'\n{layer}cpus = 0\n"), "no CPU");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '16M'\n", "too little");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '900000G'\n", "this computer has");
+        let two = format!("about = 'x'\n{layer}{}", layer.replace("1G", "500M"));
+        let stress = |text: &str| format!("{two}[[stress]]\nname = 'y'\nevery = 1\n{text}");
+        says(&stress("step = []\n"), "no step");
+        says(&stress("step = [{ do = 'scan' }]\n"), "cannot do Scan");
+        let write = "step = [{ do = 'write', layer = 2, path = '', text = '' }]\n";
+        says(&stress(write), "a step is for L2");
+        says(&stress("step = []\n").replace("every = 1", "every = 0"), "are seconds");
+        let guest = "step = [{ do = 'guest', layer = 0, memory = '1M', program = ['a b'] }]\n";
+        says(&stress(guest), "no blanks");
+        says(&format!("about = 'x'\n{layer}[[step]]\ndo = 'reset'\n"), "a step is for L1");
         let message = Scenario::load("vanila").unwrap_err().to_string();
         assert!(message.contains("clean"), "{message}");
         let message = Scenario::load("causes/none").unwrap_err().to_string();

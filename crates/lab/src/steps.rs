@@ -1,19 +1,23 @@
 //! What happens once all layers run.
 
-use crate::boot::{ORDER_LIMIT, QMP_SOCKET};
+use crate::boot::{self, ORDER_LIMIT, QMP_SOCKET};
 use crate::error::{LabError, on};
 use crate::initramfs::PROGRAMS;
 use crate::journal::Program;
 use crate::link::Link;
-use crate::scenario::Step;
+use crate::parts::Parts;
+use crate::run;
+use crate::scenario::{Scenario, Step};
+use crate::stress::{StressReport, Stressors};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use strata_agent::message::{Command, Layout, Reply};
+use strata_agent::message::{ALONE_END, Command, Layout, Reply};
 
 /// Time a snapshot of a layer may take.
 const SCAN_LIMIT: Duration = Duration::from_secs(300);
@@ -61,12 +65,16 @@ impl StepReport {
 #[derive(Debug)]
 pub(crate) struct Steps<'a, 'b> {
     pub(crate) link: &'a mut Link<'b>,
+    scenario: &'a Scenario,
+    parts: &'a Parts,
     /// Number of layers.
     pub(crate) layers: u8,
     /// Where snapshots go.
     pub(crate) directory: &'a Path,
     /// Steps done.
     pub(crate) done: Vec<StepReport>,
+    /// What stressed them.
+    pub(crate) stress: Vec<StressReport>,
     /// Programs started so far: their names.
     programs: usize,
     /// The first program of the innermost layer is recorded.
@@ -86,11 +94,22 @@ struct Started {
 impl<'a, 'b> Steps<'a, 'b> {
     pub(crate) fn new(
         link: &'a mut Link<'b>,
-        layers: u8,
+        (scenario, parts): (&'a Scenario, &'a Parts),
         directory: &'a Path,
         tracing: bool,
     ) -> Self {
-        Self { link, layers, directory, done: Vec::new(), programs: 0, tracing, watched: false }
+        Self {
+            link,
+            scenario,
+            parts,
+            layers: scenario.layers.len() as u8,
+            directory,
+            done: Vec::new(),
+            stress: Vec::new(),
+            programs: 0,
+            tracing,
+            watched: false,
+        }
     }
 }
 
@@ -99,22 +118,24 @@ impl Steps<'_, '_> {
     /// do is an error.
     pub(crate) fn carry_out(&mut self, step: &Step) -> Result<(), LabError> {
         match step {
-            Step::Run { layer, program, stay, limit } => {
+            Step::Run { layer, program, stay, stress, limit } => {
                 let layer = layer.unwrap_or(self.layers - 1);
-                self.run(layer, program, *stay, Duration::from_secs(*limit))
+                self.run(layer, program, (*stay, *stress), Duration::from_secs(*limit))
             }
+            Step::Guest { layer, die, limit, .. } => {
+                let argv = guest_argv(self.scenario, step)?;
+                self.guest(*layer, &argv, *die, Duration::from_secs(*limit))
+            }
+            Step::Reset => self.timed("reset the innermost machine".into(), |steps, _| {
+                boot::reset(steps.link, steps.scenario, steps.parts)?;
+                run::sample(steps.link, steps.scenario, steps.layers - 1)
+            }),
             Step::Write { layer, path, text } => {
-                let command = Command::Write { path: path.clone(), text: text.clone() };
-                let text = text.trim_end();
-                self.simple(format!("write {text} to {path}"), *layer, command)
+                let what = format!("write {} to {path}", text.trim_end());
+                self.simple(what, *layer, write(path, text))
             }
             Step::Qmp { layer, execute, arguments } => {
-                let command = Command::Qmp {
-                    socket: QMP_SOCKET.into(),
-                    execute: execute.clone(),
-                    arguments: serde_json::to_value(arguments).expect("TOML is plain data"),
-                };
-                self.simple(format!("have its VMM {execute}"), *layer, command)
+                self.simple(format!("have its VMM {execute}"), *layer, qmp(execute, arguments))
             }
             Step::Sleep { seconds } => {
                 let time = Duration::from_secs_f64(*seconds);
@@ -178,7 +199,7 @@ impl Steps<'_, '_> {
         &mut self,
         layer: u8,
         argv: &[String],
-        stay: bool,
+        (stay, stress): (bool, bool),
         limit: Duration,
     ) -> Result<(), LabError> {
         let innermost = layer + 1 == self.layers;
@@ -188,7 +209,14 @@ impl Steps<'_, '_> {
             let ready = |program: &Program| {
                 program.held || program.status.is_some() || (stay && !program.output.is_empty())
             };
-            let program = steps.link.program_within(layer, &name, limit, ready)?;
+            let program = if stress {
+                let mut stressors = Stressors::new(steps.scenario)?;
+                let ended = stressors.run(steps.link, layer, &name, limit, ready);
+                steps.stress.extend(stressors.finish(steps.link)?);
+                Some(ended?)
+            } else {
+                steps.link.program_within(layer, &name, limit, ready)?
+            };
             if how.watched {
                 steps.stop_watching(layer)?;
             }
@@ -203,6 +231,28 @@ impl Steps<'_, '_> {
                 program = steps.link.wait_for_program(layer, &name, limit, has_ended)?;
             }
             report.ended(program);
+            Ok(())
+        })
+    }
+
+    /// Runs one more machine to its end, or to its death.
+    fn guest(
+        &mut self,
+        layer: u8,
+        argv: &[String],
+        die: Option<f64>,
+        limit: Duration,
+    ) -> Result<(), LabError> {
+        self.timed(format!("one more guest of L{layer}"), |steps, report| {
+            let name = steps.start(layer, argv, Started::default())?;
+            if let Some(seconds) = die {
+                steps.link.pause(Duration::from_secs_f64(seconds))?;
+                steps.link.send(layer, kill(&name));
+            }
+            let ended = |program: &Program| program.status.is_some();
+            let program = steps.link.wait_for_program(layer, &name, limit, ended)?;
+            report.status = guest_status(&program, die.is_some());
+            report.output = program.output.into_iter().chain(program.errors).collect();
             Ok(())
         })
     }
@@ -225,13 +275,8 @@ impl Steps<'_, '_> {
     fn start(&mut self, layer: u8, argv: &[String], how: Started) -> Result<String, LabError> {
         self.programs += 1;
         let name = format!("program {}", self.programs);
-        let mut argv = argv.to_vec();
-        if let Some(program) = argv.first_mut()
-            && !program.contains('/')
-        {
-            *program = format!("{PROGRAMS}/{program}");
-        }
         let Started { layout, hold, watched } = how;
+        let argv = with_path(argv);
         let command = Command::Start { name: name.clone(), argv, layout, hold, watched };
         self.link.order(layer, "start a program", command, ORDER_LIMIT)?;
         Ok(name)
@@ -247,7 +292,8 @@ impl Steps<'_, '_> {
                 report.snapshots_at.insert(0, begin.elapsed().as_secs_f64());
                 let argv = ["strata", "scan", "-o", SNAPSHOT].map(str::to_owned);
                 let name = steps.start(layer, &argv, Started::default())?;
-                let program = steps.link.wait_for_program(layer, &name, SCAN_LIMIT, has_ended)?;
+                let limit = steps.link.patient(SCAN_LIMIT);
+                let program = steps.link.wait_for_program(layer, &name, limit, has_ended)?;
                 if program.status != Some(0) {
                     return Err(LabError::Refused {
                         layer,
@@ -314,6 +360,52 @@ pub(crate) fn command_line(argv: &[String]) -> String {
         false => format!("'{}'", word.replace('\'', "'\\''")),
     };
     argv.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// The command that writes a file.
+pub(crate) fn write(path: &str, text: &str) -> Command {
+    Command::Write { path: path.to_owned(), text: text.to_owned() }
+}
+
+/// The command for a VMM.
+pub(crate) fn qmp(execute: &str, arguments: &BTreeMap<String, toml::Value>) -> Command {
+    Command::Qmp {
+        socket: QMP_SOCKET.into(),
+        execute: execute.to_owned(),
+        arguments: serde_json::to_value(arguments).expect("TOML is plain data"),
+    }
+}
+
+/// The command that kills a program.
+pub(crate) fn kill(name: &str) -> Command {
+    Command::Signal { name: name.to_owned(), signal: libc::SIGKILL }
+}
+
+/// A program and its arguments, the program with its path.
+pub(crate) fn with_path(argv: &[String]) -> Vec<String> {
+    let mut argv = argv.to_vec();
+    if let Some(program) = argv.first_mut()
+        && !program.contains('/')
+    {
+        *program = format!("{PROGRAMS}/{program}");
+    }
+    argv
+}
+
+/// The command of a step that runs one more guest.
+pub(crate) fn guest_argv(scenario: &Scenario, step: &Step) -> Result<Vec<String>, LabError> {
+    let Step::Guest { layer, memory, cpus, program, .. } = step else {
+        unreachable!("only a guest's step has a guest's command")
+    };
+    let number = usize::from(*layer) + 1;
+    boot::guest(number, &scenario.layers[number], memory, *cpus, program)
+}
+
+/// Status of the program in one more guest, which its agent tells on the console. A guest that was
+/// killed has none.
+pub(crate) fn guest_status(vmm: &Program, killed: bool) -> Option<i32> {
+    let told = vmm.output.iter().find_map(|line| line.strip_prefix(ALONE_END)?.parse().ok());
+    told.or(if killed { None } else { Some(-1) })
 }
 
 fn wrong_reply(layer: u8) -> LabError {

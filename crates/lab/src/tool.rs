@@ -91,7 +91,7 @@ impl Tool {
         Err(LabError::Build { what: what.into(), reason: reason.trim().into(), log: log.into() })
     }
 
-    fn missing(self, source: std::io::Error) -> LabError {
+    pub(crate) fn missing(self, source: std::io::Error) -> LabError {
         LabError::Tool { program: self.name, source, package: self.package }
     }
 }

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use strata_engine::StackKind;
+use strata_lab::Variant;
 
 /// Predicts what memory virtualisation costs.
 ///
@@ -73,8 +74,13 @@ pub enum Listing {
 /// What `strata lab` does.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LabCommand {
-    /// Get Debian's kernel image and build the lab's own kernel; goes on where it was interrupted.
-    Build,
+    /// Get Debian's kernel image and build the lab's own kernels; goes on where it was interrupted.
+    Build {
+        /// A kernel to build besides vanilla, which always is: aligned has Strata's alignment, debug
+        /// has it too and checks itself. May be given again.
+        #[arg(long, value_name = "KERNEL", value_enum)]
+        kernel: Vec<KernelChoice>,
+    },
     /// Boot the layers, run a program or a scenario's steps in them, and report what happened.
     Run(LabRunArgs),
     /// Boot the layers and look around in one of them.
@@ -91,12 +97,37 @@ pub enum LabCommand {
     Clean,
 }
 
+/// Kernels that `strata lab build` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelChoice {
+    /// Debian's source as it is.
+    Vanilla,
+    /// With Strata's alignment.
+    Aligned,
+    /// The same, checking itself: slow.
+    Debug,
+}
+
+impl From<KernelChoice> for Variant {
+    fn from(choice: KernelChoice) -> Self {
+        match choice {
+            KernelChoice::Vanilla => Self::Vanilla,
+            KernelChoice::Aligned => Self::Aligned,
+            KernelChoice::Debug => Self::Debug,
+        }
+    }
+}
+
 /// Options of `strata lab run`.
 #[derive(Args, Clone, Debug)]
 pub struct LabRunArgs {
     /// The layers and what happens in them: a name from 'strata list scenarios', or a file.
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
     pub scenario: String,
+
+    /// The kernel of L0 instead of the scenario's.
+    #[arg(long, value_name = "KERNEL", value_enum)]
+    pub kernel: Option<KernelChoice>,
 
     /// Write everything found as JSON; - is the standard output.
     #[arg(long, value_name = "FILE")]

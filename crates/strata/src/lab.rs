@@ -1,6 +1,6 @@
 //! `strata lab`: real kernels in an emulated machine.
 
-use crate::args::{LabCommand, LabRunArgs};
+use crate::args::{KernelChoice, LabCommand, LabRunArgs};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
 use crate::lab_table;
@@ -16,7 +16,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use strata_lab::{
-    BuildProgress, Cache, Choices, Console, LabError, Parts, Scenario, StepReport, Trace,
+    BuildProgress, Cache, Choices, Console, Kernel, LabError, Parts, Scenario, StepReport, Trace,
+    Variant,
 };
 use strata_ring::machine::PLUGIN_FILE;
 
@@ -34,7 +35,7 @@ const AGENT: &str = "strata-agent";
 pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     let cache = Cache::of_user().map_err(|error| failure(&error))?;
     let done = match command {
-        LabCommand::Build => build(&cache),
+        LabCommand::Build { kernel } => build(&cache, &kernel),
         LabCommand::Run(args) => return run(&args, &cache),
         LabCommand::Shell { level, scenario } => {
             return shell(&scenario, level, &cache).map(status).map_err(|error| failure(&error));
@@ -46,7 +47,13 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     done.map(|()| 0).map_err(|error| failure(&error))
 }
 
-fn build(cache: &Cache) -> Result<(), LabError> {
+fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
+    let asked: Vec<Variant> = kernels.iter().map(|&kernel| kernel.into()).collect();
+    // The layers above a patched L0 run the vanilla one.
+    let variants = Variant::ALL.into_iter();
+    let variants: Vec<Variant> = variants
+        .filter(|variant| *variant == Variant::Vanilla || asked.contains(variant))
+        .collect();
     let (agent, strata) = binaries()?;
     let interrupt = Interrupt::watch_all();
     let bar = io::stderr().is_terminal().then(|| {
@@ -73,19 +80,15 @@ fn build(cache: &Cache) -> Result<(), LabError> {
                 // In a log, a line for every tenth.
                 let tenth = progress.done * 10 / progress.total;
                 if tenth > shown.replace(tenth) {
-                    say(&format!("{} % of the kernel built, {left}", tenth * 10));
+                    let comma = if left.is_empty() { "" } else { ", " };
+                    say(&format!("{} % of the kernel built{comma}{left}", tenth * 10));
                 }
             }
         }
     };
-    let parts = strata_lab::build(
-        cache,
-        agent,
-        strata,
-        &interrupt.flag,
-        &mut |line| say(line),
-        &mut progress,
-    );
+    let mut tell = |line: &str| say(line);
+    let flag = &interrupt.flag;
+    let parts = strata_lab::build(cache, &variants, agent, strata, flag, &mut tell, &mut progress);
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -102,6 +105,9 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
     let mut scenario = Scenario::load(&args.scenario).map_err(failed)?;
     if let Some(innermost) = scenario.layers.last_mut() {
         innermost.files.extend(args.with.iter().cloned());
+    }
+    if let Some(kernel) = args.kernel {
+        scenario.layers[0].kernel = Kernel::Lab(kernel.into());
     }
     let choices = Choices {
         name: args.scenario.clone(),

@@ -6,7 +6,7 @@ use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use signal_hook::low_level::signal_name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use strata_lab::{Counters, LabReport, LayerReport, StepReport, TraceReport};
 
@@ -24,9 +24,10 @@ pub fn render(report: &LabReport, width: usize, output: bool) -> String {
         let booted = &layer.booted;
         let _ = writeln!(
             out,
-            "L{} runs Linux {} ({}, SHA-256 {}) since second {:.1}, {:.1} s after it was started",
+            "L{} runs Linux {} ({}, {}, SHA-256 {}) since second {:.1}, {:.1} s after it was started",
             booted.layer,
             booted.kernel.split(' ').next().unwrap_or_default(),
+            layer.variant,
             layer.package,
             &layer.sha256[..layer.sha256.len().min(16)],
             booted.since_start,
@@ -147,10 +148,50 @@ fn counters(layers: &[LayerReport]) -> String {
     for (name, read) in ROWS {
         table.add_row([name.to_owned()].into_iter().chain(layers.iter().map(read)));
     }
+    for (name, read) in more(layers) {
+        table.add_row([name].into_iter().chain(layers.iter().map(read)));
+    }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     format!("{}\n", table.trim_fmt())
+}
+
+/// Where KVM's counters of alignment begin, which only kernels of the lab's own have.
+const ALIGNMENT: &str = "nested_align_";
+
+/// Lines of what not every run has: counters of alignment and events asked for.
+fn more(layers: &[LayerReport]) -> impl Iterator<Item = (String, impl Fn(&LayerReport) -> String)> {
+    type Of = fn(&Counters) -> &BTreeMap<String, u64>;
+    let names = |of: Of, start: &'static str| -> BTreeSet<String> {
+        let all = layers.iter().flat_map(move |layer| of(&layer.after).keys());
+        all.filter(|name| name.starts_with(start)).cloned().collect()
+    };
+    let kinds: [(Of, &str, &str); 2] =
+        [(|counters| &counters.kvm, ALIGNMENT, "KVM: "), (|counters| &counters.events, "", "")];
+    let lines = kinds.into_iter().flat_map(move |(of, start, before)| {
+        names(of, start).into_iter().map(move |name| (of, format!("{before}{name}"), name))
+    });
+    let lines: Vec<_> = lines.collect();
+    lines.into_iter().map(|(of, line, name)| {
+        let read = move |layer: &LayerReport| match of(&layer.after).get(&name) {
+            Some(&end) => {
+                let before = of(&layer.before).get(&name).copied().unwrap_or(0);
+                change(before, end)
+            }
+            None => "-".into(),
+        };
+        (line, read)
+    })
+}
+
+/// What was added to a counter, and where it stands if that is more.
+fn change(before: u64, end: u64) -> String {
+    match end.checked_sub(before) {
+        Some(added) if added == end => count(end),
+        Some(added) => format!("{} ({})", count(added), count(end)),
+        None => format!("-{} ({})", count(before - end), count(end)),
+    }
 }
 
 fn vmstat(layer: &LayerReport, name: &str) -> String {
@@ -204,5 +245,13 @@ mod tests {
         assert_eq!(ending(&step(Some(-11))).unwrap(), "killed by SIGSEGV");
         let late = StepReport { timed_out: true, ..step(Some(-9)) };
         assert_eq!(ending(&late).unwrap(), "killed: its time was over");
+    }
+
+    #[test]
+    fn a_change_says_where_the_counter_stands() {
+        assert_eq!(change(0, 1_500), "1.50k");
+        assert_eq!(change(500, 1_500), "1.00k (1.50k)");
+        assert_eq!(change(7, 4), "-3 (4)");
+        assert_eq!(change(0, 0), "0");
     }
 }

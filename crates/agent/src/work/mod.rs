@@ -1,8 +1,10 @@
 //! The lab's own workloads: small programs with known memory.
 
+mod corrupt;
 mod fragment;
+mod integrity;
 mod launch;
-mod pageout;
+mod other;
 mod region;
 mod touch;
 
@@ -25,8 +27,14 @@ enum Work {
     Fragment(fragment::Fragment),
     /// Start a program for which the kernel's huge pages work differently.
     Launch(launch::Launch),
+    /// Prove that memory keeps what is written to it.
+    Integrity(integrity::Integrity),
     /// Put another process's memory into swap.
-    PageOut(pageout::PageOut),
+    PageOut(other::Target),
+    /// Make huge pages of another process's memory.
+    Collapse(other::Target),
+    /// Spoil pages of the program `integrity` in another process's memory.
+    Corrupt(corrupt::Corrupt),
 }
 
 /// Runs the workload that the command line names.
@@ -35,7 +43,10 @@ pub fn main() -> ExitCode {
         Work::Touch(touch) => touch::run(&touch).map(|()| 0),
         Work::Fragment(fragment) => fragment::run(&fragment).map(|()| 0),
         Work::Launch(launch) => launch::run(&launch),
-        Work::PageOut(page_out) => pageout::run(&page_out).map(|()| 0),
+        Work::Integrity(integrity) => integrity::run(&integrity).map(|()| 0),
+        Work::PageOut(target) => other::page_out(&target).map(|()| 0),
+        Work::Collapse(target) => other::collapse(&target).map(|()| 0),
+        Work::Corrupt(corrupt) => corrupt::run(&corrupt).map(|()| 0),
     };
     match done {
         Ok(status) => ExitCode::from(status),

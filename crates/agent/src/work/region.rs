@@ -135,8 +135,11 @@ pub(super) fn traced(command: &mut Command) {
     }
 }
 
-/// Asks the kernel to put a range of another process's memory into swap (man 2 `process_madvise`).
-pub(super) fn page_out(pid: u32, start: usize, length: usize) -> io::Result<()> {
+/// What another process's memory can be advised: `MADV_PAGEOUT` and `MADV_COLLAPSE`, for example.
+pub(super) type Advice = libc::c_int;
+
+/// Advises the kernel about a range of another process's memory (man 2 `process_madvise`).
+pub(super) fn advise(pid: u32, start: usize, length: usize, advice: Advice) -> io::Result<()> {
     let checked = |result: libc::c_long| match result {
         -1 => Err(io::Error::last_os_error()),
         result => Ok(result),
@@ -156,7 +159,7 @@ pub(super) fn page_out(pid: u32, start: usize, length: usize) -> io::Result<()> 
                 process.as_raw_fd(),
                 &raw const range,
                 1,
-                libc::MADV_PAGEOUT,
+                advice,
                 0,
             )
         })? as usize;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use strata_inspect::Snapshot;
-use strata_lab::{Cache, Choices, LabError, LabReport, PROGRAM_LIMIT, Parts, Scenario};
+use strata_lab::{Cache, Choices, LabError, LabReport, PROGRAM_LIMIT, Parts, Scenario, Variant};
 use tempfile::TempDir;
 
 /// Emulated machines are slow enough one at a time.
@@ -66,7 +66,7 @@ pub fn parts() -> Parts {
     let programs = STRIPPED.path();
     let parts = strata_lab::built(&cache(), programs.join("strata-agent"), programs.join("strata"));
     assert!(
-        parts.lab.is_some() && parts.stock.is_some(),
+        parts.lab.contains_key(&Variant::Vanilla) && parts.stock.is_some(),
         "the lab's kernels are missing; run 'strata lab build' first"
     );
     parts

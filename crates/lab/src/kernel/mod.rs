@@ -1,18 +1,28 @@
-//! The lab's own kernel, built from Debian's source.
+//! The lab's own kernels, built from Debian's source.
 
-use crate::cache::{Cache, checksum, key};
+mod configure;
+mod patched;
+mod progress;
+mod sources;
+mod tree;
+
+pub use progress::BuildProgress;
+pub use sources::Variant;
+
+use crate::cache::{Cache, checksum};
 use crate::error::{LabError, on};
 use crate::packages::{Package, each_file, save};
 use crate::parts::LabKernel;
 use crate::stock::SERIES;
 use crate::tool::Tool;
 use liblzma::read::XzDecoder;
+use progress::Steps;
+use sources::Sources;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
-use std::time::Instant;
 
 const MAKE: Tool = Tool { name: "make", package: "make" };
 /// Programs that the kernel's build calls, and their packages.
@@ -24,95 +34,91 @@ const CALLED: [(&str, &str); 6] = [
     ("perl", "perl"),
     ("lz4", "lz4"),
 ];
-/// What the kernel is configured with, on top of the smallest configuration.
-const CONFIGURATION: &str = include_str!("../../../linux/config/lab.config");
-/// Lines that the build prints, counted on one build of this configuration: how far it is.
-const STEPS: usize = 1431;
+/// Says what the objects are configured with.
+const CONFIGURED: &str = "configured";
+/// What the build says, all builds of these objects one after the other.
+const BUILD_LOG: &str = "build.log";
 
-/// How far a build is.
-#[derive(Clone, Copy, Debug)]
-pub struct BuildProgress {
-    /// Files made.
-    pub done: usize,
-    /// Files to make, about.
-    pub total: usize,
-    /// Seconds left at the rate so far.
-    pub seconds_left: Option<f64>,
-}
-
-/// The kernel in the cache that the configuration of this program describes, of the newest source.
-pub(crate) fn cached(cache: &Cache) -> Option<LabKernel> {
+/// The kernel of a variant in the cache, as this program describes it, of the newest source.
+pub(crate) fn cached(cache: &Cache, variant: Variant) -> Option<LabKernel> {
+    let sources = Sources::of(variant).ok()?;
     fs::read_dir(cache.root().join("kernels"))
         .ok()?
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| {
-            fs::read_to_string(path.join("config")).is_ok_and(|text| text == CONFIGURATION)
+            fs::read_to_string(path.join("source"))
+                .is_ok_and(|source| path.file_name() == Some(OsStr::new(&sources.key(&source))))
         })
         .max_by_key(|path| fs::metadata(path.join("source")).and_then(|data| data.modified()).ok())
         .and_then(|path| read(&path).ok())
 }
 
-/// Builds the kernel from the newest source, if it is not there.
+/// Builds the kernel of a variant from the newest source, if it is not there.
 pub(crate) fn get(
     cache: &Cache,
+    variant: Variant,
     interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<LabKernel, LabError> {
     let package = Package::newest(&format!("linux-source-{SERIES}"))?;
     let source = format!("{} {}", package.name, package.version);
-    let of_build = key([source.as_bytes(), CONFIGURATION.as_bytes()]);
+    let sources = Sources::of(variant)?;
+    let of_build = sources.key(&source);
     let finished = cache.root().join("kernels").join(&of_build);
     if finished.join("source").exists() {
         return read(&finished);
     }
     check_tools()?;
-    let tree = unpack(cache, &package, tell)?;
-    let build = cache.directory(&format!("build/{of_build}"))?;
-    let log = build.join("build.log");
+    let pristine = unpack(cache, &package, tell)?;
+    let trees = cache.directory(&format!("trees/{}", package.version))?;
+    let tree = trees.join(variant.to_string());
+    let files =
+        patched::files(&sources, &pristine, &source, &trees.join(format!("{variant}-hooks.log")))?;
+    tree::make(&pristine, &tree, &files)?;
+    let objects = tree.join(tree::OBJECTS);
+    on(&objects, fs::create_dir_all(&objects))?;
     let make = || {
         let mut command = MAKE.command();
-        command.current_dir(&tree).arg(format!("O={}", build.display()));
+        command.current_dir(&tree).arg(format!("O={}", tree::OBJECTS));
         // The same image every time, so that equal means unchanged.
         command
             .env("KBUILD_BUILD_TIMESTAMP", "1970-01-01")
+            .env("KBUILD_BUILD_VERSION", "1")
             .env("KBUILD_BUILD_USER", "strata")
             .env("KBUILD_BUILD_HOST", "lab");
         if crate::initramfs::find(OsStr::new("ccache")).is_some() {
-            command.arg("CC=ccache gcc");
+            command.args(["CC=ccache gcc", "HOSTCC=ccache gcc"]);
         }
         command
     };
-    if !build.join("configured").exists() {
-        tell("configuring the kernel");
-        configure(&build, &log, interrupt, make)?;
+    let text = sources.configuration();
+    let mark = configure::mark(&text, &files);
+    if fs::read_to_string(objects.join(CONFIGURED)).ok().as_ref() != Some(&mark) {
+        tell(&format!("configuring the kernel '{variant}'"));
+        configure::configure(&objects, &text, interrupt, make)?;
+        on(&objects, fs::write(objects.join(CONFIGURED), &mark))?;
     }
-    tell(&format!("building {source}"));
+    tell(&format!("building the kernel '{variant}' of {source}"));
     let jobs = available_parallelism().map_or(1, usize::from);
-    let (begin, mut done) = (Instant::now(), 0);
+    let mut steps = Steps::begin(cache, variant, &objects)?;
     MAKE.follow(
         make().arg(format!("-j{jobs}")).arg("bzImage"),
-        "building the kernel",
-        &log,
+        &format!("building the kernel '{variant}'"),
+        &objects.join(BUILD_LOG),
         interrupt,
         |line| {
-            if line.starts_with("  ") {
-                done += 1;
-                let left = STEPS.saturating_sub(done) as f64;
-                let rate = done as f64 / begin.elapsed().as_secs_f64();
-                progress(BuildProgress {
-                    done,
-                    total: STEPS.max(done),
-                    seconds_left: (done > 20).then(|| left / rate),
-                });
+            if let Some(now) = steps.line(line) {
+                progress(now);
             }
         },
     )?;
+    steps.end()?;
     let kept = cache.directory(&format!("kernels/{of_build}"))?;
-    let image = build.join("arch/x86/boot/bzImage");
+    let image = objects.join("arch/x86/boot/bzImage");
     save(&kept.join("bzImage"), &mut on(&image, fs::File::open(&image))?)?;
-    save(&kept.join("config"), &mut CONFIGURATION.as_bytes())?;
+    save(&kept.join("config"), &mut text.as_bytes())?;
     // Written last: it says that everything else is there.
     save(&kept.join("source"), &mut source.as_bytes())?;
     read(&kept)
@@ -176,36 +182,4 @@ fn unpack(
     on(&tree, fs::rename(inner.path(), &tree))?;
     on(&file, fs::remove_file(&file))?;
     Ok(tree)
-}
-
-/// Configures a build: the smallest configuration, ours on top, the rest by default. An option that
-/// the kernel did not take is an error: it would be missed later, in the dark.
-fn configure(
-    build: &Path,
-    log: &Path,
-    interrupt: &AtomicBool,
-    make: impl Fn() -> std::process::Command,
-) -> Result<(), LabError> {
-    let follow = |target: &str| {
-        let what = "configuring the kernel";
-        MAKE.follow(make().arg(target), what, log, interrupt, |_| {})
-    };
-    follow("tinyconfig")?;
-    let path = build.join(".config");
-    let smallest = on(&path, fs::read_to_string(&path))?;
-    on(&path, fs::write(&path, format!("{smallest}\n{CONFIGURATION}")))?;
-    follow("olddefconfig")?;
-    let taken = on(&path, fs::read_to_string(&path))?;
-    let refused: Vec<&str> = CONFIGURATION
-        .lines()
-        .filter(|line| line.starts_with("CONFIG_") && !taken.lines().any(|taken| taken == *line))
-        .collect();
-    if !refused.is_empty() {
-        return Err(LabError::Build {
-            what: "configuring the kernel".into(),
-            reason: format!("this source does not take {}", refused.join(", ")),
-            log: log.to_owned(),
-        });
-    }
-    on(&build.join("configured"), fs::write(build.join("configured"), ""))
 }

@@ -1,0 +1,210 @@
+//! Memory of an innermost program keeps what is written to it, whatever the layers below do to it; and
+//! if it did not, that would be noticed.
+//!
+//! `STRATA_LAB_KERNEL` names the kernel that L0 runs, as a scenario does, and `STRATA_LAB_SECONDS` how
+//! long the program runs by the clock of its layer; 60 if not given.
+
+mod common;
+
+use common::{attempt, choices, machine};
+use serde_json::Value;
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use strata_lab::{LabReport, Scenario, StepReport, StressReport};
+
+/// Words on a console that say that a kernel found something wrong with itself.
+const COMPLAINTS: [&str; 9] = [
+    "WARNING:",
+    "BUG:",
+    "Oops",
+    "KASAN:",
+    "UBSAN:",
+    "possible circular locking",
+    "possible recursive locking",
+    "suspicious RCU usage",
+    "Bad page",
+];
+
+/// A scenario, L0 with the kernel that the environment names.
+fn scenario(text: &str) -> Scenario {
+    let kernel = env::var("STRATA_LAB_KERNEL").unwrap_or_else(|_| "lab".into());
+    let text = text.replacen("kernel = \"lab\"", &format!("kernel = \"{kernel}\""), 1);
+    Scenario::parse(&text, "integrity").unwrap()
+}
+
+/// Runs a scenario. Gives the report, and complaints of all consoles.
+fn run(text: &str) -> (LabReport, Vec<String>) {
+    let mut logs = PathBuf::new();
+    let mut tell = |line: &str| {
+        if let Some(path) = line.strip_prefix("logs are in ") {
+            logs = path.into();
+        }
+        println!("{line}");
+    };
+    let report =
+        match attempt(&choices("integrity", scenario(text)), &AtomicBool::new(false), &mut tell) {
+            Ok(report) => report,
+            Err(error) => panic!("{error}"),
+        };
+    let consoles = (0..report.layers.len()).map(|layer| logs.join(format!("l{layer}-console.log")));
+    let complaints = consoles
+        .flat_map(|path| {
+            let text =
+                fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines
+        })
+        .filter(|line| COMPLAINTS.iter().any(|word| line.contains(word)))
+        .collect();
+    (report, complaints)
+}
+
+/// The last line of JSON that the program printed.
+fn summary(lines: &[String]) -> Option<Value> {
+    lines.iter().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())
+}
+
+fn stress<'a>(report: &'a LabReport, name: &str) -> &'a StressReport {
+    report.stress.iter().find(|stress| stress.name == name).expect("the scenario has it")
+}
+
+/// The step under stress.
+fn main_step(report: &LabReport) -> &StepReport {
+    let step = report.steps.iter().rfind(|step| step.what.contains("integrity"));
+    step.expect("the scenario has it")
+}
+
+/// How far a counter of `/proc/vmstat` of a layer went while everything was at work.
+fn moved(report: &LabReport, layer: usize, name: &str) -> u64 {
+    let layer = &report.layers[layer];
+    // The innermost layer was reset: its counters begin again.
+    let samples = layer.samples.iter().chain([&layer.after]).map(|counters| counters.vmstat(name));
+    samples
+        .fold((0, None), |(sum, last), now| match last {
+            Some(last) if now > last => (sum + now - last, Some(now)),
+            _ => (sum, Some(now)),
+        })
+        .0
+}
+
+/// Says what every stressor did, for whoever reads the test's output.
+fn show(report: &LabReport) {
+    println!("{:?}", main_step(report));
+    for stress in &report.stress {
+        let StressReport { name, done, failed, failures, .. } = stress;
+        println!("{name}: {done} done, {failed} failed; {:?}", failures.last());
+    }
+    for (layer, names) in [
+        (
+            0,
+            ["pgmigrate_success", "compact_success", "pswpout", "ksm_swpin_copy", "thp_split_page"],
+        ),
+        (1, ["pgmigrate_success", "compact_success", "pswpout", "cow_ksm", "thp_collapse_alloc"]),
+        (
+            2,
+            [
+                "pgmigrate_success",
+                "balloon_inflate",
+                "balloon_deflate",
+                "thp_fault_alloc",
+                "thp_split_pmd",
+            ],
+        ),
+    ] {
+        for name in names {
+            println!("L{layer} {name}: {}", moved(report, layer, name));
+        }
+    }
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn memory_keeps_its_contents_under_stress() {
+    let _machine = machine();
+    let seconds = env::var("STRATA_LAB_SECONDS").unwrap_or_else(|_| "60".into());
+    let text = include_str!("../scenarios/integrity.toml").replacen(
+        "--seconds=60",
+        &format!("--seconds={seconds}"),
+        1,
+    );
+    let (report, complaints) = run(&text);
+    show(&report);
+    let step = main_step(&report);
+    assert_eq!(step.status, Some(0), "{step:?}");
+    let summary = summary(&step.output).expect("the program tells what it did");
+    assert_eq!(summary["mismatches"], 0, "{summary}");
+    assert!(summary["rested_pages"].as_u64() > Some(0), "{summary}");
+    let operations = summary["operations"].as_object().unwrap();
+    for (name, count) in operations {
+        assert!(count.as_u64() > Some(0), "{name} was never done: {summary}");
+    }
+    assert_eq!(complaints, [] as [String; 0]);
+    // Every stressor was at work, and its work is seen.
+    for stress in &report.stress {
+        assert!(stress.done > 0, "{stress:?}");
+    }
+    for layer in [0, 1] {
+        let merged = &stress(&report, &format!("pages merged in L{layer}")).output;
+        let most = merged.iter().filter_map(|line| line.trim().parse::<u64>().ok()).max();
+        assert!(most > Some(0), "no page was merged in L{layer}: {merged:?}");
+        assert!(moved(&report, layer, "pgmigrate_success") > 0, "no page moved in L{layer}");
+    }
+    assert!(moved(&report, 2, "balloon_inflate") > 0, "L2 gave nothing to its balloon");
+    assert!(moved(&report, 2, "balloon_deflate") > 0, "L2's balloon gave nothing back");
+    assert!(moved(&report, 0, "pswpout") > 0, "L0 put nothing into swap");
+    let logged = &stress(&report, "dirty logging of L1").answers;
+    let rate = |answer: &Value| answer["dirty-rate"].as_i64() > Some(0);
+    assert!(logged.iter().any(rate), "no dirty page was logged: {logged:?}");
+    let migrations = &stress(&report, "migration of L1").answers;
+    let begun = |answer: &Value| answer["status"].is_string();
+    assert!(migrations.iter().any(begun), "{migrations:?}");
+    assert!(migrations.iter().all(|answer| answer["status"] != "completed"), "{migrations:?}");
+    // The other guests' memory is as whole as the first one's.
+    let guests = stress(&report, "guests of L1");
+    assert_eq!(guests.failures, [] as [String; 0]);
+    assert!(guests.output.iter().all(|line| !line.contains("mismatch at")), "{guests:?}");
+}
+
+/// A machine under one other, whose memory the lower one spoils.
+const SPOILT: &str = r#"
+about = "L0 exchanges halves of pages of a program in L1"
+[[layer]]
+kernel = "lab"
+memory = "1200M"
+thp = "always"
+[[layer]]
+kernel = "lab"
+memory = "400M"
+thp = "always"
+[[step]]
+do = "run"
+program = ["strata-agent", "integrity", "--size=64M", "--seconds=120"]
+stress = true
+[[stress]]
+name = "spoil"
+after = 3
+every = 1000
+step = [{ do = "run", layer = 0, program = ["strata-agent", "corrupt", "qemu"] }]
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn memory_spoilt_from_below_is_noticed_with_its_address() {
+    let _machine = machine();
+    let (report, _) = run(SPOILT);
+    let step = main_step(&report);
+    assert_eq!(step.status, Some(1), "{step:?}");
+    let spoilt = stress(&report, "spoil");
+    let told = summary(&spoilt.output).unwrap_or_else(|| panic!("nothing was spoilt: {spoilt:?}"));
+    let spoilt: Vec<&str> =
+        told["spoilt"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let line = step.output.iter().find(|line| line.contains("mismatch at ")).expect("it is told");
+    let (_, rest) = line.split_once("mismatch at ").unwrap();
+    let address = rest.split([':', ' ', ',']).next().unwrap();
+    assert!(spoilt.contains(&address), "{address} is none of {spoilt:?}: {line}");
+    assert!(line.contains("(foreign: it belongs to 0x6") || line.contains("(stale: "), "{line}");
+    println!("{line}");
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Huge bookings (Gemini, EuroSys '23, section 4.2, in the host of xGemini).
+ *
+ * Frames that are consecutive are rare once memory is fragmented.  Those meant
+ * for a region of which some pages are still missing are held back until the
+ * guest hypervisor maps these, but not for longer than Algorithm 1 allows.
+ *
+ * The caller serialises everything that concerns one VM.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/gfp.h>
+#include <linux/jiffies.h>
+#include <linux/kvm_host.h>
+#include <linux/mm.h>
+#include <linux/moduleparam.h>
+#include <linux/perf_event.h>
+#include <linux/slab.h>
+#include <linux/steer.h>
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "spte.h"
+#include "huge_booking.h"
+#include "pseudo_huge.h"
+#include "nested_align_trace.h"
+
+static uint nested_align_booked_max = 64;
+module_param(nested_align_booked_max, uint, 0644);
+MODULE_PARM_DESC(nested_align_booked_max, "2 MiB blocks a VM may have booked");
+
+static uint nested_align_booked_max_all = 256;
+module_param(nested_align_booked_max_all, uint, 0644);
+MODULE_PARM_DESC(nested_align_booked_max_all,
+		 "2 MiB blocks all VMs together may have booked");
+
+static uint nested_align_term_ms = 5000;
+module_param(nested_align_term_ms, uint, 0644);
+MODULE_PARM_DESC(nested_align_term_ms,
+		 "How long a booking lasts at first, in milliseconds");
+
+/* A booking is never shorter or longer than this. */
+#define TERM_MIN	(HZ / 2)
+#define TERM_MAX	(60 * HZ)
+
+static atomic_long_t all_held = ATOMIC_LONG_INIT(0);
+
+/**
+ * huge_booking_total - frames that all VMs hold together
+ *
+ * Return: their number.
+ */
+unsigned long huge_booking_total(void)
+{
+	return atomic_long_read(&all_held);
+}
+
+static void account(struct huge_booking *booking, long frames)
+{
+	booking->nr_held += frames;
+	booking->kvm->stat.nested_align_booked = booking->nr_held;
+	atomic_long_add(frames, &all_held);
+}
+
+static void count_misses(struct huge_booking *booking)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_HW_CACHE,
+		.config = PERF_COUNT_HW_CACHE_DTLB |
+			  PERF_COUNT_HW_CACHE_OP_READ << 8 |
+			  PERF_COUNT_HW_CACHE_RESULT_MISS << 16,
+		.size = sizeof(attr),
+		.pinned = 1,
+	};
+	unsigned int cpu;
+
+	if (!IS_ENABLED(CONFIG_PERF_EVENTS))
+		return;
+	booking->counters = kcalloc(nr_cpu_ids, sizeof(*booking->counters),
+				    GFP_KERNEL);
+	if (!booking->counters)
+		return;
+	for_each_online_cpu(cpu) {
+		struct perf_event *event;
+
+		event = perf_event_create_kernel_counter(&attr, cpu, NULL, NULL,
+							 NULL);
+		/* No such event, no feedback: fragmentation decides alone. */
+		if (IS_ERR(event))
+			break;
+		booking->counters[cpu] = event;
+	}
+}
+
+static void uncount_misses(struct huge_booking *booking)
+{
+	unsigned int cpu;
+
+	for (cpu = 0; booking->counters && cpu < nr_cpu_ids; cpu++)
+		if (booking->counters[cpu])
+			perf_event_release_kernel(booking->counters[cpu]);
+	kfree(booking->counters);
+	booking->counters = NULL;
+}
+
+/* TLB misses since the last call; 0 where they cannot be counted. */
+static u64 new_misses(struct huge_booking *booking)
+{
+	u64 enabled, running, all = 0, last = booking->counted;
+	unsigned int cpu;
+
+	for (cpu = 0; booking->counters && cpu < nr_cpu_ids; cpu++)
+		if (booking->counters[cpu])
+			all += perf_event_read_value(booking->counters[cpu],
+						     &enabled, &running);
+	booking->counted = all;
+	return all - last;
+}
+
+/**
+ * huge_booking_init - begin with no bookings
+ * @booking: the bookings
+ * @kvm: their VM
+ */
+void huge_booking_init(struct huge_booking *booking, struct kvm *kvm)
+{
+	booking->kvm = kvm;
+	xa_init(&booking->regions);
+	booking->term = clamp_t(unsigned long,
+				msecs_to_jiffies(READ_ONCE(nested_align_term_ms)),
+				TERM_MIN, TERM_MAX);
+	booking->grow = true;
+	count_misses(booking);
+	new_misses(booking);
+}
+
+/**
+ * huge_booking_exit - give everything back
+ * @booking: the bookings
+ */
+void huge_booking_exit(struct huge_booking *booking)
+{
+	struct align_region *region;
+	unsigned long gfn;
+
+	xa_for_each(&booking->regions, gfn, region) {
+		huge_booking_release(booking, region, false);
+		xa_erase(&booking->regions, gfn);
+		kfree(region);
+	}
+	xa_destroy(&booking->regions);
+	uncount_misses(booking);
+}
+
+/**
+ * huge_booking_region - what is known of a region
+ * @booking: the VM's bookings
+ * @table_gfn: L1's leaf table that maps the region
+ *
+ * Return: the region, new if need be; NULL without memory for that.
+ */
+struct align_region *huge_booking_region(struct huge_booking *booking,
+					 gfn_t table_gfn)
+{
+	struct align_region *region = xa_load(&booking->regions, table_gfn);
+
+	if (region)
+		return region;
+	region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
+	if (!region)
+		return NULL;
+	region->table_gfn = table_gfn;
+	region->retry_at = jiffies;
+	if (xa_err(xa_store(&booking->regions, table_gfn, region,
+			    GFP_KERNEL_ACCOUNT))) {
+		kfree(region);
+		return NULL;
+	}
+	return region;
+}
+
+/**
+ * huge_booking_book - get 512 consecutive frames for a region
+ * @booking: the VM's bookings
+ * @region: the region; it has none
+ * @compact: whether memory may be compacted for them
+ *
+ * Return: whether there are some.
+ */
+bool huge_booking_book(struct huge_booking *booking, struct align_region *region,
+		       bool compact)
+{
+	/* Frames one by one, for pages one by one: not a compound page. */
+	gfp_t gfp = (compact ? GFP_TRANSHUGE : GFP_TRANSHUGE_LIGHT) & ~__GFP_COMP;
+	unsigned long limit = READ_ONCE(nested_align_booked_max);
+	unsigned long limit_all = READ_ONCE(nested_align_booked_max_all);
+
+	if (booking->nr_held + BOOKING_FRAMES > limit * BOOKING_FRAMES ||
+	    huge_booking_total() + BOOKING_FRAMES > limit_all * BOOKING_FRAMES)
+		return false;
+	region->block = alloc_pages(gfp | __GFP_NORETRY, BOOKING_ORDER);
+	if (!region->block)
+		return false;
+	split_page(region->block, BOOKING_ORDER);
+	region->row = page_to_pfn(region->block);
+	bitmap_fill(region->held, BOOKING_FRAMES);
+	region->nr_held = BOOKING_FRAMES;
+	account(booking, BOOKING_FRAMES);
+	++booking->kvm->stat.nested_align_bookings;
+	return true;
+}
+
+/**
+ * huge_booking_settle - take stock after pages were moved onto booked frames
+ * @booking: the VM's bookings
+ * @region: the region, @held up to date
+ */
+void huge_booking_settle(struct huge_booking *booking,
+			 struct align_region *region)
+{
+	unsigned int left = bitmap_weight(region->held, BOOKING_FRAMES);
+
+	if (left < region->nr_held)
+		region->deadline = jiffies + booking->term;
+	account(booking, (long)left - (long)region->nr_held);
+	region->nr_held = left;
+	if (!left)
+		region->block = NULL;
+}
+
+/**
+ * huge_booking_release - give back the frames that a region does not use
+ * @booking: the VM's bookings
+ * @region: the region
+ * @timeout: whether its time is up
+ */
+void huge_booking_release(struct huge_booking *booking,
+			  struct align_region *region, bool timeout)
+{
+	unsigned int i;
+
+	if (!region->nr_held)
+		return;
+	trace_nested_align_unbook(region->table_gfn, region->nr_held, timeout);
+	for_each_set_bit(i, region->held, BOOKING_FRAMES)
+		__free_page(region->block + i);
+	bitmap_zero(region->held, BOOKING_FRAMES);
+	account(booking, -(long)region->nr_held);
+	region->nr_held = 0;
+	region->block = NULL;
+	if (timeout)
+		++booking->kvm->stat.nested_align_timeouts;
+	else
+		++booking->kvm->stat.nested_align_reclaimed;
+}
+
+/**
+ * huge_booking_shrink - give back frames that somebody needs now
+ * @booking: the VM's bookings
+ * @frames: how many would do
+ *
+ * Return: how many were given back.
+ */
+unsigned long huge_booking_shrink(struct huge_booking *booking,
+				  unsigned long frames)
+{
+	unsigned long gfn, before = booking->nr_held;
+	struct align_region *region;
+
+	xa_for_each(&booking->regions, gfn, region) {
+		if (before - booking->nr_held >= frames)
+			break;
+		huge_booking_release(booking, region, false);
+	}
+	return before - booking->nr_held;
+}
+
+/*
+ * Algorithm 1: alternately measure with the term as it is and try one that is
+ * 10 % longer or shorter; keep it if TLB misses fell and FMFI did not rise.
+ */
+static void adapt(struct huge_booking *booking)
+{
+	int fragmentation = steer_fragmentation(BOOKING_ORDER);
+	u64 misses = new_misses(booking);
+	bool better;
+
+	if (!booking->trial) {
+		booking->misses = misses;
+		booking->fragmentation = fragmentation;
+		booking->trial = booking->term;
+		booking->term = clamp_t(unsigned long,
+					booking->grow ? booking->term * 11 / 10 :
+							booking->term * 9 / 10,
+					TERM_MIN, TERM_MAX);
+		return;
+	}
+	/* A host without the counter has 0 misses always. */
+	better = fragmentation <= booking->fragmentation &&
+		 (misses < booking->misses || (!misses && !booking->misses));
+	if (!better)
+		booking->term = booking->trial;
+	booking->trial = 0;
+	booking->grow = !booking->grow;
+}
+
+/**
+ * huge_booking_tick - end what has lasted long enough, and adapt how long
+ * @booking: the VM's bookings
+ *
+ * To be called once per period P of Algorithm 1.
+ */
+void huge_booking_tick(struct huge_booking *booking)
+{
+	struct align_region *region;
+	unsigned long gfn;
+
+	xa_for_each(&booking->regions, gfn, region) {
+		if (region->nr_held) {
+			if (time_after(jiffies, region->deadline))
+				huge_booking_release(booking, region, true);
+		} else if (time_after(jiffies, region->retry_at + TERM_MAX)) {
+			/* Long quiet: forget how often it was steered. */
+			xa_erase(&booking->regions, gfn);
+			kfree(region);
+		}
+	}
+	adapt(booking);
+}

@@ -1,0 +1,640 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Alignment of nested guests' huge pages, the host's half (xGemini, IEEE TC
+ * 2024, section IV).
+ *
+ * L2's memory reaches the hardware through L1's table, which L1 fills with
+ * whatever frames it has, and through L0's, where these are again anywhere.
+ * Neither matters to L2 and L1 as long as the shadow page table leads from a
+ * 2 MiB region of L2 to consecutive frames.  So L0 moves the frames behind the
+ * 512 pages that a leaf table of L1 maps into a row (NEMA's host part), at the
+ * fault that finds such a table whole or later from a worker (NWHPC), and lets
+ * one 2 MiB SPTE stand for them (see pseudo_huge.c).
+ *
+ * Locks: state->lock is a mutex, taken with kvm->srcu held and no other lock;
+ * it protects the buffers, the bookings and the budget.  mmu_lock nests inside
+ * it and is never held while pages move.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/debugfs.h>
+#include <linux/kvm_host.h>
+#include <linux/ktime.h>
+#include <linux/moduleparam.h>
+#include <linux/mutex.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/vhost_task.h>
+#include <linux/shrinker.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+#include <linux/steer.h>
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "spte.h"
+#include "huge_booking.h"
+#include "nested_align.h"
+#include "pseudo_huge.h"
+
+#define CREATE_TRACE_POINTS
+#include "nested_align_trace.h"
+
+static bool nested_align;
+module_param(nested_align, bool, 0644);
+MODULE_PARM_DESC(nested_align,
+		 "Make nested guests' memory fit for huge pages (default off)");
+
+static uint nested_align_period_ms = 1000;
+module_param(nested_align_period_ms, uint, 0644);
+MODULE_PARM_DESC(nested_align_period_ms,
+		 "Pause between two scans of a VM, in milliseconds");
+
+static uint nested_align_cpu_percent = 5;
+module_param(nested_align_cpu_percent, uint, 0644);
+MODULE_PARM_DESC(nested_align_cpu_percent,
+		 "Share of one CPU a VM's pages may be moved with");
+
+static uint nested_align_pages_per_second = 65536;
+module_param(nested_align_pages_per_second, uint, 0644);
+MODULE_PARM_DESC(nested_align_pages_per_second,
+		 "4 KiB pages of a VM that may be moved in a second");
+
+static uint nested_align_min_present = 448;
+module_param(nested_align_min_present, uint, 0644);
+MODULE_PARM_DESC(nested_align_min_present,
+		 "Pages of 512 that L1 must map before any are moved");
+
+static uint nested_align_max_fragmentation = 90;
+module_param(nested_align_max_fragmentation, uint, 0644);
+MODULE_PARM_DESC(nested_align_max_fragmentation,
+		 "Per cent of free memory unfit for huge pages beyond which incomplete regions wait");
+
+#define MAX_CANDIDATES	64
+#define MAX_SMALL_HOSTS	16
+
+/*
+ * A shadow page that lacks nothing, or little, but frames in a row; or whose
+ * present SPTEs are in a row, from @row, and the rest is not known.
+ */
+struct candidate {
+	gfn_t table_gfn;
+	kvm_pfn_t row;
+	u16 present;
+	u16 accessed;
+};
+
+/**
+ * struct nested_align - a VM's state, from its first nested fault on
+ * @kvm: the VM
+ * @list: among all VMs' states, for the shrinker
+ * @lock: protects what follows up to @table
+ * @booking: frames for regions
+ * @gptes: a leaf table of L1
+ * @addrs: where its pages are in the process
+ * @frames: and where they shall be in memory
+ * @candidates: what the worker has found
+ * @budget_ns: time that may be spent; negative: overdrawn
+ * @budget_pages: pages that may be moved
+ * @budget_at: when both were last filled up
+ * @ticked_at: when bookings were last looked through (jiffies)
+ * @table: a leaf table of L1; protected by mmu_lock
+ * @small_hosts: addresses that L1 maps huge and the host does not; by mmu_lock
+ * @nr_small_hosts: their number; by mmu_lock
+ * @cursor: bucket of mmu_page_hash to go on with; the worker's
+ * @worker: the VM's thread for all this
+ */
+struct nested_align {
+	struct kvm *kvm;
+	struct list_head list;
+
+	struct mutex lock;
+	struct huge_booking booking;
+	u64 gptes[SPTE_ENT_PER_PAGE];
+	unsigned long addrs[SPTE_ENT_PER_PAGE];
+	struct page *frames[SPTE_ENT_PER_PAGE];
+	struct candidate candidates[MAX_CANDIDATES];
+	s64 budget_ns;
+	s64 budget_pages;
+	u64 budget_at;
+	unsigned long ticked_at;
+
+	u64 table[SPTE_ENT_PER_PAGE];
+	unsigned long small_hosts[MAX_SMALL_HOSTS];
+	unsigned int nr_small_hosts;
+
+	unsigned int cursor;
+	struct vhost_task *worker;
+};
+
+static LIST_HEAD(states);
+/* Protects @states, and the creation of a VM's. */
+static DEFINE_MUTEX(states_lock);
+static struct shrinker *booking_shrinker;
+
+/**
+ * nested_align_enabled - whether anything is to be done for a VM's guests
+ * @kvm: the VM
+ *
+ * Return: true if both the host and the VM have it switched on.
+ */
+bool nested_align_enabled(struct kvm *kvm)
+{
+	return READ_ONCE(nested_align) && !READ_ONCE(kvm->arch.nested_align.off);
+}
+
+/**
+ * nested_align_table - room for a leaf table of L1
+ * @kvm: the VM, mmu_lock held for write
+ *
+ * Return: 512 entries, or NULL before nested_align_prepare().
+ */
+u64 *nested_align_table(struct kvm *kvm)
+{
+	struct nested_align *state = kvm->arch.nested_align.state;
+
+	return state ? state->table : NULL;
+}
+
+/**
+ * nested_align_small_host - remember memory that the host could map huge
+ * @kvm: the VM, mmu_lock held for write
+ * @slot: the memory's slot
+ * @gfn: a page of it that L1 maps huge for its guest, and the host does not
+ *
+ * The worker will have the host make a huge page of it.
+ */
+void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
+			     gfn_t gfn)
+{
+	struct nested_align *state = kvm->arch.nested_align.state;
+	unsigned long addr = __gfn_to_hva_memslot(slot, gfn) & PMD_MASK;
+	unsigned int i;
+
+	if (!state || ((gfn << PAGE_SHIFT ^ __gfn_to_hva_memslot(slot, gfn)) &
+		       ~PMD_MASK & PAGE_MASK))
+		return;
+	for (i = 0; i < state->nr_small_hosts; i++)
+		if (state->small_hosts[i] == addr)
+			return;
+	if (i < MAX_SMALL_HOSTS)
+		state->small_hosts[state->nr_small_hosts++] = addr;
+}
+
+/* Fills the budget up for the time that has passed, a second's worth at most. */
+static void fill_budget(struct nested_align *state)
+{
+	s64 percent = READ_ONCE(nested_align_cpu_percent);
+	s64 pages = READ_ONCE(nested_align_pages_per_second);
+	u64 now = ktime_get_ns();
+	s64 passed = min_t(u64, now - state->budget_at, NSEC_PER_SEC);
+
+	state->budget_at = now;
+	state->budget_ns = min_t(s64, state->budget_ns + passed * percent / 100,
+				 percent * NSEC_PER_SEC / 100);
+	state->budget_pages = min_t(s64, state->budget_pages +
+				    div_s64(passed * pages, NSEC_PER_SEC),
+				    pages);
+}
+
+static bool in_budget(struct nested_align *state)
+{
+	fill_budget(state);
+	if (state->budget_ns > 0 && state->budget_pages > 0)
+		return true;
+	++state->kvm->stat.nested_align_throttled;
+	return false;
+}
+
+/*
+ * Reads L1's leaf table and finds where its pages are in the process.  What the
+ * table says may be out of date the next moment: pages are moved then that need
+ * not have been, and that is all.
+ *
+ * Returns the number of pages, or 0 if one of them cannot be moved.
+ */
+static unsigned int locate(struct nested_align *state, gfn_t table_gfn)
+{
+	/* EPT has no present bit: readable, writable or executable is present. */
+	const u64 present = shadow_x_mask ? VMX_EPT_RWX_MASK : PT_PRESENT_MASK;
+	struct kvm *kvm = state->kvm;
+	unsigned int i, nr = 0;
+
+	if (kvm_read_guest_page(kvm, table_gfn, state->gptes, 0, PAGE_SIZE))
+		return 0;
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		gfn_t gfn = (state->gptes[i] & __PT_BASE_ADDR_MASK) >> PAGE_SHIFT;
+		unsigned long addr;
+
+		state->addrs[i] = 0;
+		if (!(state->gptes[i] & present))
+			continue;
+		addr = gfn_to_hva(kvm, gfn);
+		if (kvm_is_error_hva(addr))
+			return 0;
+		state->addrs[i] = addr;
+		nr++;
+	}
+	return nr;
+}
+
+/* Moves the pages of a region onto the frames that are booked for it. */
+static void move(struct nested_align *state, struct align_region *region,
+		 unsigned int wanted)
+{
+	struct kvm_vm_stat *stat = &state->kvm->stat;
+	u64 pfn = page_to_pfn(region->block), begin = ktime_get_ns(), took;
+	struct steer_result result;
+	unsigned int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
+		state->frames[i] = state->addrs[i] && test_bit(i, region->held) ?
+				   region->block + i : NULL;
+
+	result = steer_pages(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs,
+			     state->frames);
+
+	for_each_set_bit(i, region->held, SPTE_ENT_PER_PAGE)
+		if (state->addrs[i] && !state->frames[i])
+			__clear_bit(i, region->held);
+	huge_booking_settle(&state->booking, region);
+
+	took = ktime_get_ns() - begin;
+	state->budget_ns -= took;
+	state->budget_pages -= result.moved;
+	stat->nested_align_steered += result.moved;
+	stat->nested_align_copied += result.moved - result.zeroed;
+	stat->nested_align_zero_skipped += result.zeroed;
+	stat->nested_align_steer_ns += took;
+	trace_nested_align_steer(region->table_gfn, pfn, wanted, result.moved,
+				 took);
+}
+
+/*
+ * Puts the pages that L1's leaf table at @table_gfn maps onto consecutive
+ * frames, unless they are: those seen are on the row from @row, if it is not 0.
+ * Returns whether any were moved.
+ */
+static bool steer_region(struct nested_align *state, gfn_t table_gfn,
+			 kvm_pfn_t row, bool compact)
+{
+	unsigned int wanted = locate(state, table_gfn);
+	struct align_region *region;
+
+	if (!wanted || wanted < READ_ONCE(nested_align_min_present))
+		return false;
+	if (wanted < SPTE_ENT_PER_PAGE &&
+	    steer_fragmentation(BOOKING_ORDER) >
+	    READ_ONCE(nested_align_max_fragmentation))
+		return false;
+
+	region = huge_booking_region(&state->booking, table_gfn);
+	if (!region || time_before(jiffies, region->retry_at))
+		return false;
+	/* The rest is there as well, but nobody has asked for it yet. */
+	if (row && row == region->row && !region->block)
+		return false;
+	if (!region->block &&
+	    !huge_booking_book(&state->booking, region, compact)) {
+		++state->kvm->stat.nested_align_steer_failed;
+		return false;
+	}
+
+	/*
+	 * A region that L1 or the host takes apart again and again is not worth
+	 * the copies; the pause doubles up to a bit over a minute.
+	 */
+	region->retry_at = jiffies + (HZ / 4 << min_t(u8, region->rounds, 8));
+	region->rounds++;
+	move(state, region, wanted);
+	return true;
+}
+
+/**
+ * nested_align_fault - make a region fit at the fault that found it whole
+ * @vcpu: the vCPU, in kvm->srcu, without mmu_lock
+ * @table_gfn: L1's leaf table that maps the region
+ *
+ * The SPTEs of what moves are gone afterwards; the access faults once more and
+ * finds 512 pages to map at once.  Someone else at it, or no budget: the worker
+ * will see to it.
+ */
+void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn)
+{
+	struct nested_align *state = vcpu->kvm->arch.nested_align.state;
+
+	if (!state || !mutex_trylock(&state->lock))
+		return;
+	if (in_budget(state))
+		steer_region(state, table_gfn, 0, false);
+	mutex_unlock(&state->lock);
+}
+
+/* The row of frames that all present SPTEs are on, 0 if they are not on one. */
+static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
+{
+	kvm_pfn_t row = 0;
+	unsigned int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		kvm_pfn_t pfn = spte_to_pfn(sp->spt[i]);
+
+		if (!is_shadow_present_pte(sp->spt[i]))
+			continue;
+		if (pfn % SPTE_ENT_PER_PAGE != i || (row && row != pfn - i))
+			return 0;
+		row = pfn - i;
+	}
+	return row;
+}
+
+/* How many of a sample of SPTEs were used. */
+static unsigned int accessed(struct kvm_mmu_page *sp)
+{
+	unsigned int i, nr = 0;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 16)
+		nr += is_shadow_present_pte(sp->spt[i]) &&
+		      is_accessed_spte(sp->spt[i]);
+	return nr;
+}
+
+/* Most used first, then fullest. */
+static int by_use(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	if (x->accessed != y->accessed)
+		return y->accessed - x->accessed;
+	return y->present - x->present;
+}
+
+/*
+ * Whether a region is worth the worker's while: half of it is there, and it is
+ * not just being filled, for what moves then would be waited for.
+ */
+static bool settled(struct kvm_mmu_page *sp)
+{
+	u16 before = sp->pseudo_huge.settled;
+
+	sp->pseudo_huge.settled = sp->pseudo_huge.nr_present;
+	return before == sp->pseudo_huge.nr_present &&
+	       before >= SPTE_ENT_PER_PAGE / 2;
+}
+
+/* Promotes what needs no more, and collects what needs its frames moved. */
+static unsigned int collect(struct nested_align *state)
+{
+	struct kvm *kvm = state->kvm;
+	unsigned int buckets, nr = 0;
+	struct kvm_mmu_page *sp;
+
+	write_lock(&kvm->mmu_lock);
+	for (buckets = 0; buckets < KVM_NUM_MMU_PAGES && nr < MAX_CANDIDATES;
+	     buckets++) {
+		state->cursor = (state->cursor + 1) % KVM_NUM_MMU_PAGES;
+		hlist_for_each_entry(sp, &kvm->arch.mmu_page_hash[state->cursor],
+				     hash_link) {
+			if (!is_nested_leaf_sp(sp) ||
+			    sp->mmu_valid_gen != kvm->arch.mmu_valid_gen ||
+			    sp->pseudo_huge.sptep || nr == MAX_CANDIDATES)
+				continue;
+			if (sp->pseudo_huge.nr_present == SPTE_ENT_PER_PAGE &&
+			    pseudo_huge_promote(kvm, sp) != PSEUDO_HUGE_SCATTERED)
+				continue;
+			if (!settled(sp))
+				continue;
+			state->candidates[nr++] = (struct candidate) {
+				.table_gfn = sp->gfn,
+				.row = row_of(sp),
+				.present = sp->pseudo_huge.nr_present,
+				.accessed = accessed(sp),
+			};
+		}
+		cond_resched_rwlock_write(&kvm->mmu_lock);
+	}
+	write_unlock(&kvm->mmu_lock);
+	return nr;
+}
+
+/* L1 maps these huge; if the host does too, no shadow page is needed at all. */
+static void collapse_small_hosts(struct nested_align *state)
+{
+	unsigned long addrs[MAX_SMALL_HOSTS];
+	struct kvm *kvm = state->kvm;
+	unsigned int i, nr;
+
+	write_lock(&kvm->mmu_lock);
+	nr = state->nr_small_hosts;
+	memcpy(addrs, state->small_hosts, nr * sizeof(*addrs));
+	state->nr_small_hosts = 0;
+	write_unlock(&kvm->mmu_lock);
+
+	for (i = 0; i < nr && in_budget(state); i++) {
+		u64 begin = ktime_get_ns();
+
+		if (!steer_collapse(kvm->mm, addrs[i]))
+			++kvm->stat.nested_align_collapsed;
+		state->budget_ns -= ktime_get_ns() - begin;
+		state->budget_pages -= SPTE_ENT_PER_PAGE;
+	}
+}
+
+/* Relinks every shadow page: the feature was switched off. */
+static void demote_all(struct kvm *kvm)
+{
+	struct kvm_mmu_page *sp;
+
+	write_lock(&kvm->mmu_lock);
+	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
+		pseudo_huge_demote(sp, PSEUDO_HUGE_DROP);
+	write_unlock(&kvm->mmu_lock);
+}
+
+static void scan(struct nested_align *state)
+{
+	struct kvm *kvm = state->kvm;
+	unsigned int i, nr, steered = 0;
+	u64 begin = ktime_get_ns();
+
+	nr = collect(state);
+	kvm->stat.nested_align_scan_ns += ktime_get_ns() - begin;
+	++kvm->stat.nested_align_scans;
+
+	sort(state->candidates, nr, sizeof(*state->candidates), by_use, NULL);
+	for (i = 0; i < nr && in_budget(state); i++)
+		steered += steer_region(state, state->candidates[i].table_gfn,
+					state->candidates[i].row, true);
+	collapse_small_hosts(state);
+	trace_nested_align_scan(nr, steered, ktime_get_ns() - begin);
+}
+
+static bool worker(void *data)
+{
+	struct nested_align *state = data;
+	struct kvm *kvm = state->kvm;
+	int srcu;
+
+	schedule_timeout(msecs_to_jiffies(READ_ONCE(nested_align_period_ms)));
+	__set_current_state(TASK_RUNNING);
+
+	srcu = srcu_read_lock(&kvm->srcu);
+	mutex_lock(&state->lock);
+	if (nested_align_enabled(kvm)) {
+		scan(state);
+		if (time_after_eq(jiffies, state->ticked_at + HZ)) {
+			state->ticked_at = jiffies;
+			huge_booking_tick(&state->booking);
+		}
+	} else {
+		huge_booking_shrink(&state->booking, ULONG_MAX);
+		if (READ_ONCE(kvm->stat.nested_align_pseudo_huge))
+			demote_all(kvm);
+	}
+	mutex_unlock(&state->lock);
+	srcu_read_unlock(&kvm->srcu, srcu);
+	return true;
+}
+
+static void worker_killed(void *data)
+{
+}
+
+/**
+ * __nested_align_prepare - get a VM ready, on its first nested fault
+ * @kvm: the VM; called by one of its vCPUs, whose process the worker joins
+ *
+ * Without memory nothing is done for the VM's guests, and nothing else fails.
+ */
+void __nested_align_prepare(struct kvm *kvm)
+{
+	struct nested_align *state;
+
+	mutex_lock(&states_lock);
+	if (kvm->arch.nested_align.state)
+		goto unlock;
+	state = kvzalloc(sizeof(*state), GFP_KERNEL_ACCOUNT);
+	if (!state)
+		goto unlock;
+	state->kvm = kvm;
+	mutex_init(&state->lock);
+	state->budget_at = ktime_get_ns();
+	state->ticked_at = jiffies;
+	huge_booking_init(&state->booking, kvm);
+	state->worker = vhost_task_create(worker, worker_killed, state,
+					  "kvm-nested-align");
+	if (IS_ERR_OR_NULL(state->worker)) {
+		huge_booking_exit(&state->booking);
+		kvfree(state);
+		goto unlock;
+	}
+	list_add(&state->list, &states);
+	/* Readers hold mmu_lock, or need no more than the pointer. */
+	smp_store_release(&kvm->arch.nested_align.state, state);
+	vhost_task_start(state->worker);
+unlock:
+	mutex_unlock(&states_lock);
+}
+
+/**
+ * nested_align_destroy - give everything back
+ * @kvm: the VM, with no vCPU in it any more
+ */
+void nested_align_destroy(struct kvm *kvm)
+{
+	struct nested_align *state = kvm->arch.nested_align.state;
+
+	if (!state)
+		return;
+	vhost_task_stop(state->worker);
+	mutex_lock(&states_lock);
+	list_del(&state->list);
+	mutex_unlock(&states_lock);
+	write_lock(&kvm->mmu_lock);
+	kvm->arch.nested_align.state = NULL;
+	write_unlock(&kvm->mmu_lock);
+	huge_booking_exit(&state->booking);
+	kvfree(state);
+}
+
+static unsigned long count_booked(struct shrinker *shrinker,
+				  struct shrink_control *sc)
+{
+	return huge_booking_total() ?: SHRINK_EMPTY;
+}
+
+/*
+ * Memory is short: what is booked is free memory to everyone else.  Both locks
+ * are only tried, for reclaim may come from an allocation under either.
+ */
+static unsigned long shrink_booked(struct shrinker *shrinker,
+				   struct shrink_control *sc)
+{
+	struct nested_align *state;
+	unsigned long freed = 0;
+
+	if (!mutex_trylock(&states_lock))
+		return SHRINK_STOP;
+	list_for_each_entry(state, &states, list) {
+		if (freed >= sc->nr_to_scan)
+			break;
+		if (!mutex_trylock(&state->lock))
+			continue;
+		freed += huge_booking_shrink(&state->booking,
+					     sc->nr_to_scan - freed);
+		mutex_unlock(&state->lock);
+	}
+	mutex_unlock(&states_lock);
+	return freed;
+}
+
+static int off_get(void *data, u64 *val)
+{
+	struct kvm *kvm = data;
+
+	*val = !READ_ONCE(kvm->arch.nested_align.off);
+	return 0;
+}
+
+static int off_set(void *data, u64 val)
+{
+	struct kvm *kvm = data;
+
+	WRITE_ONCE(kvm->arch.nested_align.off, !val);
+	return 0;
+}
+
+DEFINE_DEBUGFS_ATTRIBUTE(nested_align_fops, off_get, off_set, "%llu\n");
+
+/**
+ * nested_align_create_debugfs - a VM's own switch beside its statistics
+ * @kvm: the VM
+ */
+void nested_align_create_debugfs(struct kvm *kvm)
+{
+	debugfs_create_file("nested_align", 0644, kvm->debugfs_dentry, kvm,
+			    &nested_align_fops);
+}
+
+/**
+ * nested_align_init - once, with KVM
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int nested_align_init(void)
+{
+	booking_shrinker = shrinker_alloc(0, "kvm-nested-align");
+	if (!booking_shrinker)
+		return -ENOMEM;
+	booking_shrinker->count_objects = count_booked;
+	booking_shrinker->scan_objects = shrink_booked;
+	shrinker_register(booking_shrinker);
+	return 0;
+}
+
+/**
+ * nested_align_exit - the end of nested_align_init()
+ */
+void nested_align_exit(void)
+{
+	shrinker_free(booking_shrinker);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Making nested guests' memory fit for 2 MiB entries: which regions, when, and
+ * at what cost.
+ */
+#ifndef __KVM_X86_MMU_NESTED_ALIGN_H
+#define __KVM_X86_MMU_NESTED_ALIGN_H
+
+#include <linux/kvm_host.h>
+
+#include "kvm_cache_regs.h"
+
+#ifdef CONFIG_KVM_NESTED_ALIGN
+
+bool nested_align_enabled(struct kvm *kvm);
+void __nested_align_prepare(struct kvm *kvm);
+u64 *nested_align_table(struct kvm *kvm);
+void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn);
+void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
+			     gfn_t gfn);
+void nested_align_create_debugfs(struct kvm *kvm);
+void nested_align_destroy(struct kvm *kvm);
+int nested_align_init(void);
+void nested_align_exit(void);
+
+/* Gets the VM ready for faults of its guests; only they need it. */
+static inline void nested_align_prepare(struct kvm_vcpu *vcpu)
+{
+	struct kvm *kvm = vcpu->kvm;
+
+	if (is_guest_mode(vcpu) && nested_align_enabled(kvm) &&
+	    unlikely(!READ_ONCE(kvm->arch.nested_align.state)))
+		__nested_align_prepare(kvm);
+}
+
+#else
+
+static inline void nested_align_prepare(struct kvm_vcpu *vcpu) {}
+static inline void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn) {}
+static inline int nested_align_init(void) { return 0; }
+static inline void nested_align_exit(void) {}
+
+static inline void nested_align_create_debugfs(struct kvm *kvm) {}
+static inline void nested_align_destroy(struct kvm *kvm) {}
+
+#endif /* CONFIG_KVM_NESTED_ALIGN */
+#endif /* __KVM_X86_MMU_NESTED_ALIGN_H */

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What a fault of a nested guest does for its region: read L1's leaf table as
+ * a whole rather than entry by entry, and promote.
+ *
+ * Included by paging_tmpl.h, once for each format of L1's tables.
+ */
+#if defined(CONFIG_KVM_NESTED_ALIGN) && PTTYPE != 32
+
+/*
+ * Fills the absent SPTEs of @sp from L1's table, as pte_prefetch() does for the
+ * eight around a fault.  One exit then serves up to 512 pages.
+ */
+static void FNAME(populate)(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
+{
+	struct kvm_mmu_memory_cache *descs = &vcpu->arch.mmu_pte_list_desc_cache;
+	pt_element_t *gptes = nested_align_table(vcpu->kvm);
+	int i, before = sp->pseudo_huge.nr_present;
+
+	if (!gptes || vcpu->kvm->mmu_invalidate_in_progress ||
+	    kvm_vcpu_read_guest_atomic(vcpu, gfn_to_gpa(sp->gfn), gptes,
+				       PAGE_SIZE))
+		return;
+
+	sp->pseudo_huge.table_read = true;
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		if (is_shadow_present_pte(sp->spt[i]))
+			continue;
+		/*
+		 * An entry may need a descriptor for its reverse mapping; the
+		 * rest of the table is left to the next fault then.
+		 */
+		if (kvm_mmu_memory_cache_nr_free_objects(descs) < 2) {
+			sp->pseudo_huge.table_read = false;
+			break;
+		}
+		FNAME(prefetch_gpte)(vcpu, sp, &sp->spt[i], gptes[i]);
+	}
+	vcpu->kvm->stat.nested_align_populated +=
+		sp->pseudo_huge.nr_present - before;
+	trace_nested_align_populate(sp, sp->pseudo_huge.nr_present - before);
+}
+
+/*
+ * A fault was served at @sptep.  Returns whether its region lacks nothing for a
+ * 2 MiB entry but frames in a row.
+ */
+static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
+				struct kvm_page_fault *fault,
+				struct guest_walker *gw, u64 *sptep)
+{
+	struct kvm_mmu_page *sp = sptep_to_sp(sptep);
+	struct kvm *kvm = vcpu->kvm;
+
+	if (!nested_align_enabled(kvm) || !fault->slot)
+		return false;
+
+	if (gw->level == PG_LEVEL_2M && sp->role.guest_mode &&
+	    fault->goal_level == PG_LEVEL_4K)
+		nested_align_small_host(kvm, fault->slot, fault->gfn);
+
+	if (gw->level != PG_LEVEL_4K || !is_nested_leaf_sp(sp))
+		return false;
+	if (!sp->pseudo_huge.table_read)
+		FNAME(populate)(vcpu, sp);
+	return pseudo_huge_promote(kvm, sp) == PSEUDO_HUGE_SCATTERED;
+}
+
+#else
+
+static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
+				struct kvm_page_fault *fault,
+				struct guest_walker *gw, u64 *sptep)
+{
+	return false;
+}
+
+#endif

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Putting the pages behind user addresses onto chosen frames.
+ *
+ * Migration that is told where to go, frame by frame, as move_pages(2) is told
+ * a node.  For a hypervisor that wants pages of a guest, scattered over the
+ * addresses of its process, to be consecutive in physical memory.
+ *
+ * Contents, mappings, charges and MMU notifiers are the business of
+ * migrate_pages(): nothing is lost, and what cannot be moved stays.
+ */
+#include <linux/mm.h>
+#include <linux/memblock.h>
+#include <linux/bitmap.h>
+#include <linux/bsearch.h>
+#include <linux/compaction.h>
+#include <linux/huge_mm.h>
+#include <linux/ksm.h>
+#include <linux/memcontrol.h>
+#include <linux/migrate.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
+#include <linux/mmzone.h>
+#include <linux/oom.h>
+#include <linux/pagewalk.h>
+#include <linux/rmap.h>
+#include <linux/sched/signal.h>
+#include <linux/shmem_fs.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+#include <linux/steer.h>
+#include <linux/swap.h>
+#include <linux/userfaultfd_k.h>
+#include <linux/vmalloc.h>
+#include <linux/vmstat.h>
+
+#include "internal.h"
+
+/* A page on its way to a frame. */
+struct passenger {
+	struct folio *folio;
+	struct page *frame;
+	unsigned int index;
+	bool boarded;	/* migration has the frame */
+};
+
+struct passage {
+	unsigned int nr;
+	struct passenger list[] __counted_by(nr);
+};
+
+static int by_folio(const void *a, const void *b)
+{
+	const struct passenger *x = a, *y = b;
+
+	return x->folio < y->folio ? -1 : x->folio > y->folio;
+}
+
+static struct folio *chosen_frame(struct folio *src, unsigned long private)
+{
+	struct passage *passage = (struct passage *)private;
+	struct passenger wanted = { .folio = src }, *found;
+
+	found = bsearch(&wanted, passage->list, passage->nr, sizeof(wanted),
+			by_folio);
+	if (WARN_ON_ONCE(!found || found->boarded))
+		return NULL;
+	found->boarded = true;
+	return page_folio(found->frame);
+}
+
+/* Migration failed, now or until it tries again: the frame is ours. */
+static void return_frame(struct folio *dst, unsigned long private)
+{
+	struct passage *passage = (struct passage *)private;
+	unsigned int i;
+
+	for (i = 0; i < passage->nr; i++) {
+		if (page_folio(passage->list[i].frame) == dst) {
+			passage->list[i].boarded = false;
+			return;
+		}
+	}
+	WARN_ON_ONCE(1);
+}
+
+/* Memory whose pages may be moved without asking anyone. */
+static struct vm_area_struct *steerable(struct mm_struct *mm, unsigned long addr)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, addr);
+
+	if (!vma || is_vm_hugetlb_page(vma) ||
+	    (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP)))
+		return NULL;
+	return vma_is_anonymous(vma) || vma_is_shmem(vma) ? vma : NULL;
+}
+
+/*
+ * Isolates the page at @addr and gives it in @folio.  -ENOENT: there is none,
+ * or none of its own; -EAGAIN: something was done about it, look again; -EBUSY: not now.
+ */
+static int isolate_one(struct mm_struct *mm, unsigned long addr,
+		       struct folio **folio)
+{
+	struct vm_area_struct *vma = steerable(mm, addr);
+	struct folio_walk fw;
+	struct folio *found;
+	int err = -EBUSY;
+
+	if (!vma)
+		return -EINVAL;
+	found = folio_walk_start(&fw, vma, addr, FW_ZEROPAGE);
+	if (!found)
+		return -ENOENT;
+	if (is_zero_folio(found)) {
+		/* What splitting a huge page leaves of its empty parts. */
+		err = -ENOENT;
+	} else if (is_huge_zero_folio(found) || folio_is_zone_device(found) ||
+		   folio_test_ksm(found)) {
+		/* Nobody wins by parting what was merged. */
+		err = -EINVAL;
+	} else if (folio_test_large(found)) {
+		folio_get(found);
+		folio_walk_end(&fw, vma);
+		if (folio_trylock(found)) {
+			err = split_folio(found) ? -EBUSY : -EAGAIN;
+			folio_unlock(found);
+		}
+		folio_put(found);
+		return err;
+	} else if (folio_isolate_lru(found)) {
+		node_stat_mod_folio(found, NR_ISOLATED_ANON +
+				    folio_is_file_lru(found), 1);
+		*folio = found;
+		err = 0;
+	}
+	folio_walk_end(&fw, vma);
+	return err;
+}
+
+/*
+ * Maps the zeroed @frame at @addr, where anonymous memory has nothing yet or
+ * the page of zeroes that everybody shares: nothing needs to be copied.
+ */
+static bool install_zeroed(struct mm_struct *mm, unsigned long addr,
+			   struct page *frame)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, addr);
+	struct folio *folio = page_folio(frame);
+	struct mmu_notifier_range range;
+	bool done = false;
+	spinlock_t *ptl;
+	pte_t *pte, old, new;
+	pmd_t *pmd;
+
+	if (!vma || !vma_is_anonymous(vma) || !(vma->vm_flags & VM_WRITE) ||
+	    userfaultfd_armed(vma) || anon_vma_prepare(vma))
+		return false;
+	pmd = mm_find_pmd(mm, addr);
+	if (!pmd || mem_cgroup_charge(folio, mm, GFP_KERNEL))
+		return false;
+	clear_user_highpage(frame, addr);
+	__folio_mark_uptodate(folio);
+
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, addr,
+				addr + PAGE_SIZE);
+	mmu_notifier_invalidate_range_start(&range);
+	pte = pte_offset_map_lock(mm, pmd, addr, &ptl);
+	if (!pte)
+		goto end;
+	old = ptep_get(pte);
+	if (!pte_none(old) && !(pte_present(old) && is_zero_pfn(pte_pfn(old))))
+		goto unlock;
+	if (check_stable_address_space(mm))
+		goto unlock;
+
+	/* Nobody may read zeroes on while somebody else writes. */
+	if (pte_present(old)) {
+		ptep_clear_flush(vma, addr, pte);
+		ksm_might_unmap_zero_page(mm, old);
+	}
+	new = pte_sw_mkyoung(mk_pte(frame, vma->vm_page_prot));
+	new = pte_mkwrite(pte_mkdirty(new), vma);
+	inc_mm_counter(mm, MM_ANONPAGES);
+	folio_add_new_anon_rmap(folio, vma, addr, RMAP_EXCLUSIVE);
+	folio_add_lru_vma(folio, vma);
+	set_pte_at(mm, addr, pte, new);
+	update_mmu_cache(vma, addr, pte);
+	done = true;
+unlock:
+	pte_unmap_unlock(pte, ptl);
+end:
+	mmu_notifier_invalidate_range_end(&range);
+	if (!done)
+		mem_cgroup_uncharge(folio);
+	return done;
+}
+
+/* Brings in what is swapped out, or never was there and has no table either. */
+static bool fault_in(struct mm_struct *mm, unsigned long addr)
+{
+	struct page *page;
+	int locked = 1;
+	long got;
+
+	got = get_user_pages_remote(mm, addr, 1, FOLL_WRITE, &page, &locked);
+	if (!locked)
+		mmap_read_lock(mm);
+	if (got != 1)
+		return false;
+	put_page(page);
+	return true;
+}
+
+/* One page more for the list of those that will move, if it can be had. */
+static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
+		  struct passage *passage, struct list_head *pages,
+		  unsigned int index, struct steer_result *result)
+{
+	struct folio *folio;
+	int tries, err = -EAGAIN;
+
+	/* Each try splits a huge page, drains, or faults in: no need for more. */
+	for (tries = 0; err && tries < 4; tries++) {
+		err = isolate_one(mm, addr, &folio);
+		if (err == -ENOENT) {
+			if (install_zeroed(mm, addr, *frame)) {
+				*frame = NULL;
+				result->moved++;
+				result->zeroed++;
+				return;
+			}
+			if (!fault_in(mm, addr))
+				return;
+		} else if (err == -EBUSY && !tries) {
+			/* New pages are not on the LRU lists at once. */
+			lru_add_drain();
+		} else if (err && err != -EAGAIN) {
+			return;
+		}
+	}
+	if (err)
+		return;
+	list_add_tail(&folio->lru, pages);
+	passage->list[passage->nr++] = (struct passenger) {
+		.folio = folio, .frame = *frame, .index = index,
+	};
+}
+
+/**
+ * steer_pages - put the pages behind user addresses onto chosen frames
+ * @mm: whose addresses; a reference to its users is held
+ * @nr: number of addresses and frames
+ * @addrs: addresses of pages, in any order
+ * @frames: the frame for each: a page of order 0 that the caller has allocated
+ *	and that nobody else knows; NULL leaves the page at that address alone
+ *
+ * A huge page is split to move a part of it.  Pages that are pinned, merged,
+ * or not of anonymous or shared memory stay where they are.  An address with
+ * nothing but zeroes behind it gets its frame zeroed.  May sleep, for I/O too.
+ *
+ * Entries of @frames are set to NULL, and the caller's reference is gone, where
+ * the page is on its frame now.
+ *
+ * Return: how many are.
+ */
+struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,
+				const unsigned long *addrs,
+				struct page **frames)
+{
+	struct steer_result result = {};
+	struct passage *passage;
+	LIST_HEAD(pages);
+	unsigned int i;
+
+	passage = kvzalloc(struct_size(passage, list, nr), GFP_KERNEL);
+	if (!passage)
+		return result;
+
+	lru_add_drain();
+	mmap_read_lock(mm);
+	for (i = 0; i < nr; i++) {
+		if (frames[i])
+			board(mm, addrs[i] & PAGE_MASK, &frames[i], passage,
+			      &pages, i, &result);
+		if (fatal_signal_pending(current))
+			break;
+	}
+	mmap_read_unlock(mm);
+
+	sort(passage->list, passage->nr, sizeof(*passage->list), by_folio, NULL);
+	if (!list_empty(&pages)) {
+		migrate_pages(&pages, chosen_frame, return_frame,
+			      (unsigned long)passage, MIGRATE_SYNC,
+			      MR_CONTIG_RANGE, NULL);
+		putback_movable_pages(&pages);
+	}
+	for (i = 0; i < passage->nr; i++) {
+		if (passage->list[i].boarded) {
+			frames[passage->list[i].index] = NULL;
+			result.moved++;
+		}
+	}
+	kvfree(passage);
+	return result;
+}
+EXPORT_SYMBOL_GPL(steer_pages);
+
+/**
+ * steer_collapse - make a huge page of the memory around an address, now
+ * @mm: whose address; a reference to its users is held
+ * @addr: the address; the aligned 2 MiB around it are meant
+ *
+ * Return: 0, or what MADV_COLLAPSE would fail with.
+ */
+int steer_collapse(struct mm_struct *mm, unsigned long addr)
+{
+	unsigned long start = addr & HPAGE_PMD_MASK;
+	unsigned long end = start + HPAGE_PMD_SIZE;
+	struct vm_area_struct *vma, *prev;
+	int err = -EINVAL;
+
+	mmap_read_lock(mm);
+	vma = steerable(mm, addr);
+	if (vma && vma->vm_start <= start && vma->vm_end >= end)
+		err = madvise_collapse(vma, &prev, start, end);
+	mmap_read_unlock(mm);
+	return err;
+}
+EXPORT_SYMBOL_GPL(steer_collapse);
+
+/*
+ * A bit per huge page frame.  Its pages are in a row for somebody, although no
+ * huge page of the process says so: background work that makes huge pages or
+ * room for them would undo more than it does.
+ */
+static unsigned long *shields __read_mostly;
+
+static int __init shields_init(void)
+{
+	shields = vzalloc(BITS_TO_LONGS((max_pfn >> HPAGE_PMD_ORDER) + 1) *
+			  sizeof(*shields));
+	return shields ? 0 : -ENOMEM;
+}
+core_initcall(shields_init);
+
+/**
+ * steer_shield - keep khugepaged and compaction off a huge page frame
+ * @pfn: any pfn of it, of memory that was there at boot
+ *
+ * Reclaim, and whoever needs this very frame, move its pages nevertheless.
+ */
+void steer_shield(unsigned long pfn)
+{
+	if (shields && pfn < max_pfn)
+		set_bit(pfn >> HPAGE_PMD_ORDER, shields);
+}
+EXPORT_SYMBOL_GPL(steer_shield);
+
+/**
+ * steer_unshield - the end of steer_shield()
+ * @pfn: any pfn of the frame
+ */
+void steer_unshield(unsigned long pfn)
+{
+	if (shields && pfn < max_pfn)
+		clear_bit(pfn >> HPAGE_PMD_ORDER, shields);
+}
+EXPORT_SYMBOL_GPL(steer_unshield);
+
+/**
+ * steer_shielded - whether to keep off a huge page frame
+ * @pfn: any pfn of it
+ *
+ * Return: true between steer_shield() and steer_unshield().
+ */
+bool steer_shielded(unsigned long pfn)
+{
+	return shields && pfn < max_pfn &&
+	       test_bit(pfn >> HPAGE_PMD_ORDER, shields);
+}
+
+/**
+ * steer_fragmentation - free memory that is of no use for an allocation
+ * @order: the allocation's order
+ *
+ * Return: per cent of the free memory of all zones that lies in blocks smaller
+ * than @order (the unusable free space index).
+ */
+int steer_fragmentation(unsigned int order)
+{
+	unsigned long all = 0, unusable = 0;
+	struct zone *zone;
+
+	for_each_populated_zone(zone) {
+		unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+
+		all += free;
+		unusable += free * extfrag_for_order(zone, order) / 100;
+	}
+	return all ? unusable * 100 / all : 100;
+}
+EXPORT_SYMBOL_GPL(steer_fragmentation);

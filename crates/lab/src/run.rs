@@ -201,9 +201,12 @@ fn start<'a>(
         );
         match begun {
             Err(LabError::Stalled(why)) if restarts.len() < RESTARTS => {
+                let attempt = restarts.len() + 1;
+                put_aside(&directory, attempt)?;
+                // The logs that it names are put aside under these names.
+                let why = why.to_string().replace(".log", &format!(".log.{attempt}"));
                 tell(&format!("{why}; the machine is started again"));
-                restarts.push(why.to_string());
-                put_aside(&directory, restarts.len())?;
+                restarts.push(why);
             }
             Err(LabError::Stalled(why)) => break Err(*why),
             begun => break begun,

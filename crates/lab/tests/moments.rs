@@ -94,10 +94,12 @@ fn is_emulator(pid: u32) -> bool {
 #[ignore = "boots real kernels: make lab-test"]
 fn ctrl_c_and_a_murdered_strata_leave_no_emulator() {
     let _machine = machine();
-    let (said, status, emulator) = signalled("-INT");
-    assert_eq!(status, Some(130), "{said}");
-    assert!(said.contains("interrupted; nothing is left running"), "{said}");
-    assert!(!is_emulator(emulator));
+    for (signal, expected) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let (said, status, emulator) = signalled(signal);
+        assert_eq!(status, Some(expected), "{said}");
+        assert!(said.contains("interrupted; nothing is left running"), "{said}");
+        assert!(!is_emulator(emulator));
+    }
     let (_, status, emulator) = signalled("-KILL");
     assert_eq!(status, None);
     let begin = Instant::now();
@@ -137,15 +139,60 @@ fn a_first_process_that_ends_is_a_panic_of_its_layer() {
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
-fn a_hang_ends_by_the_limit() {
+fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
     let _machine = machine();
-    let sleeper = run_in(1, &["/bin/busybox", "sleep", "1000"], "limit = 2");
-    let begin = Instant::now();
-    let error = failure(&two("", "", &sleeper));
+    let program = ["/bin/busybox", "sh", "-c", "echo before; /bin/busybox sleep 1000"];
+    for more in ["limit = 2", "limit = 2\nstay = false"] {
+        let toml = two("", "", &run_in(1, &program, more));
+        let report = run_scenario("limit", Scenario::parse(&toml, "limit").unwrap());
+        let step = &report.steps[0];
+        assert!(step.timed_out, "{step:?}");
+        assert_eq!((step.status, step.output.as_slice()), (Some(-9), &["before".to_owned()][..]));
+    }
+    // One of the user's, too, and the layers are scanned all the same.
+    let mut own = choices("vm", Scenario::load("vm").unwrap());
+    own.program = ["sleep", "1000"].map(Into::into).into();
+    own.limit = Duration::from_secs(2);
+    let report = attempt(&own, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    assert!(report.steps[0].timed_out && report.alignment.is_some(), "{:?}", report.steps);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_boot_that_stands_still_is_begun_again_and_given_up_after_the_third() {
+    let _machine = machine();
+    // The VMM starts its machine stopped.
+    let scenario = Scenario::parse(&two("", "vmm = ['-S']", ""), "stopped").unwrap();
+    let mut again = 0;
+    let mut tell = |line: &str| again += u32::from(line.ends_with("the machine is started again"));
+    let choices = choices("stopped", scenario);
+    let error = attempt(&choices, &AtomicBool::new(false), &mut tell).unwrap_err();
     let (layer, line) = layer_of(&error);
-    assert_eq!(layer, "L1");
-    assert!(line.contains("did not run program") && line.contains("within 2 s"), "{line}");
-    assert!(begin.elapsed() < Duration::from_secs(60));
+    assert_eq!((layer, again), ("L1", 2));
+    assert!(line.contains("stood still while it booted"), "{line}");
+    assert!(line.contains("L1's processor runs, as ") || line.contains("waits"), "{line}");
+    let log = line.split_whitespace().find(|word| word.ends_with("post-mortem.log")).unwrap();
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("info status:") && log.contains("RIP="), "{log}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_program_has_its_files_and_its_input() {
+    let _machine = machine();
+    let directory = tempfile::tempdir().unwrap();
+    let inner = directory.path().join("data/inner");
+    std::fs::create_dir_all(&inner).unwrap();
+    std::fs::write(inner.join("text"), "from a file\n").unwrap();
+    let mut scenario = Scenario::load("vm").unwrap();
+    scenario.layers[1].files.push(directory.path().join("data"));
+    let mut own = choices("vm", scenario);
+    own.program = vec!["cat".into(), "-".into(), inner.join("text").into()];
+    own.input = Some(b"from the input\n".to_vec());
+    let report = attempt(&own, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let step = &report.steps[0];
+    assert_eq!(step.output, ["from the input", "from a file"], "{step:?}");
+    assert_eq!(step.status, Some(0));
 }
 
 #[test]

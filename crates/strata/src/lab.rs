@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strata_lab::{
     BuildProgress, Cache, Choices, Console, Kernel, LabError, Parts, Scenario, StepReport, Trace,
     Variant,
@@ -25,6 +25,8 @@ use strata_ring::machine::PLUGIN_FILE;
 const TIMED_OUT: u8 = 124;
 /// Bytes of standard input that a program can be given.
 const INPUT_LIMIT: u64 = 64 << 20;
+/// Time between lines about the progress of a build where nobody sees a bar.
+const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 /// Name of the agent's binary.
 const AGENT: &str = "strata-agent";
 
@@ -62,7 +64,7 @@ fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
         let style = ProgressStyle::with_template(template).expect("the template is well-formed");
         ProgressBar::hidden().with_style(style)
     });
-    let shown = Cell::new(0);
+    let shown = Cell::new(Instant::now());
     let mut progress = |progress: BuildProgress| {
         let left = progress.seconds_left.map_or(String::new(), |left| {
             format!("about {} left", HumanDuration(Duration::from_secs_f64(left)))
@@ -77,11 +79,13 @@ fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
                 bar.set_message(left);
             }
             None => {
-                // In a log, a line for every tenth.
-                let tenth = progress.done * 10 / progress.total;
-                if tenth > shown.replace(tenth) {
+                // In a log, a line now and then, and one at the end.
+                let whole = progress.done == progress.total;
+                if whole || shown.get().elapsed() >= PROGRESS_EVERY {
+                    shown.set(Instant::now());
+                    let percent = progress.done * 100 / progress.total.max(1);
                     let comma = if left.is_empty() { "" } else { ", " };
-                    say(&format!("{} % of the kernel built{comma}{left}", tenth * 10));
+                    say(&format!("{percent} % of the kernel built{comma}{left}"));
                 }
             }
         }

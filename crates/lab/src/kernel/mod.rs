@@ -20,8 +20,9 @@ use progress::Steps;
 use sources::Sources;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::available_parallelism;
 
 const MAKE: Tool = Tool { name: "make", package: "make" };
@@ -71,7 +72,13 @@ pub(crate) fn get(
         return read(&finished);
     }
     check_tools()?;
-    let pristine = unpack(cache, &package, tell)?;
+    // Ctrl-C also ends the programs that unpack, or makes their reader give up: that is the cause
+    // then, whatever they say.
+    let unpacked = unpack(cache, &package, interrupt, tell);
+    let pristine = unpacked.map_err(|error| match interrupt.load(Relaxed) {
+        true => LabError::Interrupted,
+        false => error,
+    })?;
     let trees = cache.directory(&format!("trees/{}", package.version))?;
     let tree = trees.join(variant.to_string());
     let files =
@@ -150,10 +157,26 @@ fn check_tools() -> Result<(), LabError> {
     Ok(())
 }
 
+/// Bytes that end with an error once the user wants no more of them.
+struct Watched<'a, R> {
+    bytes: R,
+    interrupt: &'a AtomicBool,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.interrupt.load(Relaxed) {
+            true => Err(io::Error::other("interrupted")),
+            false => self.bytes.read(into),
+        }
+    }
+}
+
 /// The kernel's source tree, unpacked once.
 fn unpack(
     cache: &Cache,
     package: &Package,
+    interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, LabError> {
     let tree = cache.root().join("source").join(&package.version);
@@ -170,7 +193,7 @@ fn unpack(
     each_file(&file, |path, bytes| {
         if path.extension() == Some(OsStr::new("xz")) {
             found = true;
-            let mut archive = tar::Archive::new(XzDecoder::new(bytes));
+            let mut archive = tar::Archive::new(XzDecoder::new(Watched { bytes, interrupt }));
             on(partial.path(), archive.unpack(partial.path()))?;
         }
         Ok(())

@@ -15,7 +15,7 @@ DEMO_PACKAGES = sqlite3
 # What the tests run through the emulator, besides.
 TEST_PACKAGES = xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
 # What the lab builds its kernel with, and runs.
-LAB_PACKAGES = make flex bison bc perl lz4 libelf-dev busybox-static qemu-system-x86 seabios
+LAB_PACKAGES = make patch flex bison bc perl lz4 libelf-dev busybox-static qemu-system-x86 seabios
 
 # Where cargo puts what it builds.
 CARGO_TARGET_DIR ?= target
@@ -47,7 +47,7 @@ lab: lab-deps build
 	$(STRATA) lab run
 
 lab-test: lab-deps build
-	$(STRATA) lab build
+	$(STRATA) lab build --kernel aligned
 	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1
 	cargo test --release --quiet --package strata --test docs -- --ignored
 

@@ -1,0 +1,79 @@
+//! L0's kernel with alignment makes huge pages of what L1 scatters, and leaves everything alone until it
+//! is switched on.
+
+mod common;
+
+use common::{machine, run_scenario};
+use strata_lab::{LabReport, Scenario};
+
+/// L1 maps its guest with base pages only. L0's kernel and its parameters are filled in.
+const SCATTERED: &str = r#"
+about = "Huge pages in L2 and L0 but not in L1"
+[[layer]]
+kernel = "KERNEL"
+memory = "3000M"
+thp = "always"
+modules = { kvm = "PARAMETERS" }
+[[layer]]
+kernel = "debian"
+memory = "1600M"
+thp = "never"
+[[layer]]
+kernel = "vanilla"
+memory = "600M"
+thp = "always"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
+stay = true
+[[step]]
+do = "scan"
+"#;
+
+fn run(kernel: &str, parameters: &str) -> LabReport {
+    let text = SCATTERED.replace("KERNEL", kernel).replace("PARAMETERS", parameters);
+    run_scenario(kernel, Scenario::parse(&text, kernel).unwrap())
+}
+
+/// What a counter of KVM in L0 rose by while the program ran.
+fn rise(report: &LabReport, name: &str) -> u64 {
+    report.layers[0].after.kvm(name) - report.layers[0].before.kvm(name)
+}
+
+/// Share of L2's huge pages that lie on one aligned block of HPA.
+fn in_a_row(report: &LabReport) -> f64 {
+    let totals = report.alignment.as_ref().expect("all layers were scanned").totals;
+    assert!(totals.huge >= 40, "{totals:?}");
+    (totals.well_aligned + totals.pseudo_huge) as f64 / totals.huge as f64
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
+    let _machine = machine();
+    let vanilla = run("vanilla", "");
+    assert!(in_a_row(&vanilla) < 0.05, "{}", in_a_row(&vanilla));
+    let ours = run("aligned", "nested_align=1 nested_align_cpu_percent=100");
+    assert!(in_a_row(&ours) >= 0.95, "{}", in_a_row(&ours));
+    // 2 MiB entries stand for it, and one exit filled most of each.
+    let regions = 96 / 2;
+    assert!(rise(&ours, "nested_align_promoted") >= regions * 95 / 100);
+    assert!(ours.layers[0].after.kvm("nested_align_pseudo_huge") >= regions * 95 / 100);
+    assert!(rise(&ours, "nested_align_populated") > regions * 400);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn switched_off_it_does_nothing() {
+    let _machine = machine();
+    let vanilla = run("vanilla", "");
+    let off = run("aligned", "nested_align=0");
+    for (name, count) in &off.layers[0].after.kvm {
+        if name.starts_with("nested_align_") {
+            assert_eq!(*count, 0, "{name}");
+        }
+    }
+    // Ticks of L1 and L2 come by the clock, so that no two runs are equal in all.
+    let (before, after) = (rise(&vanilla, "pf_fixed"), rise(&off, "pf_fixed"));
+    assert!(after.abs_diff(before) * 100 <= before * 2, "{before} and {after}");
+}

@@ -306,6 +306,59 @@ struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,
 }
 EXPORT_SYMBOL_GPL(steer_pages);
 
+/* Blocks whose pages are tried to be moved away, in one call. */
+#define TAKE_TRIES	4
+
+/* A huge page of a process, not pinned as far as one can tell. */
+static bool takeable(unsigned long pfn)
+{
+	struct page *page = pfn_to_online_page(pfn);
+	struct folio *folio;
+	bool takeable;
+
+	if (!page || steer_shielded(pfn))
+		return false;
+	folio = folio_get_nontail_page(page);
+	if (!folio)
+		return false;
+	takeable = folio_order(folio) == HPAGE_PMD_ORDER &&
+		   folio_test_anon(folio) && !folio_maybe_dma_pinned(folio);
+	folio_put(folio);
+	return takeable;
+}
+
+/**
+ * steer_take_block - get consecutive frames where none are free
+ * @cursor: where to go on looking; the caller's, 0 at first
+ *
+ * A huge page of some process gives way: its contents go to frames that are
+ * free one by one.  For a caller who has more use for a row than its owner.
+ *
+ * Return: the first of 512 pages of order 0 that the caller has allocated now,
+ * aligned to their number; NULL if a few tries found none.
+ */
+struct page *steer_take_block(unsigned long *cursor)
+{
+	unsigned long blocks = max_pfn >> HPAGE_PMD_ORDER, i;
+	unsigned int tries = 0;
+
+	for (i = 0; i < blocks && tries < TAKE_TRIES; i++) {
+		unsigned long pfn;
+
+		*cursor = (*cursor + 1) % blocks;
+		pfn = *cursor << HPAGE_PMD_ORDER;
+		if (!takeable(pfn))
+			continue;
+		tries++;
+		if (!alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,
+					GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY))
+			return pfn_to_page(pfn);
+		cond_resched();
+	}
+	return NULL;
+}
+EXPORT_SYMBOL_GPL(steer_take_block);
+
 /**
  * steer_collapse - make a huge page of the memory around an address, now
  * @mm: whose address; a reference to its users is held

@@ -131,6 +131,7 @@ void huge_booking_init(struct huge_booking *booking, struct kvm *kvm)
 				msecs_to_jiffies(READ_ONCE(nested_align_term_ms)),
 				TERM_MIN, TERM_MAX);
 	booking->grow = true;
+	booking->starved_until = jiffies;
 	count_misses(booking);
 	new_misses(booking);
 }
@@ -184,25 +185,36 @@ struct align_region *huge_booking_region(struct huge_booking *booking,
  * huge_booking_book - get 512 consecutive frames for a region
  * @booking: the VM's bookings
  * @region: the region; it has none
- * @compact: whether memory may be compacted for them
+ * @effort: whether other memory may be moved for them
  *
  * Return: whether there are some.
  */
 bool huge_booking_book(struct huge_booking *booking, struct align_region *region,
-		       bool compact)
+		       bool effort)
 {
 	/* Frames one by one, for pages one by one: not a compound page. */
-	gfp_t gfp = (compact ? GFP_TRANSHUGE : GFP_TRANSHUGE_LIGHT) & ~__GFP_COMP;
+	gfp_t gfp = (effort ? GFP_TRANSHUGE : GFP_TRANSHUGE_LIGHT) & ~__GFP_COMP;
 	unsigned long limit = READ_ONCE(nested_align_booked_max);
 	unsigned long limit_all = READ_ONCE(nested_align_booked_max_all);
 
 	if (booking->nr_held + BOOKING_FRAMES > limit * BOOKING_FRAMES ||
 	    huge_booking_total() + BOOKING_FRAMES > limit_all * BOOKING_FRAMES)
 		return false;
-	region->block = alloc_pages(gfp | __GFP_NORETRY, BOOKING_ORDER);
-	if (!region->block)
+	if (time_before(jiffies, booking->starved_until))
 		return false;
-	split_page(region->block, BOOKING_ORDER);
+	region->block = alloc_pages(gfp | __GFP_NORETRY, BOOKING_ORDER);
+	if (region->block) {
+		split_page(region->block, BOOKING_ORDER);
+	} else if (effort) {
+		/* Compaction leaves huge pages alone, even those of no use. */
+		region->block = steer_take_block(&booking->cursor);
+		if (!region->block)
+			booking->starved_until = jiffies + HZ;
+	}
+	if (!region->block) {
+		++booking->kvm->stat.nested_align_steer_failed;
+		return false;
+	}
 	region->row = page_to_pfn(region->block);
 	bitmap_fill(region->held, BOOKING_FRAMES);
 	region->nr_held = BOOKING_FRAMES;

@@ -43,6 +43,8 @@ struct align_region {
  * @kvm: the VM
  * @regions: its regions by table gfn; the owner's lock protects all
  * @nr_held: frames held in all regions
+ * @cursor: where blocks were last looked for
+ * @starved_until: no use in looking for blocks before (jiffies)
  * @term: how long frames are held without progress, Td in jiffies
  * @trial: the term before the change that is on trial, 0 if none is
  * @grow: whether the next trial is of a longer term
@@ -55,6 +57,8 @@ struct huge_booking {
 	struct kvm *kvm;
 	struct xarray regions;
 	unsigned long nr_held;
+	unsigned long cursor;
+	unsigned long starved_until;
 	unsigned long term;
 	unsigned long trial;
 	bool grow;
@@ -69,7 +73,7 @@ void huge_booking_exit(struct huge_booking *booking);
 struct align_region *huge_booking_region(struct huge_booking *booking,
 					 gfn_t table_gfn);
 bool huge_booking_book(struct huge_booking *booking, struct align_region *region,
-		       bool compact);
+		       bool effort);
 void huge_booking_settle(struct huge_booking *booking,
 			 struct align_region *region);
 void huge_booking_release(struct huge_booking *booking,

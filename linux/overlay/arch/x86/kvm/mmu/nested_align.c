@@ -275,7 +275,7 @@ static void move(struct nested_align *state, struct align_region *region,
  * Returns whether any were moved.
  */
 static bool steer_region(struct nested_align *state, gfn_t table_gfn,
-			 kvm_pfn_t row, bool compact)
+			 kvm_pfn_t row, bool effort)
 {
 	unsigned int wanted = locate(state, table_gfn);
 	struct align_region *region;
@@ -294,10 +294,8 @@ static bool steer_region(struct nested_align *state, gfn_t table_gfn,
 	if (row && row == region->row && !region->block)
 		return false;
 	if (!region->block &&
-	    !huge_booking_book(&state->booking, region, compact)) {
-		++state->kvm->stat.nested_align_steer_failed;
+	    !huge_booking_book(&state->booking, region, effort))
 		return false;
-	}
 
 	/*
 	 * A region that L1 or the host takes apart again and again is not worth

@@ -36,6 +36,10 @@ pub fn run() -> ExitCode {
 
 fn live() -> Result<(), String> {
     for (kind, target, optional) in MOUNTS {
+        // What was put there is not to be hidden, and the initial file system is in memory, too.
+        if kind == "tmpfs" && fs::read_dir(target).is_ok_and(|mut all| all.next().is_some()) {
+            continue;
+        }
         let made = fs::create_dir_all(target).map_err(|error| error.to_string()).and_then(|()| {
             mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
                 .map_err(|error| error.to_string())

@@ -94,7 +94,7 @@ impl Initramfs {
     /// Puts a user's program where it is on this computer, for programs find their data from there,
     /// and where programs are looked for.
     pub(crate) fn guest(&mut self, program: &Path) -> Result<(), LabError> {
-        let place = on(program, std::path::absolute(program))?;
+        let place = own_place(program)?;
         let short = Path::new(PROGRAMS).join(program.file_name().unwrap_or_default());
         self.program(&place, program)?;
         if place != short {
@@ -106,7 +106,7 @@ impl Initramfs {
     /// Puts a file of this computer, or a directory with all that is in it, at its own place, and
     /// the libraries of programs and libraries among the files.
     pub(crate) fn tree(&mut self, path: &Path) -> Result<(), LabError> {
-        let place = on(path, std::path::absolute(path))?;
+        let place = own_place(path)?;
         let data = on(path, fs::symlink_metadata(path))?;
         if data.is_symlink() {
             let target = on(path, fs::read_link(path))?;
@@ -213,6 +213,18 @@ fn put(builder: Builder, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let mut entry = builder.write(out, size);
     entry.write_all(bytes)?;
     entry.finish().map(drop)
+}
+
+/// Where a file of this computer is to be in a layer: where it is here.
+fn own_place(path: &Path) -> Result<PathBuf, LabError> {
+    let place = on(path, std::path::absolute(path))?;
+    match ["/proc", "/sys", "/dev"].iter().find(|own| place.starts_with(own)) {
+        Some(own) => Err(LabError::Scenario(format!(
+            "{} cannot be copied: every layer has a {own} of its own",
+            path.display()
+        ))),
+        None => Ok(place),
+    }
 }
 
 /// What a file begins with, as the kernel looks at it (fs/binfmt_script.c, fs/binfmt_elf.c).
@@ -334,6 +346,8 @@ mod tests {
         assert!(
             matches!(&files.entries[&path("data/link")], Entry::Link(to) if to == Path::new("inner/file"))
         );
+        let own = files.tree(Path::new("/proc/version")).unwrap_err().to_string();
+        assert!(own.contains("every layer has a /proc of its own"), "{own}");
         let missing = files.tree(&path("none")).unwrap_err().to_string();
         assert!(missing.contains("none: No such file"), "{missing}");
     }

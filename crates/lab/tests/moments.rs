@@ -173,7 +173,7 @@ fn a_boot_that_stands_still_is_begun_again_and_given_up_after_the_third() {
     assert!(line.contains("L1's processor runs, as ") || line.contains("waits"), "{line}");
     let log = line.split_whitespace().find(|word| word.ends_with("post-mortem.log")).unwrap();
     let log = std::fs::read_to_string(log).unwrap();
-    assert!(log.contains("info status:") && log.contains("RIP="), "{log}");
+    assert!(log.contains("info status:") && log.contains("IP="), "{log}");
 }
 
 #[test]

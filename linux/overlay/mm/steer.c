@@ -351,7 +351,7 @@ struct page *steer_take_block(unsigned long *cursor)
 			continue;
 		tries++;
 		if (!alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,
-					GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY))
+					GFP_KERNEL | __GFP_NOWARN))
 			return pfn_to_page(pfn);
 		cond_resched();
 	}

@@ -32,8 +32,8 @@
 #include "mmu.h"
 #include "mmu_internal.h"
 #include "spte.h"
-#include "huge_booking.h"
 #include "nested_align.h"
+#include "nested_align_state.h"
 #include "pseudo_huge.h"
 
 #define CREATE_TRACE_POINTS
@@ -48,83 +48,6 @@ static uint nested_align_period_ms = 1000;
 module_param(nested_align_period_ms, uint, 0644);
 MODULE_PARM_DESC(nested_align_period_ms,
 		 "Pause between two scans of a VM, in milliseconds");
-
-static uint nested_align_cpu_percent = 5;
-module_param(nested_align_cpu_percent, uint, 0644);
-MODULE_PARM_DESC(nested_align_cpu_percent,
-		 "Share of one CPU a VM's pages may be moved with");
-
-static uint nested_align_pages_per_second = 65536;
-module_param(nested_align_pages_per_second, uint, 0644);
-MODULE_PARM_DESC(nested_align_pages_per_second,
-		 "4 KiB pages of a VM that may be moved in a second");
-
-static uint nested_align_min_present = 448;
-module_param(nested_align_min_present, uint, 0644);
-MODULE_PARM_DESC(nested_align_min_present,
-		 "Pages of 512 that L1 must map before any are moved");
-
-static uint nested_align_max_fragmentation = 90;
-module_param(nested_align_max_fragmentation, uint, 0644);
-MODULE_PARM_DESC(nested_align_max_fragmentation,
-		 "Per cent of free memory unfit for huge pages beyond which incomplete regions wait");
-
-#define MAX_CANDIDATES	64
-#define MAX_SMALL_HOSTS	16
-
-/*
- * A shadow page that lacks nothing, or little, but frames in a row; or whose
- * present SPTEs are in a row, from @row, and the rest is not known.
- */
-struct candidate {
-	gfn_t table_gfn;
-	kvm_pfn_t row;
-	u16 present;
-	u16 accessed;
-};
-
-/**
- * struct nested_align - a VM's state, from its first nested fault on
- * @kvm: the VM
- * @list: among all VMs' states, for the shrinker
- * @lock: protects what follows up to @table
- * @booking: frames for regions
- * @gptes: a leaf table of L1
- * @addrs: where its pages are in the process
- * @frames: and where they shall be in memory
- * @candidates: what the worker has found
- * @budget_ns: time that may be spent; negative: overdrawn
- * @budget_pages: pages that may be moved
- * @budget_at: when both were last filled up
- * @ticked_at: when bookings were last looked through (jiffies)
- * @table: a leaf table of L1; protected by mmu_lock
- * @small_hosts: addresses that L1 maps huge and the host does not; by mmu_lock
- * @nr_small_hosts: their number; by mmu_lock
- * @cursor: bucket of mmu_page_hash to go on with; the worker's
- * @worker: the VM's thread for all this
- */
-struct nested_align {
-	struct kvm *kvm;
-	struct list_head list;
-
-	struct mutex lock;
-	struct huge_booking booking;
-	u64 gptes[SPTE_ENT_PER_PAGE];
-	unsigned long addrs[SPTE_ENT_PER_PAGE];
-	struct page *frames[SPTE_ENT_PER_PAGE];
-	struct candidate candidates[MAX_CANDIDATES];
-	s64 budget_ns;
-	s64 budget_pages;
-	u64 budget_at;
-	unsigned long ticked_at;
-
-	u64 table[SPTE_ENT_PER_PAGE];
-	unsigned long small_hosts[MAX_SMALL_HOSTS];
-	unsigned int nr_small_hosts;
-
-	unsigned int cursor;
-	struct vhost_task *worker;
-};
 
 static LIST_HEAD(states);
 /* Protects @states, and the creation of a VM's. */
@@ -180,133 +103,6 @@ void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
 		state->small_hosts[state->nr_small_hosts++] = addr;
 }
 
-/* Fills the budget up for the time that has passed, a second's worth at most. */
-static void fill_budget(struct nested_align *state)
-{
-	s64 percent = READ_ONCE(nested_align_cpu_percent);
-	s64 pages = READ_ONCE(nested_align_pages_per_second);
-	u64 now = ktime_get_ns();
-	s64 passed = min_t(u64, now - state->budget_at, NSEC_PER_SEC);
-
-	state->budget_at = now;
-	state->budget_ns = min_t(s64, state->budget_ns + passed * percent / 100,
-				 percent * NSEC_PER_SEC / 100);
-	state->budget_pages = min_t(s64, state->budget_pages +
-				    div_s64(passed * pages, NSEC_PER_SEC),
-				    pages);
-}
-
-static bool in_budget(struct nested_align *state)
-{
-	fill_budget(state);
-	if (state->budget_ns > 0 && state->budget_pages > 0)
-		return true;
-	++state->kvm->stat.nested_align_throttled;
-	return false;
-}
-
-/*
- * Reads L1's leaf table and finds where its pages are in the process.  What the
- * table says may be out of date the next moment: pages are moved then that need
- * not have been, and that is all.
- *
- * Returns the number of pages, or 0 if one of them cannot be moved.
- */
-static unsigned int locate(struct nested_align *state, gfn_t table_gfn)
-{
-	/* EPT has no present bit: readable, writable or executable is present. */
-	const u64 present = shadow_x_mask ? VMX_EPT_RWX_MASK : PT_PRESENT_MASK;
-	struct kvm *kvm = state->kvm;
-	unsigned int i, nr = 0;
-
-	if (kvm_read_guest_page(kvm, table_gfn, state->gptes, 0, PAGE_SIZE))
-		return 0;
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
-		gfn_t gfn = (state->gptes[i] & __PT_BASE_ADDR_MASK) >> PAGE_SHIFT;
-		unsigned long addr;
-
-		state->addrs[i] = 0;
-		if (!(state->gptes[i] & present))
-			continue;
-		addr = gfn_to_hva(kvm, gfn);
-		if (kvm_is_error_hva(addr))
-			return 0;
-		state->addrs[i] = addr;
-		nr++;
-	}
-	return nr;
-}
-
-/* Moves the pages of a region onto the frames that are booked for it. */
-static void move(struct nested_align *state, struct align_region *region,
-		 unsigned int wanted)
-{
-	struct kvm_vm_stat *stat = &state->kvm->stat;
-	u64 pfn = page_to_pfn(region->block), begin = ktime_get_ns(), took;
-	struct steer_result result;
-	unsigned int i;
-
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-		state->frames[i] = state->addrs[i] && test_bit(i, region->held) ?
-				   region->block + i : NULL;
-
-	result = steer_pages(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs,
-			     state->frames);
-
-	for_each_set_bit(i, region->held, SPTE_ENT_PER_PAGE)
-		if (state->addrs[i] && !state->frames[i])
-			__clear_bit(i, region->held);
-	huge_booking_settle(&state->booking, region);
-
-	took = ktime_get_ns() - begin;
-	state->budget_ns -= took;
-	state->budget_pages -= result.moved;
-	stat->nested_align_steered += result.moved;
-	stat->nested_align_copied += result.moved - result.zeroed;
-	stat->nested_align_zero_skipped += result.zeroed;
-	stat->nested_align_steer_ns += took;
-	trace_nested_align_steer(region->table_gfn, pfn, wanted, result.moved,
-				 took);
-}
-
-/*
- * Puts the pages that L1's leaf table at @table_gfn maps onto consecutive
- * frames, unless they are: those seen are on the row from @row, if it is not 0.
- * Returns whether any were moved.
- */
-static bool steer_region(struct nested_align *state, gfn_t table_gfn,
-			 kvm_pfn_t row, bool effort)
-{
-	unsigned int wanted = locate(state, table_gfn);
-	struct align_region *region;
-
-	if (!wanted || wanted < READ_ONCE(nested_align_min_present))
-		return false;
-	if (wanted < SPTE_ENT_PER_PAGE &&
-	    steer_fragmentation(BOOKING_ORDER) >
-	    READ_ONCE(nested_align_max_fragmentation))
-		return false;
-
-	region = huge_booking_region(&state->booking, table_gfn);
-	if (!region || time_before(jiffies, region->retry_at))
-		return false;
-	/* The rest is there as well, but nobody has asked for it yet. */
-	if (row && row == region->row && !region->block)
-		return false;
-	if (!region->block &&
-	    !huge_booking_book(&state->booking, region, effort))
-		return false;
-
-	/*
-	 * A region that L1 or the host takes apart again and again is not worth
-	 * the copies; the pause doubles up to a bit over a minute.
-	 */
-	region->retry_at = jiffies + (HZ / 4 << min_t(u8, region->rounds, 8));
-	region->rounds++;
-	move(state, region, wanted);
-	return true;
-}
-
 /**
  * nested_align_fault - make a region fit at the fault that found it whole
  * @vcpu: the vCPU, in kvm->srcu, without mmu_lock
@@ -322,8 +118,8 @@ void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn)
 
 	if (!state || !mutex_trylock(&state->lock))
 		return;
-	if (in_budget(state))
-		steer_region(state, table_gfn, 0, false);
+	if (nested_align_in_budget(state))
+		nested_align_steer(state, table_gfn, 0, false);
 	mutex_unlock(&state->lock);
 }
 
@@ -427,7 +223,7 @@ static void collapse_small_hosts(struct nested_align *state)
 	state->nr_small_hosts = 0;
 	write_unlock(&kvm->mmu_lock);
 
-	for (i = 0; i < nr && in_budget(state); i++) {
+	for (i = 0; i < nr && nested_align_in_budget(state); i++) {
 		u64 begin = ktime_get_ns();
 
 		if (!steer_collapse(kvm->mm, addrs[i]))
@@ -459,9 +255,10 @@ static void scan(struct nested_align *state)
 	++kvm->stat.nested_align_scans;
 
 	sort(state->candidates, nr, sizeof(*state->candidates), by_use, NULL);
-	for (i = 0; i < nr && in_budget(state); i++)
-		steered += steer_region(state, state->candidates[i].table_gfn,
-					state->candidates[i].row, true);
+	for (i = 0; i < nr && nested_align_in_budget(state); i++)
+		steered += nested_align_steer(state,
+					      state->candidates[i].table_gfn,
+					      state->candidates[i].row, true);
 	collapse_small_hosts(state);
 	trace_nested_align_scan(nr, steered, ktime_get_ns() - begin);
 }

@@ -52,7 +52,7 @@ static bool huge_allowed __read_mostly;
 /* The counters of demotions are in the order of their causes. */
 static_assert(offsetof(struct kvm_vm_stat, nested_align_demoted_unlink) -
 	      offsetof(struct kvm_vm_stat, nested_align_demoted_l1_write) ==
-	      PSEUDO_HUGE_UNLINK * sizeof(u64));
+	      (NR_PSEUDO_HUGE_CAUSES - 1) * sizeof(u64));
 
 #ifdef CONFIG_KVM_NESTED_ALIGN_DEBUG
 /*
@@ -68,7 +68,26 @@ static bool ignored(enum pseudo_huge_cause cause)
 {
 	return READ_ONCE(nested_align_ignore) & BIT(cause);
 }
+
+/* What must hold until the moment of demotion. */
+static void check_invariants(struct kvm_mmu_page *sp)
+{
+	const u64 may_differ = shadow_accessed_mask | shadow_dirty_mask;
+	u64 huge = READ_ONCE(*sp->pseudo_huge.sptep) &
+		   ~(PT_PAGE_SIZE_MASK | SPTE_PSEUDO_HUGE);
+	int i;
+
+	WARN_ON_ONCE(sp->unsync);
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		u64 part = huge + ((u64)i << PAGE_SHIFT);
+
+		if (WARN_ON_ONCE((READ_ONCE(sp->spt[i]) ^ part) & ~may_differ))
+			break;
+	}
+}
 #else
+static void check_invariants(struct kvm_mmu_page *sp) {}
+
 static bool ignored(enum pseudo_huge_cause cause)
 {
 	return false;
@@ -239,6 +258,7 @@ void __pseudo_huge_demote(struct kvm_mmu_page *sp, enum pseudo_huge_cause cause)
 	u64 *parent = sp->pseudo_huge.sptep;
 
 	lockdep_assert_held(&kvm->mmu_lock);
+	check_invariants(sp);
 
 	if (!ignored(cause))
 		relink(parent, sp);

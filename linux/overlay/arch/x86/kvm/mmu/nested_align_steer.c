@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Steering a region of a nested guest: where its pages are, which frames they
+ * shall have, and what moving them may cost (NEMA's host part, xGemini, IEEE TC
+ * 2024, section IV).
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/kvm_host.h>
+#include <linux/ktime.h>
+#include <linux/moduleparam.h>
+#include <linux/steer.h>
+
+#include "mmu.h"
+#include "mmu_internal.h"
+#include "spte.h"
+#include "nested_align_state.h"
+#include "pseudo_huge.h"
+#include "nested_align_trace.h"
+
+static uint nested_align_cpu_percent = 5;
+module_param(nested_align_cpu_percent, uint, 0644);
+MODULE_PARM_DESC(nested_align_cpu_percent,
+		 "Share of one CPU a VM's pages may be moved with");
+
+static uint nested_align_pages_per_second = 65536;
+module_param(nested_align_pages_per_second, uint, 0644);
+MODULE_PARM_DESC(nested_align_pages_per_second,
+		 "4 KiB pages of a VM that may be moved in a second");
+
+static uint nested_align_min_present = 448;
+module_param(nested_align_min_present, uint, 0644);
+MODULE_PARM_DESC(nested_align_min_present,
+		 "Pages of 512 that L1 must map before any are moved");
+
+static uint nested_align_max_fragmentation = 90;
+module_param(nested_align_max_fragmentation, uint, 0644);
+MODULE_PARM_DESC(nested_align_max_fragmentation,
+		 "Per cent of free memory unfit for huge pages beyond which incomplete regions wait");
+
+/* Fills the budget up for the time that has passed, a second's worth at most. */
+static void fill_budget(struct nested_align *state)
+{
+	s64 percent = READ_ONCE(nested_align_cpu_percent);
+	s64 pages = READ_ONCE(nested_align_pages_per_second);
+	u64 now = ktime_get_ns();
+	s64 passed = min_t(u64, now - state->budget_at, NSEC_PER_SEC);
+
+	state->budget_at = now;
+	state->budget_ns = min_t(s64, state->budget_ns + passed * percent / 100,
+				 percent * NSEC_PER_SEC / 100);
+	state->budget_pages = min_t(s64, state->budget_pages +
+				    div_s64(passed * pages, NSEC_PER_SEC),
+				    pages);
+}
+
+/**
+ * nested_align_in_budget - whether more may be done for a VM now
+ * @state: the VM's state, its lock held
+ *
+ * Return: true if both time and pages are left.
+ */
+bool nested_align_in_budget(struct nested_align *state)
+{
+	fill_budget(state);
+	if (state->budget_ns > 0 && state->budget_pages > 0)
+		return true;
+	++state->kvm->stat.nested_align_throttled;
+	return false;
+}
+
+/*
+ * Reads L1's leaf table and finds where its pages are in the process.  What the
+ * table says may be out of date the next moment: pages are moved then that need
+ * not have been, and that is all.
+ *
+ * Returns the number of pages, or 0 if one of them cannot be moved.
+ */
+static unsigned int locate(struct nested_align *state, gfn_t table_gfn)
+{
+	/* EPT has no present bit: readable, writable or executable is present. */
+	const u64 present = shadow_x_mask ? VMX_EPT_RWX_MASK : PT_PRESENT_MASK;
+	struct kvm *kvm = state->kvm;
+	unsigned int i, nr = 0;
+
+	if (kvm_read_guest_page(kvm, table_gfn, state->gptes, 0, PAGE_SIZE))
+		return 0;
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
+		gfn_t gfn = (state->gptes[i] & __PT_BASE_ADDR_MASK) >> PAGE_SHIFT;
+		unsigned long addr;
+
+		state->addrs[i] = 0;
+		if (!(state->gptes[i] & present))
+			continue;
+		addr = gfn_to_hva(kvm, gfn);
+		if (kvm_is_error_hva(addr))
+			return 0;
+		state->addrs[i] = addr;
+		nr++;
+	}
+	return nr;
+}
+
+/* Moves the pages of a region onto the frames that are booked for it. */
+static void move(struct nested_align *state, struct align_region *region,
+		 unsigned int wanted)
+{
+	struct kvm_vm_stat *stat = &state->kvm->stat;
+	u64 pfn = page_to_pfn(region->block), begin = ktime_get_ns(), took;
+	struct steer_result result;
+	unsigned int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
+		state->frames[i] = state->addrs[i] && test_bit(i, region->held) ?
+				   region->block + i : NULL;
+
+	result = steer_pages(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs,
+			     state->frames);
+
+	for_each_set_bit(i, region->held, SPTE_ENT_PER_PAGE)
+		if (state->addrs[i] && !state->frames[i])
+			__clear_bit(i, region->held);
+	huge_booking_settle(&state->booking, region);
+
+	took = ktime_get_ns() - begin;
+	state->budget_ns -= took;
+	state->budget_pages -= result.moved;
+	stat->nested_align_steered += result.moved;
+	stat->nested_align_copied += result.moved - result.zeroed;
+	stat->nested_align_zero_skipped += result.zeroed;
+	stat->nested_align_steer_ns += took;
+	trace_nested_align_steer(region->table_gfn, pfn, wanted, result.moved,
+				 took);
+}
+
+/**
+ * nested_align_steer - put the pages of a region onto consecutive frames
+ * @state: the VM's state, its lock held
+ * @table_gfn: L1's leaf table that maps the region
+ * @row: where the pages are that could be seen, if these are in a row; or 0
+ * @effort: whether other memory may be moved for the frames
+ *
+ * Return: whether it was tried; not if the pages are in place, too few, or were
+ * tried lately, and not without frames.
+ */
+bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
+			kvm_pfn_t row, bool effort)
+{
+	unsigned int wanted = locate(state, table_gfn);
+	struct align_region *region;
+
+	if (!wanted || wanted < READ_ONCE(nested_align_min_present))
+		return false;
+	if (wanted < SPTE_ENT_PER_PAGE &&
+	    steer_fragmentation(BOOKING_ORDER) >
+	    READ_ONCE(nested_align_max_fragmentation))
+		return false;
+
+	region = huge_booking_region(&state->booking, table_gfn);
+	if (!region || time_before(jiffies, region->retry_at))
+		return false;
+	/* The rest is there as well, but nobody has asked for it yet. */
+	if (row && row == region->row && !region->block)
+		return false;
+	if (!region->block &&
+	    !huge_booking_book(&state->booking, region, effort))
+		return false;
+
+	/*
+	 * A region that L1 or the host takes apart again and again is not worth
+	 * the copies; the pause doubles up to a bit over a minute.
+	 */
+	region->retry_at = jiffies + (HZ / 4 << min_t(u8, region->rounds, 8));
+	region->rounds++;
+	move(state, region, wanted);
+	return true;
+}

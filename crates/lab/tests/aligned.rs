@@ -62,6 +62,65 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
     assert!(rise(&ours, "nested_align_populated") > regions * 400);
 }
 
+/// Two guests of L1, then one after one of them died.
+const GUESTS: &str = r#"
+about = "Guests of L1 beside and after each other"
+[[layer]]
+kernel = "aligned"
+memory = "3000M"
+thp = "always"
+modules = { kvm = "nested_align=1 nested_align_cpu_percent=100" }
+[[layer]]
+kernel = "debian"
+memory = "1900M"
+thp = "never"
+[[layer]]
+kernel = "vanilla"
+memory = "600M"
+thp = "always"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M", "--stay"]
+stay = true
+[[step]]
+do = "guest"
+layer = 1
+memory = "400M"
+program = ["strata-agent", "touch", "--size=96M", "--stay"]
+die = 45
+[[step]]
+do = "guest"
+layer = 1
+memory = "400M"
+program = ["strata-agent", "touch", "--size=96M", "--stay"]
+die = 45
+[[step]]
+do = "scan"
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn guests_beside_and_after_each_other_are_aligned() {
+    let _machine = machine();
+    let report = run_scenario("guests", Scenario::parse(GUESTS, "guests").unwrap());
+    // The first guest, all the time.
+    assert!(in_a_row(&report) >= 0.95, "{}", in_a_row(&report));
+    // The second as well: 2 MiB entries for both programs, until it dies; and the same once more.
+    let both = 2 * 96 / 2 * 95 / 100;
+    let entries: Vec<u64> =
+        report.layers[0].samples.iter().map(|sample| sample.kvm("nested_align_pseudo_huge")).collect();
+    let mut lives = 0;
+    let mut alive = false;
+    for &now in &entries {
+        if now >= both && !alive {
+            lives += 1;
+            alive = true;
+        }
+        alive &= now >= both * 7 / 10;
+    }
+    assert_eq!(lives, 2, "{entries:?}");
+}
+
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn switched_off_it_does_nothing() {

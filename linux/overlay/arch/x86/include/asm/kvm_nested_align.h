@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Alignment of nested guests' huge pages: what struct kvm_mmu_page, struct
- * kvm_arch and struct kvm_vm_stat hold for it.
+ * kvm_arch, struct kvm_vcpu_arch and struct kvm_vm_stat hold for it.
  */
 #ifndef _ASM_X86_KVM_NESTED_ALIGN_H
 #define _ASM_X86_KVM_NESTED_ALIGN_H
 
+#include <linux/kvm_types.h>
 #include <linux/types.h>
 
 struct kvm;
@@ -68,6 +69,16 @@ struct kvm_nested_align {
 	bool off;
 };
 
+/**
+ * struct kvm_vcpu_nested_align - what a vCPU knows of its guest's last fault
+ * @missing: address in the nested guest's memory that L1 is to map, valid if
+ * @is_missing: there is one
+ */
+struct kvm_vcpu_nested_align {
+	gpa_t missing;
+	bool is_missing;
+};
+
 /* Counters of a VM, in KVM's binary statistics: _(KIND, name). */
 #define KVM_NESTED_ALIGN_STATS(_)			\
 	_(ICOUNTER, nested_align_pseudo_huge)		\
@@ -81,7 +92,9 @@ struct kvm_nested_align {
 	_(COUNTER, nested_align_demoted_update)		\
 	_(COUNTER, nested_align_demoted_fault)		\
 	_(COUNTER, nested_align_demoted_unlink)		\
+	_(COUNTER, nested_align_filled)			\
 	_(COUNTER, nested_align_populated)		\
+	_(COUNTER, nested_align_around)			\
 	_(COUNTER, nested_align_steered)		\
 	_(COUNTER, nested_align_copied)			\
 	_(COUNTER, nested_align_zero_skipped)		\
@@ -107,6 +120,7 @@ struct kvm_nested_align {
 
 struct pseudo_huge {};
 struct kvm_nested_align {};
+struct kvm_vcpu_nested_align {};
 
 #define KVM_NESTED_ALIGN_STAT_FIELDS
 #define KVM_NESTED_ALIGN_STAT_DESCS

@@ -123,6 +123,30 @@ void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn)
 	mutex_unlock(&state->lock);
 }
 
+/**
+ * __nested_align_enter - map what L1 was to map, before its guest faults again
+ * @vcpu: the vCPU, in kvm->srcu, about to enter, an address noted as missing
+ *
+ * A page that is new to L2 costs two exits otherwise: one that L1 answers, and
+ * one that finds L1's answer.  If L1 has not answered, nothing happens.  Only
+ * read, because writing would mark the page dirty for L1; L1 says whether it
+ * may be written.
+ */
+void __nested_align_enter(struct kvm_vcpu *vcpu)
+{
+	/* L1 is still at it. */
+	if (vcpu->arch.mmu != &vcpu->arch.guest_mmu)
+		return;
+
+	vcpu->arch.nested_align.is_missing = false;
+	if (nested_align_in_use(vcpu->kvm) &&
+	    kvm_mmu_do_page_fault(vcpu, vcpu->arch.nested_align.missing,
+				  PFERR_USER_MASK, true, NULL, NULL) ==
+	    RET_PF_FIXED)
+		atomic64_inc((atomic64_t *)
+			     &vcpu->kvm->stat.nested_align_filled);
+}
+
 /* The row of frames that all present SPTEs are on, 0 if they are not on one. */
 static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
 {

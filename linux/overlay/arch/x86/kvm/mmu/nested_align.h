@@ -16,6 +16,7 @@ bool nested_align_enabled(struct kvm *kvm);
 void __nested_align_prepare(struct kvm *kvm);
 u64 *nested_align_table(struct kvm *kvm);
 void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn);
+void __nested_align_enter(struct kvm_vcpu *vcpu);
 void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
 			     gfn_t gfn);
 void nested_align_create_debugfs(struct kvm *kvm);
@@ -33,10 +34,37 @@ static inline void nested_align_prepare(struct kvm_vcpu *vcpu)
 		__nested_align_prepare(kvm);
 }
 
+/* Whether a guest of this VM has run, and something is done for it. */
+static inline bool nested_align_in_use(struct kvm *kvm)
+{
+	return READ_ONCE(kvm->arch.nested_align.state) &&
+	       nested_align_enabled(kvm);
+}
+
+/* L1 is told of a fault of its guest, and will map what is missing. */
+static inline void nested_align_reflect(struct kvm_vcpu *vcpu, gpa_t missing)
+{
+	if (vcpu->arch.mmu == &vcpu->arch.guest_mmu &&
+	    nested_align_in_use(vcpu->kvm))
+		vcpu->arch.nested_align = (struct kvm_vcpu_nested_align) {
+			.missing = missing,
+			.is_missing = true,
+		};
+}
+
+/* The vCPU is about to enter L1 or its guest, its MMU loaded and in step. */
+static inline void nested_align_enter(struct kvm_vcpu *vcpu)
+{
+	if (unlikely(vcpu->arch.nested_align.is_missing))
+		__nested_align_enter(vcpu);
+}
+
 #else
 
 static inline void nested_align_prepare(struct kvm_vcpu *vcpu) {}
 static inline void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn) {}
+static inline void nested_align_reflect(struct kvm_vcpu *vcpu, gpa_t missing) {}
+static inline void nested_align_enter(struct kvm_vcpu *vcpu) {}
 static inline int nested_align_init(void) { return 0; }
 static inline void nested_align_exit(void) {}
 

@@ -286,10 +286,11 @@ void __pseudo_huge_demote_child(u64 *parent_sptep, enum pseudo_huge_cause cause)
 	u64 word = *child_word(parent_sptep);
 	struct kvm_mmu_page *sp = (struct kvm_mmu_page *)word;
 
-	if (sp->pseudo_huge.sptep)
-		__pseudo_huge_demote(sp, cause);
-	else	/* A demotion was left out, see nested_align_ignore. */
+	/* Can only be if a demotion was left out, see nested_align_ignore. */
+	if (WARN_ON_ONCE(!sp->pseudo_huge.sptep))
 		relink(parent_sptep, sp);
+	else
+		__pseudo_huge_demote(sp, cause);
 }
 
 /**

@@ -62,6 +62,80 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
     assert!(rise(&ours, "nested_align_populated") > regions * 400);
 }
 
+/// What makes KVM in L0 drop all its tables, and how much it fills them while a program touches the
+/// memory that another left. L0's kernel and its parameters, and L1's huge pages, are filled in.
+const DROPPED: &str = r#"
+about = "L0 fills its tables anew"
+[[layer]]
+kernel = "KERNEL"
+memory = "3000M"
+thp = "always"
+modules = { kvm = "PARAMETERS" }
+[[layer]]
+kernel = "debian"
+memory = "1600M"
+thp = "L1THP"
+[[layer]]
+kernel = "vanilla"
+memory = "600M"
+thp = "always"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M"]
+[[step]]
+do = "sleep"
+seconds = 5
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "sh", "-c", "cd /sys/module/kvm/parameters; echo force > nx_huge_pages; echo off > nx_huge_pages"]
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/pf_fixed"]
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M", "--stay"]
+stay = true
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/pf_fixed"]
+[[step]]
+do = "scan"
+"#;
+
+/// Faults while the second program touched its memory, and the report.
+fn refill(kernel: &str, parameters: &str, l1_thp: &str) -> (u64, LabReport) {
+    let text = DROPPED
+        .replace("KERNEL", kernel)
+        .replace("PARAMETERS", parameters)
+        .replace("L1THP", l1_thp);
+    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+    let counts: Vec<u64> = report
+        .steps
+        .iter()
+        .filter(|step| step.what.ends_with("pf_fixed"))
+        .map(|step| step.output[0].trim().parse().unwrap())
+        .collect();
+    let [before, after] = counts[..] else { panic!("{counts:?}") };
+    (after - before, report)
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
+    let _machine = machine();
+    let (huge, _) = refill("vanilla", "", "always");
+    let (base, _) = refill("vanilla", "", "never");
+    let (ours, report) = refill("aligned", "nested_align=1 nested_align_cpu_percent=100", "never");
+    println!("faults: {huge} with huge pages in L1, {base} without, {ours} without and aligned");
+    assert!(ours * 10 <= huge * 12, "{ours} and {huge}");
+    assert!(base > 3 * huge, "{base} and {huge}");
+    // At once, and not when the worker comes by.
+    assert!(in_a_row(&report) >= 0.9, "{}", in_a_row(&report));
+}
+
 /// Two guests of L1, then one after one of them died.
 const GUESTS: &str = r#"
 about = "Guests of L1 beside and after each other"
@@ -107,8 +181,11 @@ fn guests_beside_and_after_each_other_are_aligned() {
     assert!(in_a_row(&report) >= 0.95, "{}", in_a_row(&report));
     // The second as well: 2 MiB entries for both programs, until it dies; and the same once more.
     let both = 2 * 96 / 2 * 95 / 100;
-    let entries: Vec<u64> =
-        report.layers[0].samples.iter().map(|sample| sample.kvm("nested_align_pseudo_huge")).collect();
+    let entries: Vec<u64> = report.layers[0]
+        .samples
+        .iter()
+        .map(|sample| sample.kvm("nested_align_pseudo_huge"))
+        .collect();
     let mut lives = 0;
     let mut alive = false;
     for &now in &entries {

@@ -217,8 +217,11 @@ fn a_demotion_left_out_is_noticed() {
     let mut unnoticed = Vec::new();
     for (name, bit) in DEMOTIONS {
         let switch = format!("nested_align_ignore={}", 1 << bit);
-        let text =
-            stressed("120").replacen("nested_align_shield=0", &format!("nested_align_shield=0 {switch}"), 1);
+        let text = stressed("120").replacen(
+            "nested_align_shield=0",
+            &format!("nested_align_shield=0 {switch}"),
+            1,
+        );
         assert!(text.contains(&switch));
         let (report, complaints) = run_to_any_end(&text);
         match noticed(&report, &complaints) {

@@ -80,6 +80,11 @@ pub(crate) fn parameters(number: usize, layer: &Layer) -> String {
         // The emulator now and then loses the interrupt of a one-shot timer while a guest runs: a
         // processor that has nothing else to do then sleeps for ever. A periodic timer comes again.
         parameters += " nohz=off highres=off";
+        if layer.kernel.is_checked() {
+            // ACPI gives a method 30 s, and one that looks for the routing of PCI's interrupts takes a
+            // checked kernel longer under emulation: no device works then. It has another table.
+            parameters += " pci=noacpi";
+        }
     } else {
         // Deadlines by the time stamp counter, which KVM in the layer below turns into timers of
         // its own, come tens of seconds late under emulation: found by comparing the timers of L0

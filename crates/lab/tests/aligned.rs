@@ -90,6 +90,9 @@ do = "run"
 layer = 0
 program = ["/bin/busybox", "sh", "-c", "cd /sys/module/kvm/parameters; echo force > nx_huge_pages; echo off > nx_huge_pages"]
 [[step]]
+do = "sleep"
+seconds = 3
+[[step]]
 do = "run"
 layer = 0
 program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/pf_fixed"]

@@ -200,7 +200,9 @@ const DEMOTIONS: [(&str, u32); 6] =
 /// What gave it away that L0 left something out; nothing did if nothing is given.
 fn noticed(report: &Result<LabReport, LabError>, complaints: &[String]) -> Option<String> {
     let report = match report {
-        Err(error) => return Some(error.to_string()),
+        Err(error @ LabError::Layer { .. }) => return Some(error.to_string()),
+        // A boot that stood still or a lab that failed says nothing of memory.
+        Err(error) => panic!("{error}"),
         Ok(report) => report,
     };
     let step = main_step(report);

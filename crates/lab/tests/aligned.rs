@@ -6,9 +6,9 @@ mod common;
 use common::{machine, run_scenario};
 use strata_lab::{LabReport, Scenario};
 
-/// L1 maps its guest with base pages only. L0's kernel and its parameters are filled in.
-const SCATTERED: &str = r#"
-about = "Huge pages in L2 and L0 but not in L1"
+/// Three layers. L0's kernel and its parameters, and the huge pages of L1 and L2, are filled in.
+const LAYERS: &str = r#"
+about = "Alignment"
 [[layer]]
 kernel = "KERNEL"
 memory = "3000M"
@@ -16,12 +16,33 @@ thp = "always"
 modules = { kvm = "PARAMETERS" }
 [[layer]]
 kernel = "debian"
-memory = "1600M"
-thp = "never"
+memory = "1900M"
+thp = "L1THP"
 [[layer]]
 kernel = "vanilla"
 memory = "600M"
-thp = "always"
+thp = "L2THP"
+"#;
+
+/// L0's kernel, and the parameters of its KVM.
+type Kernel = (&'static str, &'static str);
+const VANILLA: Kernel = ("vanilla", "");
+const OURS: Kernel = ("aligned", "nested_align=1 nested_align_cpu_percent=100");
+/// Huge pages of L1 and of L2: L1 maps its guest with base pages only.
+const SCATTERED: [&str; 2] = ["never", "always"];
+
+/// Runs these steps.
+fn run((kernel, parameters): Kernel, [l1, l2]: [&str; 2], steps: &str) -> LabReport {
+    let layers = LAYERS
+        .replace("KERNEL", kernel)
+        .replace("PARAMETERS", parameters)
+        .replace("L1THP", l1)
+        .replace("L2THP", l2);
+    run_scenario(kernel, Scenario::parse(&(layers + steps), kernel).unwrap())
+}
+
+/// A program of L2 that touches memory.
+const TOUCH: &str = r#"
 [[step]]
 do = "run"
 program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
@@ -29,11 +50,6 @@ stay = true
 [[step]]
 do = "scan"
 "#;
-
-fn run(kernel: &str, parameters: &str) -> LabReport {
-    let text = SCATTERED.replace("KERNEL", kernel).replace("PARAMETERS", parameters);
-    run_scenario(kernel, Scenario::parse(&text, kernel).unwrap())
-}
 
 /// What a counter of KVM in L0 rose by while the program ran.
 fn rise(report: &LabReport, name: &str) -> u64 {
@@ -51,9 +67,9 @@ fn in_a_row(report: &LabReport) -> f64 {
 #[ignore = "boots real kernels: make lab-test"]
 fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
     let _machine = machine();
-    let vanilla = run("vanilla", "");
+    let vanilla = run(VANILLA, SCATTERED, TOUCH);
     assert!(in_a_row(&vanilla) < 0.05, "{}", in_a_row(&vanilla));
-    let ours = run("aligned", "nested_align=1 nested_align_cpu_percent=100");
+    let ours = run(OURS, SCATTERED, TOUCH);
     assert!(in_a_row(&ours) >= 0.95, "{}", in_a_row(&ours));
     // 2 MiB entries stand for it, and one exit filled most of each.
     let regions = 96 / 2;
@@ -63,22 +79,8 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
 }
 
 /// What makes KVM in L0 drop all its tables, and how much it fills them while a program touches the
-/// memory that another left. L0's kernel and its parameters, and L1's huge pages, are filled in.
+/// memory that another left.
 const DROPPED: &str = r#"
-about = "L0 fills its tables anew"
-[[layer]]
-kernel = "KERNEL"
-memory = "3000M"
-thp = "always"
-modules = { kvm = "PARAMETERS" }
-[[layer]]
-kernel = "debian"
-memory = "1600M"
-thp = "L1THP"
-[[layer]]
-kernel = "vanilla"
-memory = "600M"
-thp = "always"
 [[step]]
 do = "run"
 program = ["strata-agent", "touch", "--size=96M"]
@@ -109,12 +111,8 @@ do = "scan"
 "#;
 
 /// Faults while the second program touched its memory, and the report.
-fn refill(kernel: &str, parameters: &str, l1_thp: &str) -> (u64, LabReport) {
-    let text = DROPPED
-        .replace("KERNEL", kernel)
-        .replace("PARAMETERS", parameters)
-        .replace("L1THP", l1_thp);
-    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+fn refill(kernel: Kernel, l1_thp: &str) -> (u64, LabReport) {
+    let report = run(kernel, [l1_thp, "always"], DROPPED);
     let counts: Vec<u64> = report
         .steps
         .iter()
@@ -129,9 +127,9 @@ fn refill(kernel: &str, parameters: &str, l1_thp: &str) -> (u64, LabReport) {
 #[ignore = "boots real kernels: make lab-test"]
 fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
     let _machine = machine();
-    let (huge, _) = refill("vanilla", "", "always");
-    let (base, _) = refill("vanilla", "", "never");
-    let (ours, report) = refill("aligned", "nested_align=1 nested_align_cpu_percent=100", "never");
+    let (huge, _) = refill(VANILLA, "always");
+    let (base, _) = refill(VANILLA, "never");
+    let (ours, report) = refill(OURS, "never");
     println!("faults: {huge} with huge pages in L1, {base} without, {ours} without and aligned");
     assert!(ours * 10 <= huge * 12, "{ours} and {huge}");
     assert!(base > 3 * huge, "{base} and {huge}");
@@ -141,20 +139,6 @@ fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
 
 /// Two guests of L1, then one after one of them died.
 const GUESTS: &str = r#"
-about = "Guests of L1 beside and after each other"
-[[layer]]
-kernel = "aligned"
-memory = "3000M"
-thp = "always"
-modules = { kvm = "nested_align=1 nested_align_cpu_percent=100" }
-[[layer]]
-kernel = "debian"
-memory = "1900M"
-thp = "never"
-[[layer]]
-kernel = "vanilla"
-memory = "600M"
-thp = "always"
 [[step]]
 do = "run"
 program = ["strata-agent", "touch", "--size=96M", "--stay"]
@@ -179,7 +163,7 @@ do = "scan"
 #[ignore = "boots real kernels: make lab-test"]
 fn guests_beside_and_after_each_other_are_aligned() {
     let _machine = machine();
-    let report = run_scenario("guests", Scenario::parse(GUESTS, "guests").unwrap());
+    let report = run(OURS, SCATTERED, GUESTS);
     // The first guest, all the time.
     assert!(in_a_row(&report) >= 0.95, "{}", in_a_row(&report));
     // The second as well: 2 MiB entries for both programs, until it dies; and the same once more.
@@ -201,18 +185,54 @@ fn guests_beside_and_after_each_other_are_aligned() {
     assert_eq!(lives, 2, "{entries:?}");
 }
 
+/// Whether two counts are within 2 % of each other. Ticks of L1 and L2 come by the clock, so that no two
+/// runs are equal in all.
+fn alike(one: u64, other: u64) -> bool {
+    one.abs_diff(other) * 100 <= one.min(other) * 2
+}
+
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn switched_off_it_does_nothing() {
     let _machine = machine();
-    let vanilla = run("vanilla", "");
-    let off = run("aligned", "nested_align=0");
+    let vanilla = run(VANILLA, SCATTERED, TOUCH);
+    let off = run(("aligned", "nested_align=0"), SCATTERED, TOUCH);
     for (name, count) in &off.layers[0].after.kvm {
         if name.starts_with("nested_align_") {
             assert_eq!(*count, 0, "{name}");
         }
     }
-    // Ticks of L1 and L2 come by the clock, so that no two runs are equal in all.
     let (before, after) = (rise(&vanilla, "pf_fixed"), rise(&off, "pf_fixed"));
-    assert!(after.abs_diff(before) * 100 <= before * 2, "{before} and {after}");
+    assert!(alike(before, after), "{before} and {after}");
+}
+
+/// A small program of L2.
+const SMALL: &str = r#"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=16M"]
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn where_nothing_is_to_be_gained_it_costs_nothing() {
+    let _machine = machine();
+    // L1 has huge pages for its guest, and L2 none for its programs.
+    let thp = ["always", "never"];
+    let (vanilla, ours) = (run(VANILLA, thp, SMALL), run(OURS, thp, SMALL));
+    let counts = |report: &LabReport| {
+        let after = &report.layers[0].after;
+        // From the boot of L0 on: L1's and L2's are in it.
+        let names = ["pf_fixed", "pf_taken", "mmu_shadow_zapped", "pages_4k", "pages_2m"];
+        let mut counts: Vec<(&str, u64)> =
+            names.iter().map(|name| (*name, after.kvm(name))).collect();
+        counts.push(("used bytes", after.memory_bytes - after.free_bytes));
+        counts
+    };
+    let (vanilla, ours) = (counts(&vanilla), counts(&ours));
+    println!("vanilla: {vanilla:?}\naligned: {ours:?}");
+    for ((name, vanilla), (_, ours)) in vanilla.iter().zip(&ours) {
+        // Less is no cost.
+        assert!(ours * 100 <= vanilla * 102, "{name}: {vanilla} and {ours}");
+    }
 }

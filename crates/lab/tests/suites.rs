@@ -5,6 +5,8 @@ mod common;
 
 use common::{cache, machine, parts, run_scenario};
 use std::collections::BTreeMap;
+use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_lab::{Scenario, Variant};
@@ -40,7 +42,7 @@ fn build(suite: &str, programs: &[(&str, i32)]) -> Vec<PathBuf> {
     let version = source.split(' ').nth(1).expect("a package has a version");
     let built = cache().root().join("selftests").join(version);
     let (tree, headers) = (built.join("tree"), built.join("headers"));
-    std::fs::create_dir_all(&headers).unwrap();
+    fs::create_dir_all(&headers).unwrap();
     if !tree.exists() {
         // The suites put files beside their sources: in a tree of links, not in the kernel's.
         let source = cache().root().join("source").join(version);
@@ -51,7 +53,7 @@ fn build(suite: &str, programs: &[(&str, i32)]) -> Vec<PathBuf> {
         make(&tree, &[format!("O={}", headers.display()), "headers".into()]);
     }
     let output = built.join(suite);
-    std::fs::create_dir_all(&output).unwrap();
+    fs::create_dir_all(&output).unwrap();
     let files: Vec<PathBuf> =
         programs.iter().map(|(line, _)| output.join(line.split(' ').next().unwrap())).collect();
     let include = headers.join("usr/include");
@@ -117,4 +119,70 @@ fn suites_on_the_vanilla_kernel() {
 #[ignore = "boots real kernels: make lab-test"]
 fn suites_on_the_aligned_kernel() {
     suites(Variant::Aligned);
+}
+
+/// The programs of kvm-unit-tests about nested SVM, with arguments as its `x86/unittests.cfg` has them.
+const UNIT_TESTS: [(&str, &str); 2] = [
+    ("svm", "-pause_filter_test -svm_unsupported_instruction_intercept_test"),
+    ("svm_npt", ""),
+];
+/// What QEMU reads to start them, at the places of Debian's packages.
+const FIRMWARE: [&str; 5] = [
+    "/usr/share/qemu/kvmvapic.bin",
+    "/usr/share/qemu/linuxboot_dma.bin",
+    "/usr/share/qemu/multiboot.bin",
+    "/usr/share/qemu/multiboot_dma.bin",
+    "/usr/share/seabios/bios-256k.bin",
+];
+
+/// What each test of these programs came to, in an L0 with this kernel.
+fn unit_tests(variant: Variant, directory: &Path) -> Vec<String> {
+    let image = |name: &str| directory.join(format!("x86/{name}.flat")).display().to_string();
+    let mut files: Vec<String> = UNIT_TESTS.iter().map(|(name, _)| image(name)).collect();
+    files.extend(FIRMWARE.map(str::to_owned));
+    let mut text = format!(
+        "about = 'kvm-unit-tests'\n[[layer]]\nkernel = '{variant}'\nmemory = '6000M'\ncpus = 2\n\
+         modules = {{ kvm = 'nested_align=1' }}\nfiles = {files:?}\n\
+         programs = ['/usr/bin/qemu-system-x86_64']\n"
+    );
+    for (name, arguments) in UNIT_TESTS {
+        let line = format!(
+            "qemu-system-x86_64 -nodefaults -no-reboot -vga none -display none -serial stdio \
+             -device pc-testdev -device isa-debug-exit,iobase=0xf4,iosize=0x4 -L /usr/share/qemu \
+             -L /usr/share/seabios -machine accel=kvm -cpu max,+svm -m 4g -smp 2 -kernel"
+        );
+        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        words.push(image(name));
+        if !arguments.is_empty() {
+            words.extend(["-append".to_owned(), arguments.to_owned()]);
+        }
+        text += &format!("[[step]]\ndo = 'run'\nlimit = 3600\nprogram = {words:?}\n");
+    }
+    let report = run_scenario("kvm-unit-tests", Scenario::parse(&text, "units").unwrap());
+    let mut results = Vec::new();
+    for (step, (name, _)) in report.steps.iter().zip(UNIT_TESTS) {
+        println!("{variant}: {name}: {:?}, {:?}", step.status, step.output.last());
+        assert!(!step.timed_out, "{name} did not end: {:?}", step.output.last());
+        let lines = step.output.iter().filter(|line| {
+            ["PASS", "FAIL", "SKIP", "XPASS", "XFAIL", "SUMMARY"]
+                .iter()
+                .any(|word| line.starts_with(word))
+        });
+        results.extend(lines.map(|line| format!("{name}: {line}")));
+        assert!(results.last().is_some_and(|line| line.contains("SUMMARY")), "{step:?}");
+    }
+    results
+}
+
+/// They are no part of the kernel's source: `STRATA_KVM_UNIT_TESTS` names their directory, built.
+#[test]
+#[ignore = "boots real kernels, and needs kvm-unit-tests: see docs/lab.md"]
+fn unit_tests_end_on_the_aligned_kernel_as_on_the_vanilla_one() {
+    let directory = env::var_os("STRATA_KVM_UNIT_TESTS")
+        .expect("STRATA_KVM_UNIT_TESTS names the directory where kvm-unit-tests was built");
+    let _machine = machine();
+    let directory = fs::canonicalize(directory).unwrap();
+    let vanilla = unit_tests(Variant::Vanilla, &directory);
+    let ours = unit_tests(Variant::Aligned, &directory);
+    assert_eq!(ours, vanilla);
 }

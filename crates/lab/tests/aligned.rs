@@ -79,11 +79,15 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
 }
 
 /// What makes KVM in L0 drop all its tables, and how much it fills them while a program touches the
-/// memory that another left.
+/// memory that others left. There are two of these and they have more: L2's kernel need not give the second
+/// what the first had, and L1 is to have backed all that the last one gets.
 const DROPPED: &str = r#"
 [[step]]
 do = "run"
-program = ["strata-agent", "touch", "--size=96M"]
+program = ["strata-agent", "touch", "--size=288M"]
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=288M"]
 [[step]]
 do = "sleep"
 seconds = 5
@@ -100,7 +104,7 @@ layer = 0
 program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/pf_fixed"]
 [[step]]
 do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
+program = ["strata-agent", "touch", "--size=256M", "--stay"]
 stay = true
 [[step]]
 do = "run"
@@ -110,7 +114,7 @@ program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/pf_fixed"]
 do = "scan"
 "#;
 
-/// Faults while the second program touched its memory, and the report.
+/// Faults while the last program touched its memory, and the report.
 fn refill(kernel: Kernel, l1_thp: &str) -> (u64, LabReport) {
     let report = run(kernel, [l1_thp, "always"], DROPPED);
     let counts: Vec<u64> = report

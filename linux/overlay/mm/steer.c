@@ -21,6 +21,7 @@
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mmzone.h>
+#include <linux/mutex.h>
 #include <linux/oom.h>
 #include <linux/pagewalk.h>
 #include <linux/rmap.h>
@@ -95,6 +96,36 @@ static struct vm_area_struct *steerable(struct mm_struct *mm, unsigned long addr
 	return vma_is_anonymous(vma) || vma_is_shmem(vma) ? vma : NULL;
 }
 
+/* Who splits a huge page here, one at a time. */
+static struct task_struct *splitter;
+static DEFINE_MUTEX(splits);
+
+/**
+ * steer_splits - whether the caller splits a huge page to steer a part of it
+ *
+ * Splitting otherwise gives the empty parts of anonymous memory back.  A guest
+ * that had them would fault twice for each it comes to use: once for a page,
+ * once to have it mapped.
+ *
+ * Return: true if the parts are to stay as they are.
+ */
+bool steer_splits(void)
+{
+	return READ_ONCE(splitter) == current;
+}
+
+static int split(struct folio *folio)
+{
+	int err;
+
+	mutex_lock(&splits);
+	WRITE_ONCE(splitter, current);
+	err = split_folio(folio);
+	WRITE_ONCE(splitter, NULL);
+	mutex_unlock(&splits);
+	return err;
+}
+
 /*
  * Isolates the page at @addr and gives it in @folio.  -ENOENT: there is none,
  * or none of its own; -EAGAIN: something was done about it, look again; -EBUSY: not now.
@@ -113,7 +144,7 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr,
 	if (!found)
 		return -ENOENT;
 	if (is_zero_folio(found)) {
-		/* What splitting a huge page leaves of its empty parts. */
+		/* Read, but never written; or what others' splits leave. */
 		err = -ENOENT;
 	} else if (is_huge_zero_folio(found) || folio_is_zone_device(found) ||
 		   folio_test_ksm(found)) {
@@ -123,7 +154,7 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr,
 		folio_get(found);
 		folio_walk_end(&fw, vma);
 		if (folio_trylock(found)) {
-			err = split_folio(found) ? -EBUSY : -EAGAIN;
+			err = split(found) ? -EBUSY : -EAGAIN;
 			folio_unlock(found);
 		}
 		folio_put(found);

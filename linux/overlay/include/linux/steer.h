@@ -30,10 +30,16 @@ int steer_fragmentation(unsigned int order);
 void steer_shield(unsigned long pfn);
 void steer_unshield(unsigned long pfn);
 bool steer_shielded(unsigned long pfn);
+bool steer_splits(void);
 
 #else
 
 static inline bool steer_shielded(unsigned long pfn)
+{
+	return false;
+}
+
+static inline bool steer_splits(void)
 {
 	return false;
 }

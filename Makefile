@@ -3,10 +3,11 @@
 # make install installs the program (PREFIX=/usr/local)
 # make lab    builds the lab's kernel and boots a nested machine (about ten minutes the first time)
 # make lab-test  the lab's tests: real kernels, every scenario
+# make lab-unit-tests  kvm-unit-tests on both kernels (STRATA_KVM_UNIT_TESTS=where they were built)
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install lab lab-test lab-smoke lab-deps published format lint doc
+.PHONY: demo test deps build install lab lab-test lab-unit-tests lab-smoke lab-deps published format lint doc
 
 # To build: a C compiler and linker. To run programs live: the emulator.
 BUILD_PACKAGES = gcc libc6-dev qemu-user
@@ -48,8 +49,12 @@ lab: lab-deps build
 
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
-	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1
+	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 --skip unit_tests_
 	cargo test --release --quiet --package strata --test docs -- --ignored
+
+lab-unit-tests: lab-deps build
+	$(STRATA) lab build --kernel aligned
+	cargo test --release --package strata-lab --test suites -- --ignored --nocapture unit_tests_
 
 # One machine of two layers and one of three: a minute or two once the kernel is there.
 lab-smoke: lab-deps build

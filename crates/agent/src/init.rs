@@ -5,9 +5,10 @@ use crate::message::{ALONE_END, ALONE_PARAMETER, Event, LAYER_PARAMETER, Order};
 use crate::port::{self, Reporter};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::termios::tcdrain;
 use nix::sys::utsname::uname;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
@@ -97,6 +98,8 @@ fn alone(words: &str) -> Result<(), String> {
         Ok(status) => println!("{ALONE_END}{}", crate::program::status(status)),
         Err(error) => println!("strata-agent: cannot start {path}: {error}"),
     }
+    // A machine that is turned off takes along what its serial line has not sent yet.
+    let _ = tcdrain(io::stdout());
     reboot(RebootMode::RB_POWER_OFF)
         .map(drop)
         .map_err(|error| format!("the kernel cannot turn the machine off: {error}"))

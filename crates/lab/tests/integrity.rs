@@ -27,6 +27,10 @@ const COMPLAINTS: [&str; 9] = [
     "Bad page",
 ];
 
+/// What the emulated processor makes L1's kernel say now and then before any program runs: by it, saved
+/// state has not the size of its parts.
+const OF_THE_EMULATOR: &str = "fpu__init_system_xstate";
+
 /// A scenario, L0 with the kernel that the environment names.
 fn scenario(text: &str) -> Scenario {
     let kernel = env::var("STRATA_LAB_KERNEL").unwrap_or_else(|_| "aligned".into());
@@ -68,6 +72,7 @@ fn run_to_any_end(text: &str) -> (Result<LabReport, LabError>, Vec<String>) {
             lines
         })
         .filter(|line| COMPLAINTS.iter().any(|word| line.contains(word)))
+        .filter(|line| !line.contains(OF_THE_EMULATOR))
         .collect();
     (report, complaints)
 }

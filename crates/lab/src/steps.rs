@@ -404,7 +404,9 @@ pub(crate) fn guest_argv(scenario: &Scenario, step: &Step) -> Result<Vec<String>
 /// Status of the program in one more guest, which its agent tells on the console. A guest that was
 /// killed has none.
 pub(crate) fn guest_status(vmm: &Program, killed: bool) -> Option<i32> {
-    let told = vmm.output.iter().find_map(|line| line.strip_prefix(ALONE_END)?.parse().ok());
+    // A terminal ends its lines with a carriage return too.
+    let status = |line: &String| line.strip_prefix(ALONE_END)?.trim_end().parse().ok();
+    let told = vmm.output.iter().find_map(status);
     told.or(if killed { None } else { Some(-1) })
 }
 
@@ -419,6 +421,19 @@ fn wrong_reply(layer: u8) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_tells_its_status_on_a_terminal() {
+        let said = |lines: &[&str]| Program {
+            output: lines.iter().map(|line| (*line).to_owned()).collect(),
+            ..Program::default()
+        };
+        let whole = said(&["{}\r", "strata-agent: ended with status 3\r", "reboot: Power down\r"]);
+        assert_eq!(guest_status(&whole, false), Some(3));
+        assert_eq!(guest_status(&whole, true), Some(3));
+        assert_eq!(guest_status(&said(&["strata-agent: ended"]), true), None);
+        assert_eq!(guest_status(&said(&["strata-agent: ended with status \r"]), false), Some(-1));
+    }
 
     #[test]
     fn a_command_line_can_be_typed() {

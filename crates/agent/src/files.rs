@@ -40,11 +40,7 @@ pub(crate) fn write(path: &str, text: &str) -> Result<(), String> {
         return Err(format!("{path}: there is none"));
     }
     files.iter().try_for_each(|file| {
-        // Which of several it was; of one the lab knows.
-        fs::write(file, text).map_err(|error| match file == Path::new(path) {
-            true => error.to_string(),
-            false => format!("{}: {error}", file.display()),
-        })
+        fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
     })
 }
 

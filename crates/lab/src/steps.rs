@@ -210,7 +210,7 @@ impl Steps<'_, '_> {
                 program.held || program.status.is_some() || (stay && !program.output.is_empty())
             };
             let program = if stress {
-                let mut stressors = Stressors::new(steps.scenario)?;
+                let mut stressors = Stressors::new(steps.link, steps.scenario)?;
                 let ended = stressors.run(steps.link, layer, &name, limit, ready);
                 steps.stress.extend(stressors.finish(steps.link)?);
                 Some(ended?)

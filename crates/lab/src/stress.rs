@@ -74,7 +74,7 @@ pub(crate) struct Stressors<'a> {
 }
 
 impl<'a> Stressors<'a> {
-    pub(crate) fn new(scenario: &'a Scenario) -> Result<Self, LabError> {
+    pub(crate) fn new(link: &Link, scenario: &'a Scenario) -> Result<Self, LabError> {
         if scenario.stress.is_empty() {
             return Err(LabError::Scenario(
                 "a step is to be under stress, and the scenario has none: add [[stress]]".into(),
@@ -84,7 +84,7 @@ impl<'a> Stressors<'a> {
         let stressor = |choice: &'a Stress| Stressor {
             choice,
             begun: 0,
-            due: now + Duration::from_secs_f64(choice.after),
+            due: now + pause(link, choice.after),
             waiting: Waiting::Nothing,
             report: StressReport { name: choice.name.clone(), ..StressReport::default() },
         };
@@ -122,7 +122,7 @@ impl<'a> Stressors<'a> {
 
     /// Ends what is still under way, and tells what was done.
     pub(crate) fn finish(mut self, link: &mut Link) -> Result<Vec<StressReport>, LabError> {
-        let end = Instant::now() + ORDER_LIMIT;
+        let end = Instant::now() + link.patient(ORDER_LIMIT);
         for stressor in &mut self.all {
             if let Waiting::End(End { guest: true, die, .. }) = &mut stressor.waiting {
                 // It would go on for as long as its program does.
@@ -139,11 +139,16 @@ impl<'a> Stressors<'a> {
         }
         for stressor in &mut self.all {
             if !matches!(stressor.waiting, Waiting::Nothing) {
-                stressor.fail("it was still under way a minute after the program's end".into());
+                stressor.fail("it was still under way long after the program's end".into());
             }
         }
         Ok(self.all.into_iter().map(|stressor| stressor.report).collect())
     }
+}
+
+/// A pause of a scenario, on this machine: what stresses a fast one keeps a slow one from all else.
+fn pause(link: &Link, seconds: f64) -> Duration {
+    link.patient(Duration::from_secs_f64(seconds))
 }
 
 impl Stressor<'_> {
@@ -151,7 +156,7 @@ impl Stressor<'_> {
     fn begin(&mut self, link: &mut Link, scenario: &Scenario) -> Result<(), LabError> {
         let now = Instant::now();
         let step = &self.choice.steps[self.begun % self.choice.steps.len()];
-        self.due = now + Duration::from_secs_f64(self.choice.every);
+        self.due = now + pause(link, self.choice.every);
         self.begun += 1;
         self.waiting = match step {
             Step::Write { layer, path, text } => {
@@ -165,7 +170,7 @@ impl Stressor<'_> {
                 self.start(link, layer, with_path(program), (false, None, *limit))
             }
             Step::Guest { layer, die, limit, .. } => {
-                let die = die.map(|seconds| now + Duration::from_secs_f64(seconds));
+                let die = die.map(|seconds| now + pause(link, seconds));
                 self.start(link, *layer, guest_argv(scenario, step)?, (true, die, *limit))
             }
             Step::Reset | Step::Sleep { .. } | Step::Scan => {
@@ -187,7 +192,7 @@ impl Stressor<'_> {
         let command =
             Command::Start { name: name.clone(), argv, layout, hold: false, watched: false };
         link.send(layer, command);
-        let limit = Instant::now() + Duration::from_secs(limit);
+        let limit = Instant::now() + link.patient(Duration::from_secs(limit));
         Waiting::End(End { layer, name, guest, die, limit })
     }
 

@@ -298,7 +298,7 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
     let output = |number: usize| report.steps[report.steps.len() - number].output.join("\n");
     let (plain, full) = (output(2), output(1));
     assert!(plain.contains("status 0") && plain.contains("run as root"), "{plain}");
-    assert!(plain.contains("no permission"), "{plain}");
+    assert!(plain.contains("Permission denied"), "{plain}");
     assert!(full.contains("No space left on device"), "{full}");
     assert!(full.contains("nothing was left behind"), "{full}");
     // Nothing but what filled it, in the order of the streams.

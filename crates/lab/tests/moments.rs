@@ -295,7 +295,10 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
         join(&snapshots, &Options::default()).unwrap();
         assert!(snapshots[0].tail.uncertain < 100, "{:?}", snapshots[0].tail);
     }
-    let output = |number: usize| report.steps[report.steps.len() - number].output.join("\n");
+    let output = |number: usize| {
+        let step = &report.steps[report.steps.len() - number];
+        step.output.iter().chain(&step.errors).cloned().collect::<Vec<_>>().join("\n")
+    };
     let (plain, full) = (output(2), output(1));
     assert!(plain.contains("status 0") && plain.contains("run as root"), "{plain}");
     assert!(plain.contains("Permission denied"), "{plain}");

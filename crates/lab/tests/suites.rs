@@ -147,11 +147,9 @@ fn unit_tests(variant: Variant, directory: &Path) -> Vec<String> {
          programs = ['/usr/bin/qemu-system-x86_64']\n"
     );
     for (name, arguments) in UNIT_TESTS {
-        let line = format!(
-            "qemu-system-x86_64 -nodefaults -no-reboot -vga none -display none -serial stdio \
+        let line = "qemu-system-x86_64 -nodefaults -no-reboot -vga none -display none -serial stdio \
              -device pc-testdev -device isa-debug-exit,iobase=0xf4,iosize=0x4 -L /usr/share/qemu \
-             -L /usr/share/seabios -machine accel=kvm -cpu max,+svm -m 4g -smp 2 -kernel"
-        );
+             -L /usr/share/seabios -machine accel=kvm -cpu max,+svm -m 4g -smp 2 -kernel";
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         words.push(image(name));
         if !arguments.is_empty() {

@@ -337,7 +337,8 @@ fn memory_spoilt_from_below_is_noticed_with_its_address() {
     let told = summary(&spoilt.output).unwrap_or_else(|| panic!("nothing was spoilt: {spoilt:?}"));
     let spoilt: Vec<&str> =
         told["spoilt"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    let line = step.output.iter().find(|line| line.contains("mismatch at ")).expect("it is told");
+    let mut lines = step.output.iter().chain(&step.errors);
+    let line = lines.find(|line| line.contains("mismatch at ")).expect("it is told");
     let (_, rest) = line.split_once("mismatch at ").unwrap();
     let address = rest.split([':', ' ', ',']).next().unwrap();
     assert!(spoilt.contains(&address), "{address} is none of {spoilt:?}: {line}");

@@ -27,8 +27,8 @@ const COMPLAINTS: [&str; 9] = [
     "Bad page",
 ];
 
-/// What the emulated processor makes L1's kernel say now and then before any program runs: by it, saved
-/// state has not the size of its parts.
+/// What L1's kernel says now and then before any program runs: saved state has not the size of its parts.
+/// Taken for the emulated processor's doing; the cause was not looked for.
 const OF_THE_EMULATOR: &str = "fpu__init_system_xstate";
 
 /// A scenario, L0 with the kernel that the environment names.

@@ -353,7 +353,8 @@ static bool takeable(unsigned long pfn)
 	if (!folio)
 		return false;
 	takeable = folio_order(folio) == HPAGE_PMD_ORDER &&
-		   folio_test_anon(folio) && !folio_maybe_dma_pinned(folio);
+		   folio_test_anon(folio) && !folio_test_hugetlb(folio) &&
+		   !folio_maybe_dma_pinned(folio);
 	folio_put(folio);
 	return takeable;
 }
@@ -419,12 +420,17 @@ EXPORT_SYMBOL_GPL(steer_collapse);
  * room for them would undo more than it does.
  */
 static unsigned long *shields __read_mostly;
+/* Memory that is added later has none, and raises max_pfn. */
+static unsigned long shields_end __read_mostly;
 
 static int __init shields_init(void)
 {
 	shields = vzalloc(BITS_TO_LONGS((max_pfn >> HPAGE_PMD_ORDER) + 1) *
 			  sizeof(*shields));
-	return shields ? 0 : -ENOMEM;
+	if (!shields)
+		return -ENOMEM;
+	shields_end = max_pfn;
+	return 0;
 }
 core_initcall(shields_init);
 
@@ -436,7 +442,7 @@ core_initcall(shields_init);
  */
 void steer_shield(unsigned long pfn)
 {
-	if (shields && pfn < max_pfn)
+	if (pfn < shields_end)
 		set_bit(pfn >> HPAGE_PMD_ORDER, shields);
 }
 EXPORT_SYMBOL_GPL(steer_shield);
@@ -447,7 +453,7 @@ EXPORT_SYMBOL_GPL(steer_shield);
  */
 void steer_unshield(unsigned long pfn)
 {
-	if (shields && pfn < max_pfn)
+	if (pfn < shields_end)
 		clear_bit(pfn >> HPAGE_PMD_ORDER, shields);
 }
 EXPORT_SYMBOL_GPL(steer_unshield);
@@ -460,7 +466,7 @@ EXPORT_SYMBOL_GPL(steer_unshield);
  */
 bool steer_shielded(unsigned long pfn)
 {
-	return shields && pfn < max_pfn &&
+	return pfn < shields_end &&
 	       test_bit(pfn >> HPAGE_PMD_ORDER, shields);
 }
 

@@ -95,6 +95,29 @@ pub fn attempt(
     result
 }
 
+/// Three layers of a scenario: L0's kernel and the parameters of its KVM, and the huge pages of L1 and L2.
+pub fn three_layers(kernel: &str, parameters: &str, [l1_thp, l2_thp]: [&str; 2]) -> String {
+    format!(
+        r#"
+about = "Three layers"
+[[layer]]
+kernel = "{kernel}"
+memory = "3000M"
+thp = "always"
+parameters = "loglevel=5"
+modules = {{ kvm = "{parameters}" }}
+[[layer]]
+kernel = "debian"
+memory = "1900M"
+thp = "{l1_thp}"
+[[layer]]
+kernel = "vanilla"
+memory = "600M"
+thp = "{l2_thp}"
+"#
+    )
+}
+
 /// Runs a scenario, shipped or in a file.
 pub fn run(name: &str) -> LabReport {
     run_scenario(name, Scenario::load(name).unwrap())

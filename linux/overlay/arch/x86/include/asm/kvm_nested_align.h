@@ -73,9 +73,11 @@ struct kvm_nested_align {
  * struct kvm_vcpu_nested_align - what a vCPU knows of its guest's last fault
  * @missing: address in the nested guest's memory that L1 is to map, valid if
  * @is_missing: there is one
+ * @table: address of the leaf table in which L1 is to, INVALID_GPA if it has none
  */
 struct kvm_vcpu_nested_align {
 	gpa_t missing;
+	gpa_t table;
 	bool is_missing;
 };
 
@@ -93,6 +95,7 @@ struct kvm_vcpu_nested_align {
 	_(COUNTER, nested_align_demoted_fault)		\
 	_(COUNTER, nested_align_demoted_unlink)		\
 	_(COUNTER, nested_align_filled)			\
+	_(COUNTER, nested_align_kept_unsync)		\
 	_(COUNTER, nested_align_populated)		\
 	_(COUNTER, nested_align_around)			\
 	_(COUNTER, nested_align_steered)		\

@@ -147,6 +147,36 @@ void __nested_align_enter(struct kvm_vcpu *vcpu)
 			     &vcpu->kvm->stat.nested_align_filled);
 }
 
+/**
+ * __nested_align_keep_unsync - whether L1 is still filling a leaf table
+ * @vcpu: the vCPU, about to enter, an address noted as missing; mmu_lock held
+ *	for write
+ * @sp: an unsync shadow page
+ *
+ * KVM write-protects a table of L1 whenever it has read what L1 wrote there, so
+ * a table costs an exit for each page that is new to L2.  The one in which L1
+ * was asked to map a page is likely the one in which it will be asked next; it
+ * stays unsync, read again at each entry as before.  Once it is all but full it
+ * is protected: a pseudo huge page must be in step.
+ *
+ * A shadow page may be unsync for as long as it is read before its guest's next
+ * entry, and that is due because unsync and its parents' marks stay: they must
+ * not be taken away even for a moment, for other vCPUs look at them without
+ * mmu_lock, see is_unsync_root().
+ *
+ * Asked twice of a page, first whether to protect it and then whether to take
+ * its mark away: the answer must be the same, so it is only of what mmu_lock
+ * and the vCPU protect.
+ *
+ * Return: true if @sp is to stay unsync.
+ */
+bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
+{
+	return gfn_to_gpa(sp->gfn) == vcpu->arch.nested_align.table &&
+	       is_nested_leaf_sp(sp) &&
+	       sp->pseudo_huge.nr_present < SPTE_ENT_PER_PAGE - 2;
+}
+
 /* The row of frames that all present SPTEs are on, 0 if they are not on one. */
 static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
 {

@@ -10,6 +10,8 @@
 
 #include "kvm_cache_regs.h"
 
+struct kvm_mmu_page;
+
 #ifdef CONFIG_KVM_NESTED_ALIGN
 
 bool nested_align_enabled(struct kvm *kvm);
@@ -17,6 +19,7 @@ void __nested_align_prepare(struct kvm *kvm);
 u64 *nested_align_table(struct kvm *kvm);
 void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn);
 void __nested_align_enter(struct kvm_vcpu *vcpu);
+bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp);
 void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
 			     gfn_t gfn);
 void nested_align_create_debugfs(struct kvm *kvm);
@@ -42,14 +45,29 @@ static inline bool nested_align_in_use(struct kvm *kvm)
 }
 
 /* L1 is told of a fault of its guest, and will map what is missing. */
-static inline void nested_align_reflect(struct kvm_vcpu *vcpu, gpa_t missing)
+static inline void nested_align_reflect(struct kvm_vcpu *vcpu, gpa_t missing,
+					gpa_t table)
 {
 	if (vcpu->arch.mmu == &vcpu->arch.guest_mmu &&
 	    nested_align_in_use(vcpu->kvm))
 		vcpu->arch.nested_align = (struct kvm_vcpu_nested_align) {
 			.missing = missing,
+			.table = table,
 			.is_missing = true,
 		};
+}
+
+/* Whether L1 may go on writing @sp's table unseen, after it was read. */
+static inline bool nested_align_keep_unsync(struct kvm_vcpu *vcpu,
+					    struct kvm_mmu_page *sp)
+{
+	return unlikely(vcpu->arch.nested_align.is_missing) &&
+	       __nested_align_keep_unsync(vcpu, sp);
+}
+
+static inline void nested_align_count_kept(struct kvm *kvm)
+{
+	++kvm->stat.nested_align_kept_unsync;
 }
 
 /* The vCPU is about to enter L1 or its guest, its MMU loaded and in step. */
@@ -63,7 +81,15 @@ static inline void nested_align_enter(struct kvm_vcpu *vcpu)
 
 static inline void nested_align_prepare(struct kvm_vcpu *vcpu) {}
 static inline void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn) {}
-static inline void nested_align_reflect(struct kvm_vcpu *vcpu, gpa_t missing) {}
+static inline void nested_align_reflect(struct kvm_vcpu *vcpu, gpa_t missing,
+					gpa_t table) {}
+static inline bool nested_align_keep_unsync(struct kvm_vcpu *vcpu,
+					    struct kvm_mmu_page *sp)
+{
+	return false;
+}
+
+static inline void nested_align_count_kept(struct kvm *kvm) {}
 static inline void nested_align_enter(struct kvm_vcpu *vcpu) {}
 static inline int nested_align_init(void) { return 0; }
 static inline void nested_align_exit(void) {}

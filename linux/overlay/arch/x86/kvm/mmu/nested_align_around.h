@@ -30,7 +30,8 @@ static void nested_align_map_around(struct kvm_vcpu *vcpu,
 	gfn_t gfn, end;
 
 	if (iter->level != PG_LEVEL_4K || !nested_align_in_use(kvm) ||
-	    !slot || fault->is_private || kvm_slot_dirty_track_enabled(slot) ||
+	    !slot || slot->flags & KVM_MEM_READONLY ||
+	    kvm_slot_can_be_private(slot) || kvm_slot_dirty_track_enabled(slot) ||
 	    sp_ad_disabled(sp) || kvm->mmu_invalidate_in_progress)
 		return;
 

@@ -41,6 +41,18 @@ static void FNAME(populate)(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 	trace_nested_align_populate(sp, sp->pseudo_huge.nr_present - before);
 }
 
+/* A fault finds nothing in L1's tables, and L1 is told. */
+static void FNAME(nested_align_reflect)(struct kvm_vcpu *vcpu,
+					struct kvm_page_fault *fault,
+					struct guest_walker *gw)
+{
+	/* A device of L1's, as KVM in L1 marks it: nothing will be mapped. */
+	if (gw->fault.error_code & PFERR_RSVD_MASK)
+		return;
+	nested_align_reflect(vcpu, fault->addr, gw->level == PG_LEVEL_4K ?
+			     gfn_to_gpa(gw->table_gfn[0]) : INVALID_GPA);
+}
+
 /*
  * A fault was served at @sptep.  Returns whether its region lacks nothing for a
  * 2 MiB entry but frames in a row.
@@ -67,6 +79,12 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 }
 
 #else
+
+static void FNAME(nested_align_reflect)(struct kvm_vcpu *vcpu,
+					struct kvm_page_fault *fault,
+					struct guest_walker *gw)
+{
+}
 
 static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 				struct kvm_page_fault *fault,

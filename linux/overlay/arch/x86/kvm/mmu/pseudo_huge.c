@@ -100,7 +100,9 @@ static bool ignored(enum pseudo_huge_cause cause)
  */
 void pseudo_huge_configure(int max_level)
 {
-	huge_allowed = max_level >= PG_LEVEL_2M;
+	/* A processor may not bear entries of both sizes in its TLB. */
+	huge_allowed = max_level >= PG_LEVEL_2M &&
+		       !boot_cpu_has_bug(X86_BUG_AMD_TLB_MMATCH);
 }
 
 /*
@@ -167,8 +169,14 @@ enum pseudo_huge_result pseudo_huge_promote(struct kvm *kvm,
 	 */
 	if (!spte_ad_enabled(first) || !shadow_accessed_mask)
 		return PSEUDO_HUGE_UNFIT;
-	/* The erratum behind nx_huge_pages is about executable large pages. */
-	if (is_executable_pte(first) && is_nx_huge_page_enabled(kvm))
+	/*
+	 * The erratum behind nx_huge_pages is about executable pages that
+	 * change their size unflushed; who switches that off trusts guests not
+	 * to do so, and we would.
+	 */
+	if (is_executable_pte(first) &&
+	    (is_nx_huge_page_enabled(kvm) ||
+	     boot_cpu_has_bug(X86_BUG_ITLB_MULTIHIT)))
 		return PSEUDO_HUGE_UNFIT;
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {

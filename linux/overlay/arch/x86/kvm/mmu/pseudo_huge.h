@@ -71,6 +71,13 @@ static inline void pseudo_huge_demote_child(u64 *parent_sptep,
 		__pseudo_huge_demote_child(parent_sptep, cause);
 }
 
+/* L1 is about to write @sp's table unseen. */
+static inline void pseudo_huge_unsync(struct kvm_mmu_page *sp)
+{
+	pseudo_huge_demote(sp, PSEUDO_HUGE_UNSYNC);
+	sp->pseudo_huge.table_read = false;
+}
+
 /* Brings accesses through the 2 MiB SPTE home before an SPTE's are read. */
 static inline void pseudo_huge_harvest_accessed(u64 *sptep)
 {
@@ -95,6 +102,7 @@ static inline bool is_pseudo_huge_spte(u64 spte) { return false; }
 static inline void pseudo_huge_configure(int max_level) {}
 static inline void pseudo_huge_demote(struct kvm_mmu_page *sp,
 				      enum pseudo_huge_cause cause) {}
+static inline void pseudo_huge_unsync(struct kvm_mmu_page *sp) {}
 static inline void pseudo_huge_demote_spte(u64 *sptep,
 					   enum pseudo_huge_cause cause) {}
 static inline void pseudo_huge_demote_child(u64 *parent_sptep,

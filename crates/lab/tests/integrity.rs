@@ -27,8 +27,8 @@ const COMPLAINTS: [&str; 9] = [
     "Bad page",
 ];
 
-/// What L1's kernel says now and then before any program runs: saved state has not the size of its parts.
-/// Taken for the emulated processor's doing; the cause was not looked for.
+/// What L1's stock kernel says when it boots, on a vanilla L0 as well: saved state has not the size of its
+/// parts. Between KVM and the emulated processor; nothing to do with memory.
 const OF_THE_EMULATOR: &str = "fpu__init_system_xstate";
 
 /// A scenario, L0 with the kernel that the environment names.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{machine, run_scenario, three_layers};
-use strata_lab::{LabReport, Scenario};
+use strata_lab::{LabReport, Scenario, Variant};
 
 /// L0's kernel, and the parameters of its KVM.
 type Kernel = (&'static str, &'static str);
@@ -62,6 +62,55 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
     assert!(fixed * 4 < vanilla_fixed, "{vanilla_fixed} and {fixed}");
 }
 
+/// The scenario of the documentation: no huge page is free in L1, and few in L0.
+fn scattered(kernel: Variant) -> LabReport {
+    let mut scenario = Scenario::load("scattered").unwrap();
+    scenario.layers[0].kernel = strata_lab::Kernel::Lab(kernel);
+    run_scenario("scattered", scenario)
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn fragmented_memory_is_put_in_a_row_within_ten_seconds() {
+    let _machine = machine();
+    let (vanilla, ours) = (scattered(Variant::Vanilla), scattered(Variant::Aligned));
+    let entries = ours.layers[0].after.kvm("nested_align_pseudo_huge");
+    println!("in a row: {} and {}; {entries} entries", in_a_row(&vanilla), in_a_row(&ours));
+    for report in [&vanilla, &ours] {
+        let fmfi: Vec<f64> = report.layers.iter().map(|layer| layer.before.fmfi).collect();
+        let counts = ["pf_taken", "pf_fixed", "exits"].map(|name| (name, rise(report, name)));
+        println!("FMFI {fmfi:?}; {counts:?}");
+        assert!(fmfi[0] >= 0.5 && fmfi[1] >= 0.9, "{fmfi:?}");
+    }
+    assert!(in_a_row(&vanilla) < 0.2);
+    assert!(in_a_row(&ours) >= 0.95);
+    assert!(entries >= 128 * 95 / 100);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn tables_of_five_levels_lead_to_the_same() {
+    let _machine = machine();
+    let (kernel, parameters) = OURS;
+    let layers = three_layers(kernel, parameters, SCATTERED).replacen(
+        "loglevel=5\"",
+        "loglevel=5\"\nvmm = [\"-cpu\", \"EPYC,+svm,+npt,+vgif,+la57\"]",
+        1,
+    );
+    // L1's kernel has the flag only if it uses five levels, and then KVM in it gives L2 as many.
+    let flag = r#"
+[[step]]
+do = "run"
+layer = 1
+program = ["/bin/busybox", "grep", "-c", "la57", "/proc/cpuinfo"]
+"#;
+    let text = layers + TOUCH + flag;
+    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+    assert_eq!(report.steps.last().unwrap().output, ["1"]);
+    assert!(in_a_row(&report) >= 0.95, "{}", in_a_row(&report));
+    assert!(report.layers[0].after.kvm("nested_align_pseudo_huge") >= 96 / 2 * 95 / 100);
+}
+
 /// What makes KVM in L0 drop all its tables, and how much it fills them while a program touches the
 /// memory that others left. There are two of these and they have more: L2's kernel need not give the second
 /// what the first had, and L1 is to have backed all that the last one gets.
@@ -95,6 +144,10 @@ do = "run"
 layer = 0
 program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/pf_fixed"]
 [[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/nested_align_pseudo_huge"]
+[[step]]
 do = "scan"
 "#;
 
@@ -121,8 +174,12 @@ fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
     println!("faults: {huge} with huge pages in L1, {base} without, {ours} without and aligned");
     assert!(ours * 10 <= huge * 12, "{ours} and {huge}");
     assert!(base > 3 * huge, "{base} and {huge}");
-    // At once, and not when the worker comes by.
+    // At once, and not when the worker comes by: 2 MiB entries as soon as all is touched.
     assert!(in_a_row(&report) >= 0.9, "{}", in_a_row(&report));
+    let step = report.steps.iter().find(|step| step.what.ends_with("pseudo_huge"));
+    let entries: u64 = step.expect("it was read").output[0].trim().parse().unwrap();
+    println!("{entries} entries of 2 MiB right after the touch of 128");
+    assert!(entries * 100 >= 128 * 90, "{entries}");
 }
 
 /// Two guests of L1, then one after one of them died.

@@ -159,12 +159,27 @@ fn stressed(seconds: &str) -> String {
     STRESSED.replacen("--seconds=60", &format!("--seconds={seconds}"), 1)
 }
 
+/// How long the program runs by the clock of its layer.
+fn seconds() -> String {
+    env::var("STRATA_LAB_SECONDS").unwrap_or_else(|_| "60".into())
+}
+
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn memory_keeps_its_contents_under_stress() {
+    keeps_its_contents(&stressed(&seconds()));
+}
+
+/// Faults of two processors meet, and what one of them takes apart the other uses.
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn memory_keeps_its_contents_under_stress_of_two_processors_in_each_layer() {
+    keeps_its_contents(&stressed(&seconds()).replace("cpus = 1", "cpus = 2"));
+}
+
+fn keeps_its_contents(scenario: &str) {
     let _machine = machine();
-    let seconds = env::var("STRATA_LAB_SECONDS").unwrap_or_else(|_| "60".into());
-    let (report, complaints) = run(&stressed(&seconds));
+    let (report, complaints) = run(scenario);
     show(&report);
     let step = main_step(&report);
     assert_eq!(step.status, Some(0), "{step:?}");

@@ -121,6 +121,54 @@ fn suites_on_the_aligned_kernel() {
     suites(Variant::Aligned);
 }
 
+#[test]
+#[ignore = "needs the kernel's source: make lab-test"]
+fn checkpatch_passes_the_kernel_code() {
+    let source = parts().lab[&Variant::Vanilla].source.clone();
+    let version = source.split(' ').nth(1).expect("a package has a version");
+    let script = cache().root().join("source").join(version).join("scripts/checkpatch.pl");
+    let linux = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../linux");
+    let files = |directory: &str, of: &[&str]| {
+        let all = files_under(&linux.join(directory));
+        let all = all.into_iter().filter(|path| of.iter().any(|end| path.ends_with(end)));
+        all.collect::<Vec<_>>()
+    };
+    // Lists of counters and of names for tracepoints are macros that no brackets can hold.
+    let ignored = "COMPLEX_MACRO,MACRO_ARG_UNUSED,TRAILING_SEMICOLON,SPACING";
+    let check = |how: &str, file: &str| {
+        let output = Command::new("perl")
+            .arg(&script)
+            .args(["--no-tree", "--no-signoff", "--terse", "--ignore", ignored, how, file])
+            .output()
+            .expect("perl is there: apt-get install perl");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let sources = files("overlay", &[".c", ".h"]);
+    assert!(sources.len() > 10, "{sources:?}");
+    sources.iter().for_each(|file| check("--file", file));
+    let hooks = files("hooks", &[".patch"]);
+    assert!(hooks.len() > 5, "{hooks:?}");
+    // In a repository it would take a patch for a source: a copy elsewhere.
+    let directory = tempfile::tempdir().unwrap();
+    for hook in &hooks {
+        let copy = directory.path().join(Path::new(hook).file_name().unwrap());
+        fs::copy(hook, &copy).unwrap();
+        check("--patch", &copy.display().to_string());
+    }
+}
+
+/// All files under a directory.
+fn files_under(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => files_under(&path),
+            false => vec![path.display().to_string()],
+        })
+        .collect()
+}
+
 /// How long one test of kvm-unit-tests may take, in seconds. The slowest that ends, `reg_corruption`, took 102
 /// beside another machine; most take 2, and `host_rflags` finds no end where the emulator steps over VMRUN.
 const UNIT_LIMIT: u32 = 300;

@@ -128,7 +128,8 @@ static int split(struct folio *folio)
 
 /*
  * Isolates the page at @addr and gives it in @folio.  -ENOENT: there is none,
- * or none of its own; -EAGAIN: something was done about it, look again; -EBUSY: not now.
+ * or none of its own; -EAGAIN: something was done about it, look again; -EBUSY:
+ * not now.
  */
 static int isolate_one(struct mm_struct *mm, unsigned long addr,
 		       struct folio **folio)

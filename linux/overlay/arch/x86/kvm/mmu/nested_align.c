@@ -142,9 +142,11 @@ void __nested_align_enter(struct kvm_vcpu *vcpu)
 	if (nested_align_in_use(vcpu->kvm) &&
 	    kvm_mmu_do_page_fault(vcpu, vcpu->arch.nested_align.missing,
 				  PFERR_USER_MASK, true, NULL, NULL) ==
-	    RET_PF_FIXED)
+	    RET_PF_FIXED) {
 		atomic64_inc((atomic64_t *)
 			     &vcpu->kvm->stat.nested_align_filled);
+		trace_nested_align_fill(vcpu->arch.nested_align.missing);
+	}
 }
 
 /**
@@ -279,9 +281,11 @@ static void collapse_small_hosts(struct nested_align *state)
 
 	for (i = 0; i < nr && nested_align_in_budget(state); i++) {
 		u64 begin = ktime_get_ns();
+		int err = steer_collapse(kvm->mm, addrs[i]);
 
-		if (!steer_collapse(kvm->mm, addrs[i]))
+		if (!err)
 			++kvm->stat.nested_align_collapsed;
+		trace_nested_align_collapse(addrs[i], err);
 		state->budget_ns -= ktime_get_ns() - begin;
 		state->budget_pages -= SPTE_ENT_PER_PAGE;
 	}
@@ -302,10 +306,12 @@ static void scan(struct nested_align *state)
 {
 	struct kvm *kvm = state->kvm;
 	unsigned int i, nr, steered = 0;
-	u64 begin = ktime_get_ns();
+	u64 begin = ktime_get_ns(), took;
 
 	nr = collect(state);
-	kvm->stat.nested_align_scan_ns += ktime_get_ns() - begin;
+	took = ktime_get_ns() - begin;
+	state->budget_ns -= took;
+	kvm->stat.nested_align_scan_ns += took;
 	++kvm->stat.nested_align_scans;
 
 	sort(state->candidates, nr, sizeof(*state->candidates), by_use, NULL);

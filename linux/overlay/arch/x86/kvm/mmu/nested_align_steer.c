@@ -101,6 +101,19 @@ static unsigned int locate(struct nested_align *state, gfn_t table_gfn)
 	return nr;
 }
 
+/* Frames for a region; other pages may have to move for them, and that costs. */
+static bool book(struct nested_align *state, struct align_region *region,
+		 bool effort)
+{
+	u64 begin = ktime_get_ns();
+	bool booked = huge_booking_book(&state->booking, region, effort);
+
+	state->budget_ns -= ktime_get_ns() - begin;
+	if (booked)
+		trace_nested_align_book(region->table_gfn, region->row);
+	return booked;
+}
+
 /* Moves the pages of a region onto the frames that are booked for it. */
 static void move(struct nested_align *state, struct align_region *region,
 		 unsigned int wanted)
@@ -162,8 +175,7 @@ bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 	/* The rest is there as well, but nobody has asked for it yet. */
 	if (row && row == region->row && !region->block)
 		return false;
-	if (!region->block &&
-	    !huge_booking_book(&state->booking, region, effort))
+	if (!region->block && !book(state, region, effort))
 		return false;
 
 	/*

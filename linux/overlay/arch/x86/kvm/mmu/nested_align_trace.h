@@ -102,6 +102,24 @@ TRACE_EVENT(nested_align_steer,
 		  __entry->ns)
 );
 
+/* Frames from @pfn on are booked for the region of L1's table at @gfn. */
+TRACE_EVENT(nested_align_book,
+	TP_PROTO(u64 gfn, u64 pfn),
+	TP_ARGS(gfn, pfn),
+
+	TP_STRUCT__entry(
+		__field(u64, gfn)
+		__field(u64, pfn)
+	),
+
+	TP_fast_assign(
+		__entry->gfn = gfn;
+		__entry->pfn = pfn;
+	),
+
+	TP_printk("table gfn %llx pfn %llx", __entry->gfn, __entry->pfn)
+);
+
 /* Frames booked for the region of L1's table at @gfn were given back. */
 TRACE_EVENT(nested_align_unbook,
 	TP_PROTO(u64 gfn, int frames, bool timeout),
@@ -121,6 +139,40 @@ TRACE_EVENT(nested_align_unbook,
 
 	TP_printk("table gfn %llx frames %d%s", __entry->gfn, __entry->frames,
 		  __entry->timeout ? " after its time" : "")
+);
+
+/* The host was asked for a huge page around @addr of the VM's process. */
+TRACE_EVENT(nested_align_collapse,
+	TP_PROTO(unsigned long addr, int err),
+	TP_ARGS(addr, err),
+
+	TP_STRUCT__entry(
+		__field(unsigned long, addr)
+		__field(int, err)
+	),
+
+	TP_fast_assign(
+		__entry->addr = addr;
+		__entry->err = err;
+	),
+
+	TP_printk("address %lx error %d", __entry->addr, __entry->err)
+);
+
+/* What L1 mapped at @gpa was mapped before its guest faulted again. */
+TRACE_EVENT(nested_align_fill,
+	TP_PROTO(u64 gpa),
+	TP_ARGS(gpa),
+
+	TP_STRUCT__entry(
+		__field(u64, gpa)
+	),
+
+	TP_fast_assign(
+		__entry->gpa = gpa;
+	),
+
+	TP_printk("gpa %llx", __entry->gpa)
 );
 
 /* The worker looked at shadow pages. */

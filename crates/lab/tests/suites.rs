@@ -134,7 +134,8 @@ fn checkpatch_passes_the_kernel_code() {
         all.collect::<Vec<_>>()
     };
     // Lists of counters and of names for tracepoints are macros that no brackets can hold.
-    let ignored = "COMPLEX_MACRO,MACRO_ARG_UNUSED,TRAILING_SEMICOLON,SPACING";
+    // A Kconfig that reads another begins with the same name.
+    let ignored = "COMPLEX_MACRO,MACRO_ARG_UNUSED,TRAILING_SEMICOLON,SPACING,EMBEDDED_FILENAME";
     let check = |how: &str, file: &str| {
         let output = Command::new("perl")
             .arg(&script)

@@ -279,7 +279,7 @@ fn where_nothing_is_to_be_gained_it_costs_nothing() {
         counts.push(("used bytes", after.memory_bytes - after.free_bytes));
         counts
     };
-    // Runs of one kernel differ: 620 to 689 MB were used in six of `aligned`. The lesser of two.
+    // Runs of one kernel differ, 620 to 689 MB with `aligned`: the lesser of two.
     let least = |kernel: Kernel| {
         let (one, other) = (counts(kernel), counts(kernel));
         let pairs = one.into_iter().zip(other);

@@ -16,7 +16,7 @@ DEMO_PACKAGES = sqlite3
 # What the tests run through the emulator, besides.
 TEST_PACKAGES = xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
 # What the lab builds its kernel with, and runs.
-LAB_PACKAGES = make patch flex bison bc perl lz4 libelf-dev busybox-static qemu-system-x86 seabios
+LAB_PACKAGES = make patch flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
 
 # Where cargo puts what it builds.
 CARGO_TARGET_DIR ?= target

@@ -46,6 +46,8 @@ enum pseudo_huge_cause {
  * @kvm: the VM; valid if @sptep is
  * @nr_present: shadow-present SPTEs
  * @settled: what @nr_present was at the worker's last visit
+ * @accessed: accessed bits that the worker took from SPTEs, one of 16, and that
+ *	the host has not seen yet
  * @table_read: L1's table was read as a whole, and no SPTE was lost since
  *
  * Protected by mmu_lock held for write, or for read together with
@@ -56,6 +58,7 @@ struct pseudo_huge {
 	struct kvm *kvm;
 	u16 nr_present;
 	u16 settled;
+	u32 accessed;
 	bool table_read;
 };
 
@@ -99,6 +102,7 @@ struct kvm_vcpu_nested_align {
 	_(COUNTER, nested_align_populated)		\
 	_(COUNTER, nested_align_around)			\
 	_(COUNTER, nested_align_steered)		\
+	_(COUNTER, nested_align_placed)			\
 	_(COUNTER, nested_align_copied)			\
 	_(COUNTER, nested_align_zero_skipped)		\
 	_(COUNTER, nested_align_steer_failed)		\

@@ -155,7 +155,20 @@ void huge_booking_exit(struct huge_booking *booking)
 }
 
 /**
- * huge_booking_region - what is known of a region
+ * huge_booking_find - what is known of a region
+ * @booking: the VM's bookings
+ * @table_gfn: L1's leaf table that maps the region
+ *
+ * Return: the region, NULL if it is not known.
+ */
+struct align_region *huge_booking_find(struct huge_booking *booking,
+				       gfn_t table_gfn)
+{
+	return xa_load(&booking->regions, table_gfn);
+}
+
+/**
+ * huge_booking_region - a region, to keep something of it
  * @booking: the VM's bookings
  * @table_gfn: L1's leaf table that maps the region
  *
@@ -164,7 +177,7 @@ void huge_booking_exit(struct huge_booking *booking)
 struct align_region *huge_booking_region(struct huge_booking *booking,
 					 gfn_t table_gfn)
 {
-	struct align_region *region = xa_load(&booking->regions, table_gfn);
+	struct align_region *region = huge_booking_find(booking, table_gfn);
 
 	if (region)
 		return region;

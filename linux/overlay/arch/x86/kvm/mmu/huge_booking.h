@@ -70,6 +70,8 @@ struct huge_booking {
 
 void huge_booking_init(struct huge_booking *booking, struct kvm *kvm);
 void huge_booking_exit(struct huge_booking *booking);
+struct align_region *huge_booking_find(struct huge_booking *booking,
+				       gfn_t table_gfn);
 struct align_region *huge_booking_region(struct huge_booking *booking,
 					 gfn_t table_gfn);
 bool huge_booking_book(struct huge_booking *booking, struct align_region *region,

@@ -197,16 +197,6 @@ static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
 	return row;
 }
 
-/* How many of a sample of SPTEs were used. */
-static unsigned int accessed(struct kvm_mmu_page *sp)
-{
-	unsigned int i, nr = 0;
-
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i += 16)
-		nr += is_shadow_present_pte(sp->spt[i]) &&
-		      is_accessed_spte(sp->spt[i]);
-	return nr;
-}
 
 /* Most used first, then fullest. */
 static int by_use(const void *a, const void *b)
@@ -257,7 +247,7 @@ static unsigned int collect(struct nested_align *state)
 				.table_gfn = sp->gfn,
 				.row = row_of(sp),
 				.present = sp->pseudo_huge.nr_present,
-				.accessed = accessed(sp),
+				.accessed = pseudo_huge_take_accessed(sp),
 			};
 		}
 		cond_resched_rwlock_write(&kvm->mmu_lock);

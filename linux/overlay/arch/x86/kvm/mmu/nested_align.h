@@ -18,6 +18,8 @@ bool nested_align_enabled(struct kvm *kvm);
 void __nested_align_prepare(struct kvm *kvm);
 u64 *nested_align_table(struct kvm *kvm);
 void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn);
+void __nested_align_place(struct kvm_vcpu *vcpu, gfn_t table_gfn,
+			  unsigned int index, gfn_t gfn);
 void __nested_align_enter(struct kvm_vcpu *vcpu);
 bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp);
 void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
@@ -42,6 +44,16 @@ static inline bool nested_align_in_use(struct kvm *kvm)
 {
 	return READ_ONCE(kvm->arch.nested_align.state) &&
 	       nested_align_enabled(kvm);
+}
+
+/* A page of L1's guest is about to be mapped; nothing is booked as a rule. */
+static inline void nested_align_place(struct kvm_vcpu *vcpu, gfn_t table_gfn,
+				      unsigned int index, gfn_t gfn)
+{
+	if (vcpu->arch.mmu == &vcpu->arch.guest_mmu &&
+	    unlikely(READ_ONCE(vcpu->kvm->stat.nested_align_booked)) &&
+	    nested_align_in_use(vcpu->kvm))
+		__nested_align_place(vcpu, table_gfn, index, gfn);
 }
 
 /* L1 is told of a fault of its guest, and will map what is missing. */

@@ -114,23 +114,31 @@ static bool book(struct nested_align *state, struct align_region *region,
 	return booked;
 }
 
-/* Moves the pages of a region onto the frames that are booked for it. */
-static void move(struct nested_align *state, struct align_region *region,
-		 unsigned int wanted)
+/*
+ * Moves those of the pages @first up to @end of a region that have an address
+ * onto the frames that are booked for them.  Returns how many are there now.
+ */
+static unsigned int move(struct nested_align *state, struct align_region *region,
+			 unsigned int first, unsigned int end)
 {
 	struct kvm_vm_stat *stat = &state->kvm->stat;
 	u64 pfn = page_to_pfn(region->block), begin = ktime_get_ns(), took;
 	struct steer_result result;
-	unsigned int i;
+	unsigned int i, wanted = 0;
 
-	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
-		state->frames[i] = state->addrs[i] && test_bit(i, region->held) ?
-				   region->block + i : NULL;
+	for (i = first; i < end; i++) {
+		state->frames[i] = NULL;
+		if (!state->addrs[i])
+			continue;
+		wanted++;
+		if (test_bit(i, region->held))
+			state->frames[i] = region->block + i;
+	}
 
-	result = steer_pages(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs,
-			     state->frames);
+	result = steer_pages(state->kvm->mm, end - first, &state->addrs[first],
+			     &state->frames[first]);
 
-	for_each_set_bit(i, region->held, SPTE_ENT_PER_PAGE)
+	for (i = first; i < end; i++)
 		if (state->addrs[i] && !state->frames[i])
 			__clear_bit(i, region->held);
 	huge_booking_settle(&state->booking, region);
@@ -144,6 +152,7 @@ static void move(struct nested_align *state, struct align_region *region,
 	stat->nested_align_steer_ns += took;
 	trace_nested_align_steer(region->table_gfn, pfn, wanted, result.moved,
 				 took);
+	return result.moved;
 }
 
 /**
@@ -184,6 +193,35 @@ bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 	 */
 	region->retry_at = jiffies + (HZ / 4 << min_t(u8, region->rounds, 8));
 	region->rounds++;
-	move(state, region, wanted);
+	move(state, region, 0, SPTE_ENT_PER_PAGE);
 	return true;
+}
+
+/**
+ * __nested_align_place - put one page onto the frame that is booked for it
+ * @vcpu: the vCPU, in kvm->srcu, without mmu_lock, about to map the page
+ * @table_gfn: L1's leaf table that maps the page
+ * @index: by which of its entries
+ * @gfn: the page, in L1's memory
+ *
+ * The rest of the region is in a row already, and L1 has mapped one of those
+ * that lacked.  What is in the way is left to the worker.
+ */
+void __nested_align_place(struct kvm_vcpu *vcpu, gfn_t table_gfn,
+			  unsigned int index, gfn_t gfn)
+{
+	struct nested_align *state = vcpu->kvm->arch.nested_align.state;
+	unsigned long addr = gfn_to_hva(vcpu->kvm, gfn);
+	struct align_region *region;
+
+	if (kvm_is_error_hva(addr) || !mutex_trylock(&state->lock))
+		return;
+	region = huge_booking_find(&state->booking, table_gfn);
+	if (region && region->block && test_bit(index, region->held) &&
+	    nested_align_in_budget(state)) {
+		state->addrs[index] = addr;
+		state->kvm->stat.nested_align_placed +=
+			move(state, region, index, index + 1);
+	}
+	mutex_unlock(&state->lock);
 }

@@ -53,6 +53,17 @@ static void FNAME(nested_align_reflect)(struct kvm_vcpu *vcpu,
 			     gfn_to_gpa(gw->table_gfn[0]) : INVALID_GPA);
 }
 
+/* L1 has mapped the page of a fault, and it is about to be looked up. */
+static void FNAME(nested_align_place)(struct kvm_vcpu *vcpu,
+				      struct kvm_page_fault *fault,
+				      struct guest_walker *gw)
+{
+	if (gw->level == PG_LEVEL_4K)
+		nested_align_place(vcpu, gw->table_gfn[0],
+				   SPTE_INDEX(fault->addr, PG_LEVEL_4K),
+				   fault->gfn);
+}
+
 /*
  * A fault was served at @sptep.  Returns whether its region lacks nothing for a
  * 2 MiB entry but frames in a row.
@@ -83,6 +94,12 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 static void FNAME(nested_align_reflect)(struct kvm_vcpu *vcpu,
 					struct kvm_page_fault *fault,
 					struct guest_walker *gw)
+{
+}
+
+static void FNAME(nested_align_place)(struct kvm_vcpu *vcpu,
+				      struct kvm_page_fault *fault,
+				      struct guest_walker *gw)
 {
 }
 

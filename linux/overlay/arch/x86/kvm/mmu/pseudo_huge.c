@@ -319,6 +319,57 @@ void __pseudo_huge_harvest_accessed(struct kvm_mmu_page *sp)
 	mark_all(sp, shadow_accessed_mask);
 }
 
+/* Every which SPTE the worker looks at. */
+#define SAMPLED		16
+
+static_assert(SPTE_ENT_PER_PAGE / SAMPLED ==
+	      BITS_PER_BYTE * sizeof_field(struct pseudo_huge, accessed));
+
+/**
+ * pseudo_huge_take_accessed - how much of a region was used since the last call
+ * @sp: the shadow page, not promoted; mmu_lock held for write
+ *
+ * No TLB is flushed, so accesses that need no walk go unseen: as with all that
+ * ages pages, a guess.  The bits are the host's, who ages its memory by them;
+ * they are kept for it.
+ *
+ * Return: how many of a sample of 32 SPTEs were.
+ */
+unsigned int pseudo_huge_take_accessed(struct kvm_mmu_page *sp)
+{
+	unsigned int i, nr = 0;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i += SAMPLED) {
+		u64 spte = sp->spt[i];
+
+		if (!is_shadow_present_pte(spte) || !is_accessed_spte(spte))
+			continue;
+		nr++;
+		if (!spte_ad_enabled(spte) || !shadow_accessed_mask)
+			continue;
+		clear_bit(__ffs(shadow_accessed_mask),
+			  (unsigned long *)&sp->spt[i]);
+		sp->pseudo_huge.accessed |= BIT(i / SAMPLED);
+	}
+	return nr;
+}
+
+/**
+ * __pseudo_huge_return_accessed - undo pseudo_huge_take_accessed()
+ * @sp: the shadow page; mmu_lock held for write
+ * @sptep: for this SPTE of it
+ */
+void __pseudo_huge_return_accessed(struct kvm_mmu_page *sp, u64 *sptep)
+{
+	unsigned int i = spte_index(sptep);
+
+	if (i % SAMPLED || !(sp->pseudo_huge.accessed & BIT(i / SAMPLED)))
+		return;
+	sp->pseudo_huge.accessed &= ~BIT(i / SAMPLED);
+	if (is_shadow_present_pte(*sptep) && spte_ad_enabled(*sptep))
+		atomic64_or(shadow_accessed_mask, (atomic64_t *)sptep);
+}
+
 /**
  * pseudo_huge_spurious - whether a fault is already answered by a 2 MiB SPTE
  * @sptep: an entry of level 2 on the fault's way

@@ -34,6 +34,8 @@ void __pseudo_huge_demote(struct kvm_mmu_page *sp, enum pseudo_huge_cause cause)
 void __pseudo_huge_demote_child(u64 *parent_sptep, enum pseudo_huge_cause cause);
 bool pseudo_huge_spurious(u64 *sptep, struct kvm_page_fault *fault);
 void __pseudo_huge_harvest_accessed(struct kvm_mmu_page *sp);
+unsigned int pseudo_huge_take_accessed(struct kvm_mmu_page *sp);
+void __pseudo_huge_return_accessed(struct kvm_mmu_page *sp, u64 *sptep);
 
 static inline bool is_pseudo_huge_spte(u64 spte)
 {
@@ -78,13 +80,18 @@ static inline void pseudo_huge_unsync(struct kvm_mmu_page *sp)
 	sp->pseudo_huge.table_read = false;
 }
 
-/* Brings accesses through the 2 MiB SPTE home before an SPTE's are read. */
+/*
+ * Brings accesses home before an SPTE's are read: those through the 2 MiB SPTE,
+ * and those that the worker took.
+ */
 static inline void pseudo_huge_harvest_accessed(u64 *sptep)
 {
 	struct kvm_mmu_page *sp = sptep_to_sp(sptep);
 
 	if (unlikely(sp->pseudo_huge.sptep))
 		__pseudo_huge_harvest_accessed(sp);
+	if (unlikely(sp->pseudo_huge.accessed))
+		__pseudo_huge_return_accessed(sp, sptep);
 }
 
 static inline void pseudo_huge_count(u64 *sptep, int change)

@@ -1,0 +1,85 @@
+//! Frames that L0 books for pages of a region that L1 has not mapped yet: how many, what for, and how long.
+
+mod common;
+
+use common::{machine, run_scenario, three_layers};
+use strata_lab::{LabReport, Scenario};
+
+/// Programs of L2 that have a half of a region each, and a pause after each: what one leaves of a region,
+/// the next one gets.
+fn halves(number: usize) -> String {
+    let half = r#"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=1M", "--stay"]
+stay = true
+[[step]]
+do = "sleep"
+seconds = 2
+"#;
+    half.repeat(number)
+}
+
+/// Runs these steps in a machine without huge pages in L1 and L2.
+fn run(parameters: &str, steps: &str) -> LabReport {
+    let parameters = format!(
+        "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200 \
+         nested_align_min_present=256 {parameters}"
+    );
+    let text = three_layers("aligned", &parameters, ["never", "never"]) + steps;
+    let report = run_scenario("booking", Scenario::parse(&text, "booking").unwrap());
+    for (name, count) in &report.layers[0].after.kvm {
+        if name.starts_with("nested_align_") && *count > 0 {
+            println!("{name}: {count}");
+        }
+    }
+    report
+}
+
+/// What L0 has of a counter of KVM at all times.
+fn seen(report: &LabReport, name: &str) -> Vec<u64> {
+    report.layers[0].samples.iter().map(|sample| sample.kvm(name)).collect()
+}
+
+/// Frees what the kernel's caches can do without, and tells what is booked then.
+const SHORTAGE: &str = r#"
+[[step]]
+do = "write"
+layer = 0
+path = "/proc/sys/vm/drop_caches"
+text = "2"
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/nested_align_booked"]
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn pages_that_come_late_get_the_frames_booked_for_them() {
+    let _machine = machine();
+    let limits = "nested_align_term_ms=60000 nested_align_booked_max=2";
+    let report = run(limits, &(halves(12) + SHORTAGE));
+    let after = &report.layers[0].after;
+    assert!(after.kvm("nested_align_placed") > 0, "each page of a half came with its region");
+    assert!(after.kvm("nested_align_promoted") > 0);
+    // Never more than two blocks, and some of one now and then.
+    let booked = seen(&report, "nested_align_booked");
+    assert!(booked.iter().all(|frames| *frames <= 2 * 512), "{booked:?}");
+    assert!(booked.iter().any(|frames| *frames > 0), "{booked:?}");
+    // Who is short of memory gets them at once.
+    assert_eq!(report.steps.last().unwrap().output, ["0"]);
+    assert!(after.kvm("nested_align_reclaimed") > 0);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn frames_that_nobody_asks_for_go_back_in_time() {
+    let _machine = machine();
+    // The least that a term can be, so that a pause is longer.
+    let report = run("nested_align_term_ms=500", &halves(6));
+    let after = &report.layers[0].after;
+    assert!(after.kvm("nested_align_bookings") > 0);
+    assert!(after.kvm("nested_align_timeouts") > 0);
+    assert!(seen(&report, "nested_align_booked").iter().any(|frames| *frames > 0));
+}

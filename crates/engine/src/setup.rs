@@ -14,7 +14,7 @@ pub struct Setup {
     pub policy: String,
     /// The CPU.
     pub cpu: CpuModel,
-    /// Bytes of memory of the guest. `None` takes 4 GiB, or half as much again as the workload
+    /// Bytes of memory of the guest. `None` takes 8 GiB, or half as much again as the workload
     /// is known to touch if that is more.
     pub memory: Option<u64>,
     /// Levels of every page table, 4 or 5.

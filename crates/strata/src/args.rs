@@ -220,7 +220,7 @@ pub struct RunArgs {
     #[arg(long, value_parser = clap::value_parser!(u8).range(4..=5))]
     pub levels: Option<u8>,
 
-    /// Memory of the guest; L1 and the host get more in proportion [default: 4GiB, or half as much
+    /// Memory of the guest; L1 and the host get more in proportion [default: 8GiB, or half as much
     /// again as the workload touches].
     #[arg(long, value_name = "SIZE", value_parser = strata_workloads::parse_size)]
     pub memory: Option<u64>,

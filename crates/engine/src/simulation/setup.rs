@@ -83,12 +83,17 @@ pub fn catalogue() -> Catalogue {
 
 const GIB: u64 = 1 << 30;
 
+/// Least memory of a guest whose size nobody gave. A guest has several times what one program
+/// touches, as in the papers' testbeds; in fragmented memory a smaller one runs out of huge blocks
+/// before a program of 1 GiB is there, and no policy matters any more.
+const ORDINARY_MEMORY: u64 = 8 * GIB;
+
 /// Memory of the layers in bytes, the guest's first, in the proportions of the xGemini testbed:
 /// 100 GB for L2, 110 GB for L1, 128 GB for L0 (xGemini, table I).
 fn layer_memory(setup: &Setup, workload: &WorkloadInfo) -> Vec<u64> {
     let automatic = || {
         let known = workload.footprint_bytes.unwrap_or(0);
-        (4 * GIB).max(known + known / 2)
+        ORDINARY_MEMORY.max(known + known / 2)
     };
     let guest = setup.memory.unwrap_or_else(automatic);
     let share = |percent: u64| (u128::from(guest) * u128::from(percent) / 100) as u64;

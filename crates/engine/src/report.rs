@@ -193,6 +193,9 @@ pub struct RunResult {
     pub cpu: String,
     /// The run did not see the whole stream.
     pub partial: bool,
+    /// A layer ran out of memory and killed what was running.
+    #[serde(default)]
+    pub out_of_memory: bool,
     /// Loads and stores.
     pub accesses: u64,
     /// Instructions retired.
@@ -335,16 +338,16 @@ impl Report {
     /// A report over `runs`, with throughput related to the first run of each stack.
     pub fn new(workload: WorkloadInfo, mut runs: Vec<RunResult>) -> Self {
         relate(&mut runs);
-        // Every run saw the same accesses, so what was counted on the way is true of each.
-        let touched = workload.footprint_bytes.unwrap_or(0);
-        for memory in runs.iter_mut().map(|run| &mut run.memory) {
-            memory.touched_bytes =
-                if memory.touched_bytes == 0 { touched } else { memory.touched_bytes };
+        // Every run saw the same accesses, so what was counted on the way is true of each; what a
+        // run was told before it began may have been an upper bound.
+        if let Some(touched) = workload.footprint_bytes {
+            runs.iter_mut().for_each(|run| run.memory.touched_bytes = touched);
         }
+        let killed = runs.iter().any(|run| run.out_of_memory);
         Self {
             strata: VERSION,
-            partial: false,
-            partial_reason: None,
+            partial: killed,
+            partial_reason: killed.then(|| "a run ended for want of memory".to_owned()),
             workload: workload.into(),
             seed: 0,
             warmup: 0,
@@ -370,6 +373,7 @@ fn relate(runs: &mut [RunResult]) {
     let mut first = BTreeMap::new();
     for run in runs {
         let own = run.throughput();
+        let own = own.filter(|_| !run.out_of_memory);
         let (base, accesses) = *first.entry(run.stack).or_insert((own, run.accesses));
         // Runs that saw different parts of the stream cannot be compared.
         let comparable = own.zip(base).filter(|_| run.accesses == accesses);

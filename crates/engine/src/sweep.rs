@@ -108,7 +108,7 @@ pub fn sweep(mut sweep: Sweep<'_>) -> Result<Swept, SweepError> {
         };
         for (&index, mut result) in now.iter().zip(found) {
             if let Some(result) = &mut result {
-                result.partial = cut_short.is_some();
+                result.partial |= cut_short.is_some();
             }
             results[index] = result;
         }

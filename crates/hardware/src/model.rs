@@ -214,13 +214,12 @@ impl CpuModel {
             return impossible("core.frequency_mhz", "must be above 0".into());
         }
         for (name, value, most) in [
-            ("core.base_cpi", self.core.base_cpi, f64::MAX),
+            ("core.base_cpi", self.core.base_cpi, 1000.0),
             ("core.data_overlap", self.core.data_overlap, 1.0),
             ("core.walk_overlap", self.core.walk_overlap, 1.0),
         ] {
             if !(0.0..=most).contains(&value) {
-                let most = if most == 1.0 { "from 0 to 1" } else { "0 or more" };
-                return impossible(name, format!("must be {most}, not {value}"));
+                return impossible(name, format!("must be from 0 to {most}, not {value}"));
             }
         }
         for (name, level) in [("tlb.l1", &self.tlb.l1), ("tlb.l2", &self.tlb.l2)] {

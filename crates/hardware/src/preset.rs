@@ -39,9 +39,7 @@ impl CpuModel {
             Some((_, text)) => Self::from_toml(text),
             None => Err(ModelError::UnknownPreset {
                 name: name.to_owned(),
-                nearest: nearest(name, FILES.map(|(known, _)| known))
-                    .unwrap_or_default()
-                    .to_owned(),
+                nearest: nearest_preset(name).to_owned(),
             }),
         }
     }
@@ -54,6 +52,13 @@ impl CpuModel {
         };
         FILES.into_iter().map(preset).collect()
     }
+}
+
+/// One that begins like this, or is written much like it.
+fn nearest_preset(name: &str) -> &'static str {
+    let names = FILES.map(|(known, _)| known);
+    let longer = names.into_iter().find(|known| !name.is_empty() && known.starts_with(name));
+    longer.or_else(|| nearest(name, names)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -79,6 +84,8 @@ mod tests {
     fn an_unknown_preset_is_answered_with_the_nearest() {
         let error = CpuModel::preset("zen4").unwrap_err().to_string();
         assert!(error.starts_with("no CPU preset is named zen4; did you mean zen"), "{error}");
+        let error = CpuModel::preset("skylake").unwrap_err().to_string();
+        assert!(error.ends_with("did you mean skylake-gold-6138?"), "{error}");
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub struct Parameter {
     pub value: String,
     /// The default, printed as it can be parsed.
     pub default: String,
-    /// Unit; empty for counts, ratios and switches.
+    /// Unit; empty for counts, ratios and switches. Two have a range: a `share` is from 0 to 1, and
+    /// cycles are at most 10^9, so that sums of them stay far from the end of 64 bits.
     pub unit: &'static str,
     /// What it does and where the default comes from.
     pub doc: &'static str,
@@ -86,7 +87,7 @@ macro_rules! parameters {
             fn set(&mut self, name: &str, value: &str) -> Result<(), $crate::ParameterError> {
                 match name {
                     $($name => {
-                        self.$field = $crate::Value::parse($name, value)?;
+                        self.$field = $crate::Value::parse($name, value, $unit)?;
                         Ok(())
                     })*
                     _ => Err($crate::ParameterError::Unknown(name.to_owned())),

@@ -20,28 +20,42 @@ pub enum ParameterError {
 
 /// A type of parameter.
 pub trait Value: Sized {
-    /// Reads a value.
+    /// Reads a value with this unit.
     ///
     /// # Errors
-    /// [`ParameterError::Invalid`] when the text is none.
-    fn parse(name: &'static str, text: &str) -> Result<Self, ParameterError>;
+    /// [`ParameterError::Invalid`] when the text is none, or out of the unit's range.
+    fn parse(name: &'static str, text: &str, unit: &str) -> Result<Self, ParameterError>;
 
     /// Prints the value so that [`Value::parse`] reads it back.
     fn print(&self) -> String;
 }
 
+/// More than one event can cost: a third of a second.
+const MOST_CYCLES: f64 = 1e9;
+
 macro_rules! from_str_value {
     ($($type:ty, $expected:literal, $valid:expr;)*) => {$(
         impl Value for $type {
-            fn parse(name: &'static str, text: &str) -> Result<Self, ParameterError> {
-                let invalid = || ParameterError::Invalid {
+            fn parse(name: &'static str, text: &str, unit: &str) -> Result<Self, ParameterError> {
+                let invalid = |expected| ParameterError::Invalid {
                     name,
                     value: text.to_owned(),
-                    expected: $expected,
+                    expected,
                 };
-                let value = text.replace('_', "").parse().map_err(|_| invalid())?;
+                let value = text.replace('_', "").parse().map_err(|_| invalid($expected))?;
                 let valid: fn(&$type) -> bool = $valid;
-                if valid(&value) { Ok(value) } else { Err(invalid()) }
+                if !valid(&value) {
+                    return Err(invalid($expected));
+                }
+                // Digits enough to compare with a limit, whatever the type.
+                let number = text.replace('_', "").parse::<f64>().unwrap_or(0.0);
+                match unit {
+                    "share" if number > 1.0 => Err(invalid("a share from 0 to 1")),
+                    _ if unit.starts_with("cycles") && number > MOST_CYCLES => {
+                        Err(invalid("at most 1000000000 cycles"))
+                    }
+                    _ => Ok(value),
+                }
             }
 
             fn print(&self) -> String {
@@ -68,7 +82,9 @@ mod tests {
             /// Pages looked at.
             pages: u64 = 4096, "sample.pages", "pages";
             /// A share.
-            share: f64 = 0.05, "sample.share", "";
+            share: f64 = 0.05, "sample.share", "share";
+            /// What something costs.
+            cost: u64 = 10, "sample.cost", "cycles per page";
             /// A switch.
             enabled: bool = true, "sample.enabled", "";
         }
@@ -79,6 +95,7 @@ mod tests {
         let mut sample = Sample::default();
         sample.set("sample.pages", "1_000").unwrap();
         sample.set("sample.share", "0.5").unwrap();
+        sample.set("sample.cost", "1_000_000_000").unwrap();
         sample.set("sample.enabled", "false").unwrap();
         let mut copy = Sample::default();
         for parameter in sample.parameters() {
@@ -92,9 +109,13 @@ mod tests {
     #[test]
     fn wrong_values_are_refused_and_change_nothing() {
         let mut sample = Sample::default();
-        for (name, value) in
-            [("sample.pages", "-1"), ("sample.share", "NaN"), ("sample.enabled", "yes")]
-        {
+        for (name, value) in [
+            ("sample.pages", "-1"),
+            ("sample.share", "NaN"),
+            ("sample.share", "1.01"),
+            ("sample.cost", "1_000_000_001"),
+            ("sample.enabled", "yes"),
+        ] {
             assert!(matches!(sample.set(name, value), Err(ParameterError::Invalid { .. })));
         }
         assert!(matches!(sample.set("sample.page", "1"), Err(ParameterError::Unknown(_))));

@@ -20,7 +20,7 @@ strata_params::parameters! {
         /// (Gemini 4.2).
         prealloc_pages: u64 = 256, "ema.prealloc_pages", "pages";
         /// ... and fragmentation is at most this (Gemini 4.2).
-        prealloc_fmfi: f64 = 0.5, "ema.prealloc_fmfi", "";
+        prealloc_fmfi: f64 = 0.5, "ema.prealloc_fmfi", "share";
     }
 }
 

@@ -17,9 +17,9 @@ strata_params::parameters! {
         period: f64 = 1.0, "gemini.scan_period", "s";
         /// Share of one CPU that promotion (MHPP) may use, averaged over a period; Gemini leaves
         /// the pace to the page coalescer it guides.
-        share: f64 = 0.05, "gemini.promote_share", "";
+        share: f64 = 0.05, "gemini.promote_share", "share";
         /// FMFI above which the huge bucket gives everything back (Gemini section 5: "severe").
-        bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "";
+        bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "share";
     }
 }
 

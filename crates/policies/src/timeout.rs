@@ -10,7 +10,7 @@ strata_params::parameters! {
         /// Time between two adjustments (P).
         period: f64 = 1.0, "booking.period", "s";
         /// Most that may be booked at once, as a share of the layer's memory.
-        cap: f64 = 0.5, "booking.cap", "";
+        cap: f64 = 0.5, "booking.cap", "share";
     }
 }
 

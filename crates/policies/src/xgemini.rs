@@ -27,7 +27,7 @@ strata_params::parameters! {
         /// Time between two rounds of NWHPC. xGemini IV.D says "periodically".
         period: f64 = 1.0, "xgemini.period", "s";
         /// Share of one CPU that NWHPC may use, averaged over a period.
-        share: f64 = 0.05, "xgemini.share", "";
+        share: f64 = 0.05, "xgemini.share", "share";
         /// Transparent huge pages of the unmodified guest hypervisor: stock kernels have `always`.
         l1_thp: bool = true, "xgemini.l1_thp", "";
         /// The host fills the shadow table on the guest hypervisor's write, so that the guest does

@@ -16,22 +16,22 @@ strata_params::parameters! {
     /// How memory looks before the workload starts.
     pub struct MemoryParameters {
         /// Share of the frames of a fragmented HPAS region that somebody else holds. `?`
-        occupied: f64 = 0.25, "fragmentation.occupied", "";
+        occupied: f64 = 0.25, "fragmentation.occupied", "share";
         /// Share of those that the kernel can move. `?`
-        movable: f64 = 0.5, "fragmentation.movable", "";
+        movable: f64 = 0.5, "fragmentation.movable", "share";
         /// Whether the program that fragments a layer had filled that layer's memory, so that the
         /// layers below back all of it when the workload starts. Gemini 6.1 and xGemini V fragment
         /// guests so. Takes time and memory in proportion to the guest's memory.
         backed: bool = false, "fragmentation.backed", "";
         /// With `fragmentation.backed`: share of the memory a hypervisor has beyond its guest's
         /// that the fragmenting program may keep, since all of the guest's memory must fit too. `?`
-        spare: f64 = 0.5, "fragmentation.spare", "";
+        spare: f64 = 0.5, "fragmentation.spare", "share";
         /// Offset of the guest's memory in the VM process against 2 MiB, in base pages. 0 as QEMU
         /// aligns it; anything else keeps a hypervisor's huge pages from lining up with its guest's.
         slot_offset: u64 = 0, "slot.offset", "base pages";
         /// Share of the guest's memory that the workload before touched, with a reused VM. Gemini
         /// 6.1: 30 GB of 32 GB.
-        reused_share: f64 = 0.9, "reused.share", "";
+        reused_share: f64 = 0.9, "reused.share", "share";
     }
 }
 

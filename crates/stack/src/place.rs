@@ -14,7 +14,7 @@ strata_params::parameters! {
     pub struct AlignerParameters {
         /// An area is padded only when it fills at least this share of its last HPAS region; 0
         /// pads every area, 0.7 is the threshold that xGemini IV.B suggests to save addresses.
-        threshold: f64 = 0.0, "huge_aligner.threshold", "";
+        threshold: f64 = 0.0, "huge_aligner.threshold", "share";
     }
 }
 

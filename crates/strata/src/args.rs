@@ -4,7 +4,7 @@ use crate::inspect_args::{JoinArgs, ScanArgs, TopArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use strata_engine::StackKind;
 use strata_lab::Variant;
 
@@ -188,6 +188,17 @@ pub struct Input {
     /// A program to run live, after --.
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+impl Input {
+    /// The files that it names, each with what it is. A program without a directory is looked for
+    /// elsewhere.
+    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+        let program = self.program.first().map(Path::new);
+        let named = program.filter(|path| path.components().count() > 1 || path.is_absolute());
+        let trace = self.trace.as_deref().map(|path| ("the trace", path));
+        trace.into_iter().chain(named.map(|path| ("the program", path))).collect()
+    }
 }
 
 /// Options of `strata run`. None has a default here: a configuration file comes in between.

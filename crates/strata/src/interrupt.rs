@@ -1,11 +1,14 @@
-//! Ctrl-C: the first ends the stream, the second ends the program.
+//! Ctrl-C and its like: the first ends the stream, the second ends the program.
 
 use crate::failure::INTERRUPTED;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+use std::{fs, thread};
 
 /// Whether Ctrl-C was pressed.
 #[derive(Clone, Debug)]
@@ -27,7 +30,32 @@ impl Interrupt {
     /// Takes over every signal that is meant to end a program from here on: for work that leaves
     /// something behind if it ends at once.
     pub fn watch_all() -> Self {
+        // A file that may not grow is an error of the write then, and not the end.
+        let _ = flag::register(SIGXFSZ, Arc::default());
         Self::on(&[SIGINT, SIGTERM, SIGHUP])
+    }
+
+    /// Passes on to the programs started what ends this one and was sent to it alone: the terminal
+    /// sends its Ctrl-C to all.
+    pub fn pass_on(&self) {
+        let signal = Arc::clone(&self.signal);
+        thread::spawn(move || {
+            loop {
+                let signal = match signal.load(Relaxed) as i32 {
+                    SIGTERM => Signal::SIGTERM,
+                    SIGHUP => Signal::SIGHUP,
+                    _ => {
+                        thread::sleep(Duration::from_millis(50));
+                        continue;
+                    }
+                };
+                for pid in children() {
+                    // One that has just ended needs no signal.
+                    let _ = kill(pid, signal);
+                }
+                return;
+            }
+        });
     }
 
     fn on(signals: &[i32]) -> Self {
@@ -54,6 +82,15 @@ impl Interrupt {
         self.flag.load(Relaxed)
     }
 
+    /// What happened, in words.
+    pub fn reason(&self) -> String {
+        match self.signal.load(Relaxed) as i32 {
+            SIGTERM => "ended by SIGTERM".to_owned(),
+            SIGHUP => "ended by SIGHUP".to_owned(),
+            _ => "interrupted by Ctrl-C".to_owned(),
+        }
+    }
+
     /// The exit status it asks for: 128 and the signal's number, as a shell reports it.
     pub fn status(&self) -> u8 {
         match self.signal.load(Relaxed) {
@@ -61,4 +98,15 @@ impl Interrupt {
             signal => u8::try_from(128 + signal).unwrap_or(INTERRUPTED),
         }
     }
+}
+
+/// Processes started by any thread of this one.
+fn children() -> Vec<Pid> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.map(|task| fs::read_to_string(task.path().join("children")));
+    let numbers = lists.map(|list| {
+        let list = list.unwrap_or_default();
+        list.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()
+    });
+    numbers.flatten().map(Pid::from_raw).collect()
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::gain::{self, Gain};
 use crate::inspect_args::JoinArgs;
-use crate::output::Target;
+use crate::output::{self, Target};
 use crate::{plan, sight};
 use serde::Serialize;
 use std::path::Path;
@@ -36,6 +36,11 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
     if results.iter().filter(|target| ***target == Some(Target::Stdout)).count() > 1 {
         return Err(Failure::usage("only one result can go to the standard output; name a file"));
     }
+    let names = ["--json", "--prometheus", "--output"];
+    let outputs =
+        names.into_iter().zip(results).filter_map(|(name, target)| Some((name, target.as_ref()?)));
+    let inputs = args.snapshots.iter().map(|path| ("the snapshot", path.as_path()));
+    output::apart(&outputs.collect::<Vec<_>>(), &inputs.collect::<Vec<_>>())?;
     for target in results.into_iter().flatten() {
         target.check()?;
     }

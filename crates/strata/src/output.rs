@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::table;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::Builder;
 
@@ -34,7 +34,10 @@ impl Target {
     /// When it cannot.
     pub fn check(&self) -> Result<(), Failure> {
         let Self::File(path) = self else { return Ok(()) };
-        let checked = if is_special(path) {
+        let checked = if is_fifo(path) {
+            // Whoever opens one and goes ends it for its reader.
+            Ok(())
+        } else if is_special(path) {
             OpenOptions::new().write(true).open(path).map(|_| ())
         } else if path.is_dir() {
             Err(ErrorKind::IsADirectory.into())
@@ -120,6 +123,58 @@ fn without_path(error: io::Error) -> io::Error {
         Some((cause, _)) => io::Error::new(error.kind(), cause.to_owned()),
         None => error,
     }
+}
+
+/// Refuses results in the place of what they come from, or of each other. `outputs` and `inputs`
+/// are called as the user knows them.
+///
+/// # Errors
+/// When two of them are one file, whatever they are called.
+pub fn apart(outputs: &[(&str, &Target)], inputs: &[(&str, &Path)]) -> Result<(), Failure> {
+    let files: Vec<(&str, Identity)> = outputs
+        .iter()
+        .filter_map(|(name, target)| match target {
+            Target::File(path) if !is_special(path) => Some((*name, identity(path)?)),
+            _ => None,
+        })
+        .collect();
+    for (index, (name, file)) in files.iter().enumerate() {
+        if let Some((other, _)) = files[..index].iter().find(|(_, other)| other == file) {
+            return Err(Failure::usage(format!(
+                "{other} and {name} name the same file; give them two"
+            )));
+        }
+        if let Some((other, path)) =
+            inputs.iter().find(|(_, path)| identity(path).as_ref() == Some(file))
+        {
+            return Err(Failure::usage(format!(
+                "{name} would replace {other} {}; name another file",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What makes a file this one, whatever leads to it.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    /// It is there: its device and inode.
+    Present(u64, u64),
+    /// It will be there.
+    Absent(PathBuf),
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    if let Ok(metadata) = fs::metadata(path) {
+        return Some(Identity::Present(metadata.dev(), metadata.ino()));
+    }
+    let directory = fs::canonicalize(directory(path)).ok()?;
+    Some(Identity::Absent(directory.join(path.file_name()?)))
+}
+
+fn is_fifo(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
 /// Devices and pipes cannot be replaced, only written to.

@@ -2,7 +2,7 @@
 
 use crate::args::{Fragmentation, RunArgs};
 use crate::failure::{Failure, unknown};
-use crate::output::Target;
+use crate::output::{self, Target};
 use crate::tables;
 use crate::workload::Input;
 use std::num::NonZeroUsize;
@@ -51,6 +51,14 @@ pub struct Plan {
 /// When they make no sense.
 pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (text, json) = targets(&args)?;
+    let mut outputs = vec![("--output", &text)];
+    outputs.extend(json.as_ref().map(|json| ("--json", json)));
+    let mut inputs = args.input.files();
+    inputs.extend(args.config.as_deref().map(|path| ("the configuration", path)));
+    let cpu = args.cpu.as_deref().filter(|name| names_a_file(name)).map(Path::new);
+    inputs.extend(cpu.map(|path| ("the CPU model", path)));
+    inputs.extend(args.tables.as_deref().map(|path| ("the tables", path)));
+    output::apart(&outputs, &inputs)?;
     let mut remarks = Vec::new();
     let tables = args.tables.as_deref().map(|path| tables::read(path, &args)).transpose()?;
     let pairs = match &tables {
@@ -133,6 +141,9 @@ fn cross_product(
         if policies[..index].contains(policy) {
             return Err(Failure::usage(format!("--policy names {policy} twice; name it once")));
         }
+        if policy.is_empty() {
+            return Err(Failure::usage("--policy has a name that is empty; leave out the comma"));
+        }
         let Some(info) = catalogue.policy(policy) else {
             let names = catalogue.policies.iter().map(|policy| policy.name);
             let message = unknown("policy", policy, names, "'strata list policies' shows all");
@@ -198,13 +209,18 @@ fn constants(
     Ok((cpu, overrides))
 }
 
+/// Whether `--cpu` means a file, not a preset.
+fn names_a_file(cpu: &str) -> bool {
+    cpu.ends_with(".toml") || cpu.contains('/')
+}
+
 /// A preset by name, or a model from a file.
 ///
 /// # Errors
 /// When there is none.
 pub fn cpu(name: &str) -> Result<CpuModel, Failure> {
     let path = Path::new(name);
-    if !name.ends_with(".toml") && !name.contains('/') {
+    if !names_a_file(name) {
         return CpuModel::preset(name).map_err(|error| {
             Failure::usage(format!("{error} 'strata list cpus' shows all; a file ends in .toml"))
         });
@@ -313,6 +329,7 @@ mod tests {
         let cases = [
             ("--policy base,thp,base", "names base twice"),
             ("--stack vm,vm", "names vm twice"),
+            ("--policy base,", "leave out the comma"),
             ("--policy xgemin", "did you mean 'xgemini'?"),
             ("--set thp.scan_slep=1", "did you mean 'thp.scan_sleep'?"),
             ("--set core.base_cpu=1", "did you mean 'core.base_cpi'?"),

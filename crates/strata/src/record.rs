@@ -1,10 +1,12 @@
 //! `strata record`: a program, a generator or another trace becomes a recording.
 
 use crate::args::RecordArgs;
-use crate::failure::{FAILED, Failure, INTERRUPTED};
+use crate::failure::{FAILED, Failure};
 use crate::interrupt::Interrupt;
 use crate::number::{bytes, count};
+use crate::output::{self, Target};
 use crate::workload::Input;
+use std::path::Path;
 use strata_stream::{Batch, Fill, SourceError};
 use strata_workloads::record::{Outcome, Writer};
 
@@ -13,11 +15,21 @@ use strata_workloads::record::{Outcome, Writer};
 /// # Errors
 /// When the stream cannot be opened or read, or the recording not be written.
 pub fn record(args: RecordArgs) -> Result<u8, Failure> {
+    if args.output == Path::new("-") {
+        return Err(Failure::usage(
+            "a recording is written at both its ends, which standard output cannot be; name a file",
+        ));
+    }
+    let target = Target::File(args.output.clone());
+    output::apart(&[("--output", &target)], &args.input.files())?;
     let input = Input::choose(args.input)?;
     let path = &args.output;
     let cannot = |error: SourceError| Failure::failed(error.to_string());
     let mut writer = Writer::create(path).map_err(cannot)?;
-    let interrupt = Interrupt::watch();
+    let interrupt = Interrupt::watch_all();
+    if input.is_live() {
+        interrupt.pass_on();
+    }
     let mut source = input.open().map_err(|error| Failure::failed(error.to_string()))?;
     let mut batch = Batch::new();
     let mut accesses = 0;
@@ -37,7 +49,9 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         }
     }
     let info = source.info();
-    let pressed = interrupt.happened().then(|| "interrupted by Ctrl-C".to_owned());
+    // A program that was not disturbed by it ended as it would have.
+    let undisturbed = input.is_live() && info.exit_status == Some(0);
+    let pressed = (interrupt.happened() && !undisturbed).then(|| interrupt.reason());
     let outcome = Outcome {
         tables: None,
         command: vec![info.name],
@@ -55,7 +69,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
             FAILED
         }
         (None, Some(status)) => u8::try_from(status).unwrap_or(FAILED),
-        (None, None) if interrupt.happened() => INTERRUPTED,
+        (None, None) if interrupt.happened() => interrupt.status(),
         (None, None) => 0,
     })
 }

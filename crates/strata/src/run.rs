@@ -1,7 +1,7 @@
 //! `strata run`.
 
 use crate::args::RunArgs;
-use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::failure::{FAILED, Failure, USAGE};
 use crate::interrupt::Interrupt;
 use crate::number::bytes;
 use crate::plan::{Plan, plan};
@@ -27,7 +27,10 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     for remark in &plan.remarks {
         crate::complain(&format!("note: {remark}"));
     }
-    let interrupt = Interrupt::watch();
+    let interrupt = Interrupt::watch_all();
+    if plan.input.is_live() {
+        interrupt.pass_on();
+    }
     let (report, failed) = measure(&plan, catalogue, &interrupt)?;
     let live_status = report.workload.exit_status.filter(|_| plan.input.is_live());
     // The JSON first: it has everything, should the table's reader have gone.
@@ -43,7 +46,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
             FAILED
         }
         (None, Some(status)) => u8::try_from(status).unwrap_or(FAILED),
-        (None, None) if interrupt.happened() => INTERRUPTED,
+        (None, None) if interrupt.happened() => interrupt.status(),
         (None, None) => 0,
     })
 }
@@ -112,9 +115,12 @@ fn measure(
         Some(CutShort::Failed(error)) => Some(error.to_string()),
         _ => None,
     };
-    report.partial_reason = failed.clone();
-    if failed.is_none() && interrupt.happened() {
-        report.partial_reason = Some("interrupted by Ctrl-C".to_owned());
+    // A program that was not disturbed by it ended as it would have.
+    let undisturbed = live && report.workload.exit_status == Some(0);
+    if failed.is_some() {
+        report.partial_reason = failed.clone();
+    } else if interrupt.happened() && !undisturbed {
+        report.partial_reason = Some(interrupt.reason());
         report.runs.iter_mut().for_each(|run| run.partial |= live);
     }
     report.partial = report.partial_reason.is_some();

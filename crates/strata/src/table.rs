@@ -24,7 +24,8 @@ pub fn render(report: &Report, width: usize) -> String {
     let _ = write!(out, "{BOLD}");
     paragraph(&mut out, &format!("{} ({})", workload.name, workload.kind), width);
     let _ = write!(out, "{BOLD:#}");
-    if let Some(run) = report.runs.first() {
+    // One that ran out of memory saw less.
+    if let Some(run) = report.runs.iter().max_by_key(|run| run.accesses) {
         let (accesses, instructions) = (count(run.accesses), count(run.instructions));
         let touched = bytes(run.memory.touched_bytes);
         let text = format!("{accesses} accesses, {instructions} instructions, {touched} touched");

@@ -48,14 +48,31 @@ const KINDS: [Kind; 5] = [
 /// What to say about the runs of one stack. The first is the one compared with.
 pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
     let Some(&first) = runs.first() else { return Vec::new() };
-    if first.cycles == 0 {
-        return vec!["Nothing was counted: the stream ended before the warm-up did.".to_owned()];
+    let (killed, runs): (Vec<&RunResult>, Vec<&RunResult>) =
+        runs.iter().copied().partition(|run| run.out_of_memory);
+    let mut sentences = Vec::new();
+    if !first.out_of_memory {
+        if first.cycles == 0 {
+            return vec!["Nothing was counted: no access came after the warm-up.".to_owned()];
+        }
+        sentences.push(dominates(first));
+        sentences.extend(best(first, &runs));
+        sentences.extend(without_l1(&runs));
+        sentences.extend(bound(first, &runs));
     }
-    let mut sentences = vec![dominates(first)];
-    sentences.extend(best(first, runs));
-    sentences.extend(without_l1(runs));
-    sentences.extend(bound(first, runs));
+    sentences.extend(out_of_memory(&killed));
     sentences
+}
+
+/// Which runs say nothing of their policies.
+fn out_of_memory(killed: &[&RunResult]) -> Option<String> {
+    let names: Vec<&str> = killed.iter().map(|run| run.policy.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "Memory ran out under {}, so that nothing compares with it: raise --memory.",
+            joined(&names)
+        )
+    })
 }
 
 fn dominates(run: &RunResult) -> String {

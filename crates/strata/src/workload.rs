@@ -99,7 +99,7 @@ impl Input {
             Self::Generator(spec) => {
                 let generator =
                     Generator::parse(spec).map_err(|error| OpenError(error.to_string()))?;
-                Ok(Box::new(generator))
+                Ok(Box::new(Measured::new(generator)))
             }
         }
     }

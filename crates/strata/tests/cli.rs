@@ -180,6 +180,99 @@ fn ctrl_c_prints_what_there_is_and_marks_it() {
 }
 
 #[test]
+fn what_ends_a_program_from_outside_leaves_a_result_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.strata");
+    let mut child = strata(&format!("record {ENDLESS} -o {}", path.display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(700));
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let report = run(&format!("run --policy base {}", path.display()));
+    assert_eq!(report.status.code(), Some(0), "{}", complaint(&report));
+    assert!(String::from_utf8_lossy(&report.stdout).contains("ended by SIGTERM"));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no half file is left");
+}
+
+#[test]
+fn results_do_not_replace_what_they_come_from() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |line: &str| {
+        let words = line.split_whitespace();
+        let mut command = Command::new(program());
+        command.args(words).current_dir(&directory).output().unwrap()
+    };
+    assert!(at(&format!("record {SMALL} -o a")).status.success());
+    fs::hard_link(directory.path().join("a"), directory.path().join("b")).unwrap();
+    let before = fs::read(directory.path().join("a")).unwrap();
+    for line in ["run -o ./a a", "run --json b a", "record -o b a", "run --json c -o ./c a"] {
+        refused(
+            &at(line),
+            2,
+            if line.contains('c') && line.contains("./c") {
+                "same file"
+            } else {
+                "would replace the trace a"
+            },
+        );
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), before, "{line}");
+    }
+}
+
+#[test]
+fn a_pipe_with_a_name_gets_the_result() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("f");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reader = Command::new("cat").arg(&fifo).stdout(Stdio::piped()).spawn().unwrap();
+    let output = run(&format!("run {SMALL} --policy base --json {}", fifo.display()));
+    assert!(output.status.success(), "{}", complaint(&output));
+    let read = reader.wait_with_output().unwrap().stdout;
+    assert_eq!(serde_json::from_slice::<Report>(&read).unwrap().runs.len(), 1);
+}
+
+#[test]
+fn what_ran_out_of_memory_is_compared_with_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.json");
+    let line = "run --policy base,xgemini --memory 64MiB \
+                --workload random:size=60MiB,accesses=100k --json";
+    let output = run(&format!("{line} {}", path.display()));
+    assert!(output.status.success(), "{}", complaint(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("PARTIAL RESULT: a run ended for want of memory"), "{text}");
+    assert!(words.contains("Memory ran out under base and xgemini"), "{text}");
+    assert!(!words.contains("fastest"), "{text}");
+    let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    assert!(report.partial);
+    for run in &report.runs {
+        assert!(run.partial && run.out_of_memory && run.relative_throughput.is_none());
+        assert!(run.memory.used_bytes > 1 << 20, "{:?}", run.memory);
+    }
+}
+
+#[test]
+fn what_a_generator_touches_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let touched = |line: &str| {
+        let path = directory.path().join("x.json");
+        assert!(
+            run(&format!("run --policy base --json {} {line}", path.display())).status.success()
+        );
+        let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        report.runs[0].memory.touched_bytes
+    };
+    let spec = "--workload gups:size=64MiB,accesses=20k";
+    let path = directory.path().join("x.strata");
+    assert!(run(&format!("record {spec} -o {}", path.display())).status.success());
+    assert_eq!(touched(spec), touched(&path.display().to_string()));
+    assert!(touched(spec) < 64 << 20);
+}
+
+#[test]
 fn a_second_ctrl_c_ends_the_program() {
     // With so many machines, finishing after the first Ctrl-C takes a moment; whichever way
     // it ends, it must end soon and with the same status.

@@ -135,3 +135,23 @@ fn ctrl_c_reaches_the_program_and_the_result_is_marked() {
     assert!(report.partial && report.runs[0].partial);
     assert_eq!(report.workload.exit_status, Some(5));
 }
+
+#[test]
+fn a_program_that_bears_ctrl_c_ends_as_it_would_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.strata");
+    let child = strata("record -o")
+        .arg(&path)
+        .args(["--", "sh", "-c", "trap : INT; n=0; while [ $n -lt 300000 ]; do n=$((n+1)); done"])
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(700));
+    let group = format!("-{}", child.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+    let output = run(&format!("run --policy base {}", path.display()));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("PARTIAL"));
+}

@@ -48,6 +48,12 @@ impl Input {
         };
         match open() {
             Ok(file) => Self::new(file, name),
+            Err(source) if source.kind() == io::ErrorKind::IsADirectory => {
+                Err(SourceError::Invalid(format!("'{name}' is a directory; name a file in it")))
+            }
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => Err(
+                SourceError::Invalid(format!("'{name}' may not be read: {source}; run as who may")),
+            ),
             Err(source) => Err(SourceError::Io { context: cannot_read(&name), source }),
         }
     }

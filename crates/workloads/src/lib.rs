@@ -31,8 +31,8 @@ pub use input::Input;
 pub use measured::Measured;
 pub use size::{parse_count, parse_size};
 
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 use strata_stream::{Source, SourceError};
 
 /// Opens a trace file of any known format, compressed or not.
@@ -67,6 +67,12 @@ pub fn open(path: &Path, format: Option<Format>) -> Result<Box<dyn Source>, Sour
         })?,
     };
     Ok(match found {
+        Format::Recording if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) => {
+            return Err(invalid(
+                "is a recording in a pipe: they are read from their end; save it to a file first"
+                    .into(),
+            ));
+        }
         Format::Recording => match record::Reader::open(path) {
             Err(SourceError::Invalid(_)) if head.starts_with(&record::MAGIC) && is_packed(path) => {
                 return Err(invalid("is a compressed recording; decompress it first".into()));

@@ -4,26 +4,26 @@ use crate::Footprint;
 use strata_stream::{Batch, Fill, Source, SourceError, Step, WorkloadInfo};
 
 /// A [`Source`] that counts the distinct base pages touched, for streams that do not know their
-/// footprint beforehand: live programs and foreign traces.
+/// footprint beforehand, or no more than a bound: live programs, foreign traces and generators.
 pub struct Measured<S> {
     source: S,
     footprint: Footprint,
-    ended: bool,
+    begun: bool,
 }
 
 impl<S: Source> Measured<S> {
     /// The same stream, counted.
     pub fn new(source: S) -> Self {
-        Self { source, footprint: Footprint::default(), ended: false }
+        Self { source, footprint: Footprint::default(), begun: false }
     }
 }
 
 impl<S: Source> Source for Measured<S> {
-    /// What the source knows; after its end, or an error, with the footprint of what passed.
+    /// What the source knows; once it was read from, with the footprint of what passed.
     fn info(&self) -> WorkloadInfo {
         let mut info = self.source.info();
-        if self.ended {
-            info.footprint_bytes.get_or_insert(self.footprint.bytes());
+        if self.begun {
+            info.footprint_bytes = Some(self.footprint.bytes());
         }
         info
     }
@@ -36,7 +36,7 @@ impl<S: Source> Source for Measured<S> {
                 Step::Run { tid, accesses, .. } => self.footprint.run(tid, accesses),
             }
         }
-        self.ended |= !matches!(filled, Ok(Fill::More));
+        self.begun = true;
         filled
     }
 }

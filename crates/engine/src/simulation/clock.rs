@@ -67,12 +67,12 @@ impl Clock {
         self.now = self.now.max(self.reading(cpu, machine));
     }
 
-    /// Counting begins now.
+    /// Counting begins now, on all CPUs at once: one that is behind waits.
     pub(crate) fn reset(&mut self, machine: &Machine) {
-        for cpu in 0..machine.cpus() {
-            self.advance(CpuId(cpu as u32), machine);
-        }
+        let cpus = (0..machine.cpus()).map(|cpu| CpuId(cpu as u32));
+        cpus.clone().for_each(|cpu| self.advance(cpu, machine));
         self.start = self.now;
+        cpus.for_each(|cpu| self.wait_until(cpu, machine, self.start));
     }
 
     /// The CPU that ran last.

@@ -77,6 +77,9 @@ impl Run for Simulation {
     }
 
     fn finish(mut self: Box<Self>) -> RunResult {
+        if self.warmup_left > 0 {
+            self.end_warmup();
+        }
         self.take_sample();
         self.note_state();
         self.outcome()
@@ -389,6 +392,8 @@ impl Simulation {
     /// kills its largest process, which is the VM (Linux, `mm/oom_kill.c`).
     fn out_of_memory(&mut self, exhausted: Exhausted, space: Option<SpaceId>) {
         let layer = layer_name(exhausted.layer, self.stack.depth());
+        // What is killed takes its memory along.
+        self.note_state();
         if exhausted.layer > 0 {
             self.dead = Some(format!(
                 "{layer} ran out of memory and killed the VM; the rest of the stream was not run"

@@ -122,7 +122,8 @@ impl Simulation {
             stack: self.outcome.stack,
             policy: self.outcome.policy.clone(),
             cpu: self.outcome.cpu.clone(),
-            partial: self.dead.is_some() || !self.stack.killed().is_empty(),
+            partial: self.ran_out_of_memory(),
+            out_of_memory: self.ran_out_of_memory(),
             accesses: counters.accesses,
             instructions: counters.instructions,
             tlb: tlb(&counters),
@@ -159,6 +160,11 @@ impl Simulation {
             parameters: self.outcome.parameters.clone(),
             samples: self.samples.into_series(),
         }
+    }
+
+    /// Whether a layer killed what the stream was for.
+    fn ran_out_of_memory(&self) -> bool {
+        self.dead.is_some() || !self.stack.killed().is_empty()
     }
 
     fn memory(&self) -> Memory {
@@ -253,7 +259,7 @@ impl Simulation {
             ));
         }
         if self.warmup_left > 0 {
-            notes.push("the stream ended before the warm-up was over".to_owned());
+            notes.push("the stream ended before the warm-up was over: nothing counts".to_owned());
         }
         notes
     }

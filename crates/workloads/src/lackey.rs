@@ -33,6 +33,8 @@ enum Line {
 
 /// The trace record in a line (without line feed), `None` when it is none.
 fn parse(line: &[u8]) -> Option<Line> {
+    // It may have passed through an editor of another system.
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
     let (kind, operands) = line.split_at_checked(3)?;
     let comma = operands.iter().rposition(|&byte| byte == b',')?;
     let addr = hexadecimal(&operands[..comma])?;
@@ -257,6 +259,7 @@ mod tests {
             (b" L 1fff000658,8", Some(Line::Load(0x1f_ff00_0658, 8))),
             (b" S ffffffffffffffff,1", Some(Line::Store(u64::MAX, 1))),
             (b" M 0425abe0,4", Some(Line::Modify(0x425_abe0, 4))),
+            (b" S 1fff000658,8\r", Some(Line::Store(0x1f_ff00_0658, 8))),
             (b" M 0425abe0", None),
             (b" M ,4", None),
             (b" M 0425abe0,", None),

@@ -123,8 +123,7 @@ impl Run for Replay {
 
     fn finish(mut self: Box<Self>) -> RunResult {
         if self.warmup_left > 0 {
-            self.machine.reset_counters();
-            (self.unmapped, self.forbidden) = (0, 0);
+            self.end_warmup();
         }
         self.result()
     }
@@ -152,11 +151,15 @@ impl Replay {
             if self.warmup_left > 0 {
                 return;
             }
-            self.machine.reset_counters();
-            (self.unmapped, self.forbidden) = (0, 0);
+            self.end_warmup();
         }
         self.machine.retire(cpu, instructions - share);
         self.accesses(cpu, &accesses[warm..]);
+    }
+
+    fn end_warmup(&mut self) {
+        self.machine.reset_counters();
+        (self.unmapped, self.forbidden) = (0, 0);
     }
 
     /// Accesses that fault are left out and counted: there is no kernel that could help.

@@ -372,8 +372,7 @@ impl Report {
 fn relate(runs: &mut [RunResult]) {
     let mut first = BTreeMap::new();
     for run in runs {
-        let own = run.throughput();
-        let own = own.filter(|_| !run.out_of_memory);
+        let own = run.throughput().filter(|_| !run.out_of_memory);
         let (base, accesses) = *first.entry(run.stack).or_insert((own, run.accesses));
         // Runs that saw different parts of the stream cannot be compared.
         let comparable = own.zip(base).filter(|_| run.accesses == accesses);

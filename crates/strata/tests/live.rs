@@ -6,6 +6,7 @@ use common::{complaint, refused, run, strata};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -111,46 +112,48 @@ fn a_full_disk_while_recording_is_told() {
     refused(&run(line), 1, "/dev/full");
 }
 
-#[test]
-fn ctrl_c_reaches_the_program_and_the_result_is_marked() {
-    let directory = tempfile::tempdir().unwrap();
-    let json = directory.path().join("x.json");
+/// What becomes of a program in a shell's words under `strata` and of its recording or JSON, `file`,
+/// when a signal comes after a while: to both, as from a terminal, or to `strata` alone.
+fn signalled(line: &str, file: &Path, script: &str, signal: &str, both: bool) -> Output {
     // A process group of its own stands for the terminal's foreground group.
-    let child = strata("run --policy base --json")
-        .arg(&json)
-        .args(["--", "sh", "-c", "trap 'echo caught; exit 5' INT; while :; do :; done"])
+    let child = strata(line)
+        .arg(file)
+        .args(["--", "sh", "-c", script])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
         .unwrap();
     sleep(Duration::from_secs(1));
-    let group = format!("-{}", child.id());
-    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(5), "{}", complaint(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "caught\n");
-    assert!(complaint(&output).contains("PARTIAL RESULT: interrupted by Ctrl-C"));
-    let report: Report = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
-    assert!(report.partial && report.runs[0].partial);
-    assert_eq!(report.workload.exit_status, Some(5));
+    let target = format!("{}{}", if both { "-" } else { "" }, child.id());
+    assert!(Command::new("kill").args([signal, "--", &target]).status().unwrap().success());
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn what_ends_a_program_reaches_it_and_the_result_is_marked() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("x.json");
+    for (signal, both, why) in
+        [("-INT", true, "interrupted by Ctrl-C"), ("-TERM", false, "ended by SIGTERM")]
+    {
+        let script = "trap 'echo caught; exit 5' INT TERM; while :; do :; done";
+        let output = signalled("run --policy base --json", &json, script, signal, both);
+        assert_eq!(output.status.code(), Some(5), "{}", complaint(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "caught\n");
+        assert!(complaint(&output).contains(&format!("PARTIAL RESULT: {why}")));
+        let report: Report = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        assert!(report.partial && report.runs[0].partial);
+        assert_eq!(report.workload.exit_status, Some(5));
+    }
 }
 
 #[test]
 fn a_program_that_bears_ctrl_c_ends_as_it_would_have() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.strata");
-    let child = strata("record -o")
-        .arg(&path)
-        .args(["--", "sh", "-c", "trap : INT; n=0; while [ $n -lt 300000 ]; do n=$((n+1)); done"])
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .unwrap();
-    sleep(Duration::from_millis(700));
-    let group = format!("-{}", child.id());
-    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
-    let output = child.wait_with_output().unwrap();
+    let script = "trap caught=yes INT; until [ $caught ]; do :; done; echo on";
+    let output = signalled("record -o", &path, script, "-INT", true);
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let output = run(&format!("run --policy base {}", path.display()));
     assert!(!String::from_utf8_lossy(&output.stdout).contains("PARTIAL"));

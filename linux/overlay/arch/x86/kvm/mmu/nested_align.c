@@ -197,7 +197,6 @@ static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
 	return row;
 }
 
-
 /* Most used first, then fullest. */
 static int by_use(const void *a, const void *b)
 {

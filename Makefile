@@ -49,7 +49,8 @@ lab: lab-deps build
 
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
-	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 --skip unit_tests_
+	cargo test --release --quiet --no-fail-fast --package strata-lab -- --include-ignored --test-threads=1 \
+	  --skip unit_tests_
 	cargo test --release --quiet --package strata --test docs -- --ignored
 
 lab-unit-tests: lab-deps build

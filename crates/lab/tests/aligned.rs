@@ -251,6 +251,9 @@ fn switched_off_it_does_nothing() {
     assert!(alike(before, after), "{before} and {after}");
 }
 
+/// Runs of each kernel until one is taken to cost more than the other.
+const RUNS: usize = 4;
+
 /// A small program of L2.
 const SMALL: &str = r#"
 [[step]]
@@ -272,23 +275,33 @@ fn where_nothing_is_to_be_gained_it_costs_nothing() {
                 println!("{name}: {count}");
             }
         }
-        // From the boot of L0 on: L1's and L2's are in it.
-        let names = ["pf_fixed", "pf_taken", "mmu_shadow_zapped", "pages_4k", "pages_2m"];
+        // From the boot of L0 on: L1's and L2's are in it. Pages of 2 MiB are no cost, what they
+        // hold is in the memory.
+        let names = ["pf_fixed", "pf_taken", "mmu_shadow_zapped", "pages_4k"];
         let mut counts: Vec<(&str, u64)> =
             names.iter().map(|name| (*name, after.kvm(name))).collect();
         counts.push(("used bytes", after.memory_bytes - after.free_bytes));
         counts
     };
-    // Runs of one kernel differ, 620 to 689 MB with `aligned`: the lesser of two.
-    let least = |kernel: Kernel| {
-        let (one, other) = (counts(kernel), counts(kernel));
-        let pairs = one.into_iter().zip(other);
-        pairs.map(|((name, one), (_, other))| (name, one.min(other))).collect::<Vec<_>>()
+    // Runs of one kernel differ in what L1 happens to touch of its memory, 620 to 689 MB with
+    // `aligned`: the least of several counts, and a cost is what none of them is without.
+    let least = |known: &mut Vec<(&'static str, u64)>, kernel: Kernel| {
+        let new = counts(kernel);
+        if known.is_empty() {
+            known.clone_from(&new);
+        }
+        known.iter_mut().zip(new).for_each(|((_, least), (_, count))| *least = count.min(*least));
     };
-    let (vanilla, ours) = (least(VANILLA), least(OURS));
-    println!("vanilla: {vanilla:?}\naligned: {ours:?}");
-    for ((name, vanilla), (_, ours)) in vanilla.iter().zip(&ours) {
+    let (mut vanilla, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        least(&mut vanilla, VANILLA);
+        least(&mut ours, OURS);
+        println!("vanilla: {vanilla:?}\naligned: {ours:?}");
         // Less is no cost.
-        assert!(ours * 100 <= vanilla * 102, "{name}: {vanilla} and {ours}");
+        let dearer = |((_, vanilla), (_, ours)): (&(_, u64), &(_, u64))| ours * 100 > vanilla * 102;
+        if !vanilla.iter().zip(&ours).any(dearer) {
+            return;
+        }
     }
+    panic!("more than 2 % above vanilla in each of {RUNS} runs");
 }

@@ -16,6 +16,8 @@ use strata_stream::{Access, Batch, Fill, Item, Source, SourceError, Tid, Workloa
 /// once, saying where, and ends.
 pub struct Reader<R = File> {
     file: R,
+    /// Its length in bytes, when it was opened.
+    size: u64,
     name: String,
     unpacker: Unpacker,
     /// Totals, when the recording is whole.
@@ -45,7 +47,9 @@ pub struct Reader<R = File> {
 
 #[derive(Clone, Copy, Debug)]
 struct Damage {
+    /// Where the block, footer or trailer begins that is not sound.
     offset: u64,
+    /// Accesses before it.
     access: u64,
     cause: Cause,
 }
@@ -92,14 +96,17 @@ impl<R: Read + Seek> Reader<R> {
     /// As [`Reader::open`].
     pub fn new(mut file: R, name: String) -> Result<Self, SourceError> {
         let mut header = Vec::new();
-        file.rewind()
-            .and_then(|()| file.by_ref().take(HEADER_LEN).read_to_end(&mut header))
+        let size = file
+            .seek(SeekFrom::End(0))
+            .and_then(|size| file.rewind().map(|()| size))
+            .and_then(|size| file.by_ref().take(HEADER_LEN).read_to_end(&mut header).map(|_| size))
             .map_err(|source| cannot_read(&name, source))?;
         check_file_header(&header)
             .map_err(|why| SourceError::Invalid(format!("'{name}': {why}")))?;
         let unpacker = Unpacker::new().map_err(|source| cannot_read(&name, source))?;
         let mut reader = Self {
             file,
+            size,
             name,
             unpacker,
             summary: None,
@@ -152,19 +159,14 @@ impl<R: Read + Seek> Reader<R> {
 
     /// Finds the footer by the trailer.
     fn read_footer(&mut self) -> Result<(), Failure> {
-        let size = self.file.seek(SeekFrom::End(0))?;
-        let at = size.checked_sub(TRAILER_LEN as u64);
+        let at = self.size.checked_sub(TRAILER_LEN as u64);
         let at = at.ok_or(Failure::Damaged(Cause::CutShort))?;
         let mut trailer = [0; TRAILER_LEN];
         self.read_at(at, &mut trailer)?;
         let offset = footer::parse_trailer(&trailer).ok_or(Failure::Damaged(Cause::Altered))?;
         let trailer = self.read_footer_at(offset)?;
         // What follows the end may end like a recording.
-        if trailer != at {
-            self.look_behind(offset, trailer, size).map_err(Failure::Io)
-        } else {
-            Ok(())
-        }
+        if trailer != at { self.look_behind(offset, trailer).map_err(Failure::Io) } else { Ok(()) }
     }
 
     /// Reads the footer at a place, and gives the place after it, where the trailer is.
@@ -186,11 +188,10 @@ impl<R: Read + Seek> Reader<R> {
         Ok(offset + FOOTER_HEADER_LEN as u64 + u64::from(length))
     }
 
-    /// Looks at what follows a sound footer, up to the end of the file at `size`: a trailer and
-    /// something more, or no sound trailer.
-    fn look_behind(&mut self, footer: u64, trailer: u64, size: u64) -> io::Result<()> {
+    /// Looks at what follows a sound footer: a trailer and something more, or no sound trailer.
+    fn look_behind(&mut self, footer: u64, trailer: u64) -> io::Result<()> {
         let end = trailer + TRAILER_LEN as u64;
-        if size < end {
+        if self.size < end {
             let access = self.summary.as_ref().map_or(0, |summary| summary.accesses);
             self.damage = Some(Damage { offset: trailer, access, cause: Cause::CutShort });
             return Ok(());
@@ -198,7 +199,7 @@ impl<R: Read + Seek> Reader<R> {
         let mut bytes = [0; TRAILER_LEN];
         self.read_at(trailer, &mut bytes)?;
         if footer::parse_trailer(&bytes) == Some(footer) {
-            self.surplus = size - end;
+            self.surplus = self.size - end;
         } else {
             let access = self.summary.as_ref().map_or(0, |summary| summary.accesses);
             self.damage = Some(Damage { offset: trailer, access, cause: Cause::Altered });
@@ -208,12 +209,11 @@ impl<R: Read + Seek> Reader<R> {
 
     /// Finds the blocks one by one, without the footer.
     fn scan(&mut self) -> io::Result<()> {
-        let size = self.file.seek(SeekFrom::End(0))?;
         let (mut offset, mut first_access) = (HEADER_LEN, 0);
         let cause = loop {
             match self.block_header(offset) {
                 Ok(header) if header.first_access != first_access => break Cause::Altered,
-                Ok(header) if header.block_len() > size - offset => break Cause::CutShort,
+                Ok(header) if header.block_len() > self.size - offset => break Cause::CutShort,
                 Ok(header) => {
                     let Header { accesses, events, .. } = header;
                     self.index.push(BlockEntry { offset, first_access, accesses, events });
@@ -224,7 +224,7 @@ impl<R: Read + Seek> Reader<R> {
                 Err(Failure::Damaged(cause)) => {
                     // Only the trailer is damaged when the footer is here.
                     match self.read_footer_at(offset) {
-                        Ok(trailer) => return self.look_behind(offset, trailer, size),
+                        Ok(trailer) => return self.look_behind(offset, trailer),
                         Err(Failure::Io(error)) => return Err(error),
                         Err(Failure::Damaged(Cause::CutShort)) => break Cause::CutShort,
                         Err(Failure::Damaged(Cause::Altered)) => break cause,
@@ -352,20 +352,19 @@ impl<R: Read + Seek> Reader<R> {
     fn message(&self, damage: Damage) -> String {
         let Damage { offset, access, cause } = damage;
         let what = match cause {
-            Cause::CutShort => "cut short",
-            Cause::Altered => "damaged",
+            Cause::CutShort => format!("cut short at byte {}", self.size),
+            Cause::Altered => format!("damaged at byte {offset}"),
         };
+        let name = &self.name;
         if self.summary.is_some() && self.index.last().is_none_or(|block| block.offset < offset) {
             return format!(
-                "recording '{}' is {what} at byte {offset}, after its last access ({access}): \
-                 nothing was lost, but copy it again to be sure",
-                self.name
+                "recording '{name}' is {what}, after its last access ({access}): nothing was \
+                 lost, but copy it again to be sure"
             );
         }
         format!(
-            "recording '{}' is {what} at byte {offset} (access {access}); everything before was \
-             used, record it again for the rest",
-            self.name
+            "recording '{name}' is {what}; all whole blocks before, up to byte {offset} (access \
+             {access}), were used, record it again for the rest"
         )
     }
 }

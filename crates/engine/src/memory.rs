@@ -1,6 +1,7 @@
 //! How much of this computer's memory a sweep may use.
 
-use std::fs;
+use nix::sys::resource::{Resource, getrlimit};
+use sysinfo::{MemoryRefreshKind, ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// Bytes one run needs for each base page the workload touches: its share of page tables, frame
 /// states and policy bookkeeping, with every layer mapping it at 4 KiB, the most expensive case.
@@ -18,16 +19,22 @@ pub fn estimate(footprint_bytes: u64) -> u64 {
     BYTES_PER_RUN + footprint_bytes.div_ceil(4096) * BYTES_PER_TOUCHED_PAGE
 }
 
-/// Bytes that can be used without swapping: `MemAvailable` of `/proc/meminfo`. `None` where that
-/// cannot be read.
+/// Bytes that can be had without swapping: the least of what the computer has available
+/// (`MemAvailable` of `/proc/meminfo`), what the limit of the container it runs in leaves (its root
+/// control group), and what that of its address space does (`ulimit -v`). `None` where that cannot be told.
 pub fn available() -> Option<u64> {
-    parse_available(&fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
+    let mut system = System::new();
+    system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+    let computer = system.available_memory();
+    let this = sysinfo::get_current_pid().ok()?;
+    let memory = ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[this]), false, memory);
+    let this = system.process(this)?;
+    // The page cache of a group gives way, so only what is resident counts as used.
+    let group = system.cgroup_limits().map(|group| group.total_memory.saturating_sub(group.rss));
+    let (addresses, _) = getrlimit(Resource::RLIMIT_AS).ok()?;
+    let addresses = addresses.saturating_sub(this.virtual_memory());
+    Some(computer.min(addresses).min(group.unwrap_or(u64::MAX)))
 }
 
 /// Bytes a sweep may plan to use; `None` where that cannot be told.
@@ -49,14 +56,6 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
-
-    #[test]
-    fn meminfo_is_read_in_kibibytes() {
-        let text = "MemTotal:       24000000 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n";
-        assert_eq!(parse_available(text), Some(1 << 20));
-        assert_eq!(parse_available("MemTotal: 5 kB\n"), None);
-        assert_eq!(parse_available("MemAvailable: many kB\n"), None);
-    }
 
     #[test]
     fn as_many_runs_as_fit_and_never_none() {

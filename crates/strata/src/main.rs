@@ -1,5 +1,7 @@
 //! The command `strata`.
 
+mod exhausted;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

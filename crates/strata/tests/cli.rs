@@ -197,6 +197,23 @@ fn what_ends_a_program_from_outside_leaves_a_result_and_nothing_else() {
 }
 
 #[test]
+fn memory_that_runs_out_is_told() {
+    let limited = |kibibytes: u32| {
+        let workload = "--workload random:size=2GiB,accesses=10k";
+        let program = program().display().to_string();
+        let script = format!("ulimit -v {kibibytes}; exec {program} run {workload} --policy base");
+        Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    let output = limited(60_000);
+    assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
+    let complaint = complaint(&output);
+    // A note that it may not fit can come first.
+    let last = complaint.lines().last().unwrap_or_default();
+    assert!(last.contains("out of memory") && last.contains("--jobs 1"), "{complaint}");
+    assert!(limited(4_000_000).status.success());
+}
+
+#[test]
 fn results_do_not_replace_what_they_come_from() {
     let directory = tempfile::tempdir().unwrap();
     let at = |line: &str| {

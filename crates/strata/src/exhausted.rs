@@ -1,0 +1,56 @@
+//! What `strata` says when this computer's memory runs out.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+/// The system's allocator, which ends the program with a cause and a remedy where it has nothing
+/// left. Rust's own way, a stack trace and SIGABRT, looks like a fault of the program.
+struct OrEnd;
+
+#[global_allocator]
+static ALLOCATOR: OrEnd = OrEnd;
+
+const MESSAGE: &[u8] =
+    b"strata: out of memory: this computer, its container or `ulimit -v` has no \
+more to give; no result was written. Run fewer stacks and policies at once (--jobs 1), or with a \
+smaller workload or --memory\n";
+
+// SAFETY: every call is passed on as it is, and what the system's allocator gives comes back.
+unsafe impl GlobalAlloc for OrEnd {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        or_end(unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as for `alloc`.
+        or_end(unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as for `alloc`.
+        or_end(unsafe { System.realloc(old, layout, size) })
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as for `alloc`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[inline]
+fn or_end(memory: *mut u8) -> *mut u8 {
+    if memory.is_null() {
+        end();
+    }
+    memory
+}
+
+#[cold]
+fn end() -> ! {
+    // Neither may allocate, which rules out the standard library's.
+    // SAFETY: the bytes are there; `_exit` ends all threads.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
+        libc::_exit(1);
+    }
+}

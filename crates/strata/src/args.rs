@@ -316,9 +316,9 @@ pub struct WalkArgs {
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = ["4k", "2m", "1g"])]
     pub guest_page: String,
 
-    /// Page size of the second stage: 4k, 2m or 1g.
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = ["4k", "2m", "1g"])]
-    pub host_page: String,
+    /// Page size of the second stage: 4k (as by default), 2m or 1g.
+    #[arg(long, value_name = "SIZE", value_parser = ["4k", "2m", "1g"])]
+    pub host_page: Option<String>,
 }
 
 /// FMFI of the layers: one for all, or guest, L1 and host.

@@ -2,11 +2,11 @@
 
 use crate::failure::Failure;
 use crate::table;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tempfile::Builder;
+use strata_outfile::{OutFile, PUBLIC, directory, is_special};
 
 /// Exit status when nobody reads any more: 128 + SIGPIPE, as a shell reports it.
 const PIPE_CLOSED: u8 = 141;
@@ -34,17 +34,7 @@ impl Target {
     /// When it cannot.
     pub fn check(&self) -> Result<(), Failure> {
         let Self::File(path) = self else { return Ok(()) };
-        let checked = if is_fifo(path) {
-            // Whoever opens one and goes ends it for its reader.
-            Ok(())
-        } else if is_special(path) {
-            OpenOptions::new().write(true).open(path).map(|_| ())
-        } else if path.is_dir() {
-            Err(ErrorKind::IsADirectory.into())
-        } else {
-            Builder::new().tempfile_in(directory(path)).map(|_| ()).map_err(without_path)
-        };
-        checked.map_err(|error| cannot_write(path, &error))
+        OutFile::check(path).map_err(|error| cannot_write(path, &error))
     }
 
     /// Writes text with ANSI styles, which are left out where nobody would see them.
@@ -100,29 +90,10 @@ fn to_stream(mut stream: impl Write, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Puts a file in place in one step, so that nobody ever sees half of it.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if is_special(path) {
-        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
-    }
-    // A link stays a link; what it points to is replaced.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut builder = Builder::new();
-    builder.permissions(Permissions::from_mode(0o666));
-    let mut file = builder.tempfile_in(directory(&path)).map_err(without_path)?;
+    let mut file = OutFile::create(path, PUBLIC)?;
     file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(&path)?;
-    Ok(())
-}
-
-/// The system's error behind one that names a temporary file, which says nothing to anybody.
-fn without_path(error: io::Error) -> io::Error {
-    let text = error.to_string();
-    match text.split_once(" at path \"") {
-        Some((cause, _)) => io::Error::new(error.kind(), cause.to_owned()),
-        None => error,
-    }
+    file.finish().map(drop)
 }
 
 /// Refuses results in the place of what they come from, or of each other. `outputs` and `inputs`
@@ -173,22 +144,6 @@ fn identity(path: &Path) -> Option<Identity> {
     Some(Identity::Absent(directory.join(path.file_name()?)))
 }
 
-fn is_fifo(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
-}
-
-/// Devices and pipes cannot be replaced, only written to.
-fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
-}
-
-fn directory(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
-}
-
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     let remedy = match error.kind() {
         ErrorKind::StorageFull => "free some space or write elsewhere",
@@ -212,22 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_keeps_the_umask() {
+    fn a_file_has_no_colours() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("out.json");
-        fs::write(&path, "old and longer").unwrap();
+        let path = directory.path().join("out");
         let target = Target::named(&path);
-        target.check().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old and longer");
         target.plain(b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         target.styled("\x1b[1mbold\x1b[0m").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "bold");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left over");
-        let plain = directory.path().join("plain");
-        fs::write(&plain, "").unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
-        assert_eq!(mode(&path), mode(&plain));
     }
 
     #[test]

@@ -104,6 +104,7 @@ fn mistakes_are_one_line_with_cause_and_remedy() {
         ("run /nonexistent.trace", 1, "to run a program write it after --"),
         ("run --workload random --json /nonexistent/x", 1, "create the directory first"),
         ("walk --guest-page 3k", 2, "4k"),
+        ("walk --host-levels 0 --host-page 2m", 2, "second stage"),
         ("lst", 2, "'list'"),
     ];
     for (line, status, expected) in cases {

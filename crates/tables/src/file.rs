@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
+use strata_outfile::{OutFile, PUBLIC};
 use strata_paging::ENTRIES;
 
 /// First bytes of a tables file. The first is no text and the last a line feed, so a transfer that
@@ -211,20 +212,10 @@ pub fn read(path: &Path) -> Result<Capture, FileError> {
 /// # Errors
 /// When it cannot be written; nothing is at the name then but what was there before.
 pub fn write(path: &Path, capture: &Capture) -> Result<(), FileError> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let written = || -> io::Result<()> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".tables").suffix(".partial");
-        // As any new file: what the umask leaves of this.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let mut file = builder.tempfile_in(directory)?;
+        let mut file = OutFile::create(path, PUBLIC)?;
         file.write_all(&encode(capture)?)?;
-        // Some file systems notice only now that there is no room.
-        file.as_file().sync_data()?;
-        file.persist(path).map_err(|error| error.error).map(drop)
+        file.finish().map(drop)
     };
     written().map_err(|error| FileError::Io(path.display().to_string(), error))
 }

@@ -8,12 +8,10 @@ use crate::region::Region;
 use crate::snapshot::Sink;
 use crate::usage::Usage;
 use serde::Serialize;
-use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use strata_outfile::{OutFile, PRIVATE};
 use strata_varint as varint;
-use tempfile::{Builder, NamedTempFile};
 use zstd::Encoder;
 
 /// zstd's level: packed parts are small already.
@@ -121,8 +119,8 @@ impl<W: Write> Sink for Writer<W> {
 /// Writes a snapshot to a file that appears when it is whole.
 pub struct FileWriter {
     path: PathBuf,
-    /// The writer of the temporary file beside it.
-    pub writer: Writer<BufWriter<NamedTempFile>>,
+    /// What writes it.
+    pub writer: Writer<BufWriter<OutFile>>,
 }
 
 impl FileWriter {
@@ -132,20 +130,10 @@ impl FileWriter {
     /// When nothing can be written there.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::write(path, error);
-        if path.is_dir() {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        }
-        // A link stays a link; what it points to is replaced.
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
         // Addresses of other people's memory are no business of everybody.
-        let permissions = Permissions::from_mode(0o600);
-        let file = Builder::new().permissions(permissions).tempfile_in(directory);
+        let file = OutFile::create(path, PRIVATE);
         let writer = file.and_then(|file| Writer::new(BufWriter::new(file))).map_err(failed)?;
-        Ok(Self { path, writer })
+        Ok(Self { path: path.to_owned(), writer })
     }
 
     /// Puts the file in place; gives its bytes.
@@ -155,11 +143,7 @@ impl FileWriter {
     pub fn finish(self) -> Result<u64, Error> {
         let Self { path, writer } = self;
         let finished = writer.finish().and_then(|buffered| {
-            let file = buffered.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.as_file().sync_all()?;
-            let length = file.as_file().metadata()?.len();
-            file.persist(&path).map_err(|error| error.error)?;
-            Ok(length)
+            buffered.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
         });
         finished.map_err(|error| Error::write(&path, error))
     }

@@ -4,11 +4,10 @@ use super::block::{BLOCK_ACCESSES, BLOCK_ITEM_BYTES, Packer};
 use super::footer::{self, BlockEntry, Summary};
 use super::{HEADER_LEN, codec, file_header, items};
 use crate::Footprint;
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use strata_outfile::{OutFile, PUBLIC};
 use strata_stream::{Access, Batch, Event, SourceError, Step, Tid};
-use tempfile::NamedTempFile;
 
 /// What is known of a recorded program when it is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -166,35 +165,11 @@ pub(super) fn share(instructions: u64, part: usize, whole: usize) -> u64 {
     (u128::from(instructions) * part as u128 / whole.max(1) as u128) as u64
 }
 
-/// Writes a recording to a file.
-///
-/// The bytes go to a temporary file beside it, which takes the name when the recording is
-/// finished. Whatever happens before, the name stays as it was: a writer that is aborted, dropped
-/// or out of disk space removes its temporary file.
+/// Writes a recording to a file, which is there when it is finished: a writer that is aborted,
+/// dropped or out of disk space leaves the name as it was.
 pub struct Writer {
-    encoder: Encoder<BufWriter<Target>>,
+    encoder: Encoder<BufWriter<OutFile>>,
     path: PathBuf,
-}
-
-/// Where the bytes go.
-enum Target {
-    /// To a file that takes the wanted name at the end.
-    Temporary(NamedTempFile),
-    /// Straight to a device or pipe, whose name must not be replaced by a file.
-    Direct(File),
-}
-
-impl Write for Target {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Temporary(file) => file.as_file_mut().write(bytes),
-            Self::Direct(file) => file.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 impl Writer {
@@ -203,36 +178,12 @@ impl Writer {
     /// # Errors
     /// When the directory cannot be written to.
     pub fn create(path: &Path) -> Result<Self, SourceError> {
-        // A link stays one: what it points at is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let encoder = Self::target(&path)
-            .and_then(|target| Encoder::new(BufWriter::with_capacity(1 << 16, target)));
+        let encoder = OutFile::create(path, PUBLIC)
+            .and_then(|file| Encoder::new(BufWriter::with_capacity(1 << 16, file)));
         match encoder {
-            Ok(encoder) => Ok(Self { encoder, path }),
-            Err(source) => Err(cannot_write(&path, source)),
+            Ok(encoder) => Ok(Self { encoder, path: path.to_owned() }),
+            Err(source) => Err(cannot_write(path, source)),
         }
-    }
-
-    fn target(path: &Path) -> io::Result<Target> {
-        match fs::metadata(path) {
-            Ok(known) if known.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(known) if !known.is_file() => {
-                return File::options().write(true).open(path).map(Target::Direct);
-            }
-            _ => {}
-        }
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(".partial");
-        // As any new file: what the umask leaves of this.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        // The error would name the temporary file, which says nothing to anybody.
-        builder.tempfile_in(directory).map(Target::Temporary).map_err(without_path)
     }
 
     /// Adds a batch.
@@ -255,37 +206,16 @@ impl Writer {
     /// When the file cannot be written; nothing is at the name then but what was there before.
     pub fn finish(self, outcome: Outcome) -> Result<Summary, SourceError> {
         let Self { encoder, path } = self;
-        Self::complete(encoder, &path, outcome).map_err(|source| cannot_write(&path, source))
-    }
-
-    fn complete(
-        encoder: Encoder<BufWriter<Target>>,
-        path: &Path,
-        outcome: Outcome,
-    ) -> io::Result<Summary> {
-        let (sink, summary) = encoder.finish(outcome)?;
-        match sink.into_inner().map_err(io::IntoInnerError::into_error)? {
-            Target::Temporary(file) => {
-                // Some file systems notice only now that there is no room.
-                file.as_file().sync_data()?;
-                file.persist(path).map_err(|error| error.error)?;
-            }
-            Target::Direct(file) => drop(file),
-        }
-        Ok(summary)
+        let complete = || {
+            let (sink, summary) = encoder.finish(outcome)?;
+            sink.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?;
+            Ok(summary)
+        };
+        complete().map_err(|source| cannot_write(&path, source))
     }
 
     /// Gives up; nothing is left behind. Dropping the writer does the same.
     pub fn abort(self) {}
-}
-
-/// The system's error behind one that names a temporary file.
-fn without_path(error: io::Error) -> io::Error {
-    let text = error.to_string();
-    match text.split_once(" at path \"") {
-        Some((cause, _)) => io::Error::new(error.kind(), cause.to_owned()),
-        None => error,
-    }
 }
 
 fn cannot_write(path: &Path, source: io::Error) -> SourceError {

@@ -31,6 +31,7 @@ fn main() {
     }
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load.trim());
+    own_memory();
     steady();
     if arguments.iter().any(|word| word == "--steady") {
         return;
@@ -111,6 +112,24 @@ fn setup(policy: &str) -> Setup {
 
 fn generator(spec: &str) -> Generator {
     Generator::parse(spec).expect("a good spec")
+}
+
+/// How fast this computer reads its own memory at random, one read after the other: what the
+/// rates below stand and fall with, as the model's tables do not fit its caches.
+fn own_memory() {
+    const ENTRIES: usize = 1 << 26;
+    const READS: u32 = 5_000_000;
+    let next: Vec<u64> =
+        (0..ENTRIES as u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let started = Instant::now();
+    let mut at = 1u64;
+    for _ in 0..READS {
+        // The higher bits make sure that no short cycle is entered.
+        at = next[at as usize % ENTRIES].wrapping_add(at >> 26);
+    }
+    std::hint::black_box(at);
+    let each = started.elapsed().as_secs_f64() * 1e9 / f64::from(READS);
+    println!("{:46} {each:6.0} ns for a read at random from 512 MiB", "this computer's own memory");
 }
 
 /// Random accesses to memory that is mapped: TLB misses and walks without faults.

@@ -7,6 +7,7 @@ use common::{cache, machine, parts, run_scenario};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_lab::{Scenario, Variant};
@@ -46,6 +47,9 @@ const MM: [(&str, i32); 10] = [
     ("mremap_test", 0),
     ("madv_populate", 0),
 ];
+/// It expects of the scan under way that it sees what it has just written, which that one may have
+/// passed: it is run this often, and must end as expected once.
+const RACY: (&str, usize) = ("ksm_tests -U", 4);
 /// What they need besides: somewhere to swap to.
 const SWAP: [&[&str]; 2] =
     [&["/bin/busybox", "mkswap", "/dev/ram0"], &["/bin/busybox", "swapon", "/dev/ram0"]];
@@ -111,7 +115,11 @@ fn suites(variant: Variant) {
         .chain(&MM)
         .map(|(line, status)| (line.rsplit('/').next().unwrap().to_owned(), *status))
         .collect();
-    let lines: Vec<Vec<&str>> = all.keys().map(|line| line.split(' ').collect()).collect();
+    let times = |line: &str| if line == RACY.0 { RACY.1 } else { 1 };
+    let lines: Vec<Vec<&str>> = all
+        .keys()
+        .flat_map(|line| iter::repeat_n(line.split(' ').collect(), times(line)))
+        .collect();
     for words in SWAP.iter().copied().chain(lines.iter().map(Vec::as_slice)) {
         text += &format!("[[step]]\ndo = 'run'\nprogram = {words:?}\n");
     }
@@ -120,12 +128,16 @@ fn suites(variant: Variant) {
     for step in &report.steps[..SWAP.len()] {
         assert_eq!(step.status, Some(0), "{step:?}");
     }
-    for (step, (line, expected)) in report.steps[SWAP.len()..].iter().zip(&all) {
-        if step.status != Some(*expected) {
-            wrong.push(format!("{line}: {:?}\n{}", step.status, step.output.join("\n")));
+    let mut steps = &report.steps[SWAP.len()..];
+    assert_eq!(steps.len(), lines.len());
+    for (line, expected) in &all {
+        let (tries, rest) = steps.split_at(times(line));
+        steps = rest;
+        if tries.iter().all(|step| step.status != Some(*expected)) {
+            let last = &tries[tries.len() - 1];
+            wrong.push(format!("{line}: {:?}\n{}", last.status, last.output.join("\n")));
         }
     }
-    assert_eq!(report.steps.len(), SWAP.len() + all.len());
     assert!(wrong.is_empty(), "{variant}:\n{}", wrong.join("\n"));
 }
 

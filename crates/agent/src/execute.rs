@@ -15,6 +15,7 @@ use nix::unistd::{Pid, sync};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -53,7 +54,11 @@ impl Hands {
     /// Passes an order on to the layers above.
     pub(crate) fn pass_on(&self, line: &str) -> Result<(), String> {
         match lock(&self.vm).as_mut() {
-            Some(vm) => vm.pass_on(line).map_err(|error| format!("the VM's port: {error}")),
+            Some(vm) => match vm.pass_on(line) {
+                // Its VMM has ended, and whoever waits for that is about to tell so.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+                passed => passed.map_err(|error| format!("the VM's port: {error}")),
+            },
             None => Err(format!("there is no layer above to pass on {line}")),
         }
     }

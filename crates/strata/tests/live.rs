@@ -8,7 +8,8 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, sleep};
 use std::time::Duration;
 use strata_engine::Report;
 
@@ -113,7 +114,8 @@ fn a_full_disk_while_recording_is_told() {
 }
 
 /// What becomes of a program in a shell's words under `strata` and of its recording or JSON, `file`,
-/// when a signal comes after a while: to both, as from a terminal, or to `strata` alone.
+/// when a signal comes after a while: to both, as from a terminal, or to `strata` alone. What bears
+/// it for a minute is killed.
 fn signalled(line: &str, file: &Path, script: &str, signal: &str, both: bool) -> Output {
     // A process group of its own stands for the terminal's foreground group.
     let child = strata(line)
@@ -125,9 +127,19 @@ fn signalled(line: &str, file: &Path, script: &str, signal: &str, both: bool) ->
         .spawn()
         .unwrap();
     sleep(Duration::from_secs(1));
-    let target = format!("{}{}", if both { "-" } else { "" }, child.id());
-    assert!(Command::new("kill").args([signal, "--", &target]).status().unwrap().success());
-    child.wait_with_output().unwrap()
+    let group = format!("-{}", child.id());
+    let target = if both { &group } else { &group[1..] };
+    assert!(Command::new("kill").args([signal, "--", target]).status().unwrap().success());
+    let (ended, waits) = mpsc::channel::<()>();
+    let watchdog = thread::spawn(move || {
+        if waits.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            Command::new("kill").args(["-KILL", "--", &group]).status().unwrap();
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watchdog.join().unwrap();
+    output
 }
 
 #[test]

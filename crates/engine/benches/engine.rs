@@ -124,7 +124,7 @@ fn own_memory() {
     let started = Instant::now();
     let mut at = 1u64;
     for _ in 0..READS {
-        // The higher bits make sure that no short cycle is entered.
+        // The higher bits keep it out of short cycles, as good as always.
         at = next[at as usize % ENTRIES].wrapping_add(at >> 26);
     }
     std::hint::black_box(at);

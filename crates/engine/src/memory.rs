@@ -21,7 +21,8 @@ pub fn estimate(footprint_bytes: u64) -> u64 {
 
 /// Bytes that can be had without swapping: the least of what the computer has available
 /// (`MemAvailable` of `/proc/meminfo`), what the limit of the container it runs in leaves (its root
-/// control group), and what that of its address space does (`ulimit -v`). `None` where that cannot be told.
+/// control group), and what that of its address space does (`ulimit -v`). `None` where that cannot
+/// be told.
 pub fn available() -> Option<u64> {
     let mut system = System::new();
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());

@@ -356,6 +356,31 @@ pub(crate) fn guest(
     plain_vmm(layer, memory, cpus, parameters)
 }
 
+/// What the machine of a layer is, with so many MiB of memory.
+fn memory_arguments(layer: &Layer, mib: u64) -> Vec<String> {
+    let (backend, more) = match layer.backend {
+        Backend::Ram => ("memory-backend-ram", ""),
+        Backend::Memfd => ("memory-backend-memfd", ",share=on"),
+        Backend::File => ("memory-backend-file", ",share=on,mem-path=/dev/shm"),
+    };
+    let nodes = u64::from(layer.nodes);
+    if nodes == 1 {
+        let object = format!("{backend},id=ram,size={mib}M{more}");
+        let machine = format!("{},memory-backend=ram", layer.machine());
+        return ["-object".into(), object, "-machine".into(), machine].into();
+    }
+    let mut arguments = vec!["-machine".to_owned(), layer.machine().to_owned()];
+    for node in 0..nodes {
+        let size = mib * (node + 1) / nodes - mib * node / nodes;
+        arguments.push("-object".into());
+        arguments.push(format!(
+            "{backend},id=ram{node},size={size}M,host-nodes={node},policy=bind{more}"
+        ));
+        arguments.extend(["-numa".into(), format!("node,memdev=ram{node}")]);
+    }
+    arguments
+}
+
 /// QEMU with memory, a console, a kernel and its initial file system.
 fn plain_vmm(
     layer: &Layer,
@@ -370,13 +395,7 @@ fn plain_vmm(
         ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
     );
     argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), cpus.to_string()]);
-    let (backend, more) = match layer.backend {
-        Backend::Ram => ("memory-backend-ram", ""),
-        Backend::Memfd => ("memory-backend-memfd", ",share=on"),
-        Backend::File => ("memory-backend-file", ",share=on,mem-path=/dev/shm"),
-    };
-    argv.extend(["-object".into(), format!("{backend},id=ram,size={memory}M{more}")]);
-    argv.extend(["-machine".into(), format!("{},memory-backend=ram", layer.machine())]);
+    argv.extend(memory_arguments(layer, memory));
     argv.extend(["-kernel".into(), NEXT_KERNEL.into(), "-initrd".into(), NEXT_INITRD.into()]);
     argv.extend(["-append".into(), parameters]);
     Ok(argv)

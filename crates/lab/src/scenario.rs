@@ -90,6 +90,9 @@ pub struct Layer {
     /// What the layer below takes its memory from.
     #[serde(default)]
     pub backend: Backend,
+    /// Nodes of memory, equal shares of it, each bound to the layer below's node of that number.
+    #[serde(default = "one")]
+    pub nodes: u8,
     /// More arguments of the VMM that runs it.
     #[serde(default)]
     pub vmm: Vec<String>,
@@ -340,6 +343,16 @@ impl Scenario {
             if layer.cpus == 0 {
                 return Err(format!("L{number} has no CPU: cpus is 1 or more"));
             }
+            if layer.nodes == 0 || u64::from(layer.nodes) > memory >> 20 {
+                return Err(format!("L{number} has no node of memory: nodes is 1 or more"));
+            }
+            if layer.nodes > 1 && number == 0 {
+                return Err(format!(
+                    "L0 cannot have {0} nodes, which would be this computer's: give it the parameter \
+                     numa=fake={0}U",
+                    layer.nodes
+                ));
+            }
             if let Some(fragmentation) = layer.fragmentation
                 && !((0.0..=1.0).contains(&fragmentation.fmfi)
                     && (0.0..=1.0).contains(&fragmentation.movable))
@@ -522,6 +535,8 @@ mod tests {
         says(&step("do = 'run'\nprogram = []\n"), "no program");
         says(&step("do = 'run'\nprogram = ['true']\nlimit = 0\n"), "no time");
         says(&format!("about = 'x'\n{layer}cpus = 0\n"), "no CPU");
+        says(&format!("about = 'x'\n{layer}nodes = 0\n"), "no node of memory");
+        says(&format!("about = 'x'\n{layer}nodes = 2\n"), "numa=fake=2U");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '16M'\n", "too little");
         says("about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '900000G'\n", "this computer has");
         let two = format!("about = 'x'\n{layer}{}", layer.replace("1G", "500M"));

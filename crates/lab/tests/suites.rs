@@ -50,6 +50,8 @@ const MM: [(&str, i32); 10] = [
 /// It expects of the scan under way that it sees what it has just written, which that one may have
 /// passed: it is run this often, and must end as expected once.
 const RACY: (&str, usize) = ("ksm_tests -U", 4);
+/// What moves memory between nodes, two minutes long.
+const MIGRATION: (&str, i32) = ("migration", 0);
 /// What they need besides: somewhere to swap to.
 const SWAP: [&[&str]; 2] =
     [&["/bin/busybox", "mkswap", "/dev/ram0"], &["/bin/busybox", "swapon", "/dev/ram0"]];
@@ -100,23 +102,21 @@ fn make(directory: &Path, arguments: &[String]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs both suites in an L0 with this kernel.
-fn suites(variant: Variant) {
-    let _machine = machine();
-    let files: Vec<PathBuf> = [build("kvm", &KVM), build("mm", &MM)].concat();
+/// Runs programs with these arguments in an L0 with this kernel, each as often as [`RACY`] says, and tells
+/// which never end with the status they should.
+fn run_programs(
+    variant: Variant,
+    layer: &str,
+    files: &[PathBuf],
+    programs: &BTreeMap<String, i32>,
+) -> Vec<String> {
     let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let mut text = format!(
-        "about = 'suites'\n[[layer]]\nkernel = '{variant}'\nmemory = '3000M'\ncpus = 2\n\
-         modules = {{ kvm = 'nested_align=1' }}\nprograms = {files:?}\n\
-         write = {{ '/proc/sys/vm/overcommit_memory' = '1' }}\n"
+        "about = 'suites'\n[[layer]]\nkernel = '{variant}'\nmemory = '3000M'\n\
+         modules = {{ kvm = 'nested_align=1' }}\nprograms = {files:?}\n{layer}\n"
     );
-    let all: BTreeMap<String, i32> = KVM
-        .iter()
-        .chain(&MM)
-        .map(|(line, status)| (line.rsplit('/').next().unwrap().to_owned(), *status))
-        .collect();
     let times = |line: &str| if line == RACY.0 { RACY.1 } else { 1 };
-    let lines: Vec<Vec<&str>> = all
+    let lines: Vec<Vec<&str>> = programs
         .keys()
         .flat_map(|line| iter::repeat_n(line.split(' ').collect(), times(line)))
         .collect();
@@ -130,14 +130,33 @@ fn suites(variant: Variant) {
     }
     let mut steps = &report.steps[SWAP.len()..];
     assert_eq!(steps.len(), lines.len());
-    for (line, expected) in &all {
+    for (line, expected) in programs {
         let (tries, rest) = steps.split_at(times(line));
         steps = rest;
+        let last = &tries[tries.len() - 1];
         if tries.iter().all(|step| step.status != Some(*expected)) {
-            let last = &tries[tries.len() - 1];
             wrong.push(format!("{line}: {:?}\n{}", last.status, last.output.join("\n")));
         }
+        println!("{line}: {}", last.output.last().map_or("", String::as_str));
     }
+    wrong
+}
+
+/// Runs both suites in an L0 with this kernel.
+fn suites(variant: Variant) {
+    let _machine = machine();
+    let files = [build("kvm", &KVM), build("mm", &MM)].concat();
+    let of_two = "cpus = 2\nwrite = { '/proc/sys/vm/overcommit_memory' = '1' }";
+    let programs = KVM.iter().chain(&MM);
+    let programs =
+        programs.map(|(line, status)| (line.rsplit('/').next().unwrap().to_owned(), *status));
+    let mut wrong = run_programs(variant, of_two, &files, &programs.collect());
+    // It wants two nodes of memory, three processors and huge pages set apart.
+    let files = build("mm", &[MIGRATION]);
+    let of_three = "cpus = 3\nparameters = 'numa=fake=2U'\nthp = 'always'\n\
+                    write = { '/proc/sys/vm/nr_hugepages' = '16' }";
+    let programs = BTreeMap::from([(MIGRATION.0.to_owned(), MIGRATION.1)]);
+    wrong.extend(run_programs(variant, of_three, &files, &programs));
     assert!(wrong.is_empty(), "{variant}:\n{}", wrong.join("\n"));
 }
 

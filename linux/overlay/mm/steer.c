@@ -17,6 +17,7 @@
 #include <linux/huge_mm.h>
 #include <linux/ksm.h>
 #include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
 #include <linux/migrate.h>
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
@@ -96,6 +97,29 @@ static struct vm_area_struct *steerable(struct mm_struct *mm, unsigned long addr
 	return vma_is_anonymous(vma) || vma_is_shmem(vma) ? vma : NULL;
 }
 
+/*
+ * Whether memory may have frames of a node.  What has no policy of its own has
+ * that of the process, which a caller who works for one shares.
+ */
+#ifdef CONFIG_NUMA
+static bool may_be_on(struct vm_area_struct *vma, unsigned long addr, int nid)
+{
+	struct mempolicy *policy;
+	pgoff_t ilx;
+	bool may;
+
+	policy = get_vma_policy(vma, addr, 0, &ilx);
+	may = policy->mode != MPOL_BIND || node_isset(nid, policy->nodes);
+	mpol_cond_put(policy);
+	return may;
+}
+#else
+static bool may_be_on(struct vm_area_struct *vma, unsigned long addr, int nid)
+{
+	return true;
+}
+#endif
+
 /* Who splits a huge page here, one at a time. */
 static struct task_struct *splitter;
 static DEFINE_MUTEX(splits);
@@ -127,11 +151,11 @@ static int split(struct folio *folio)
 }
 
 /*
- * Isolates the page at @addr and gives it in @folio.  -ENOENT: there is none,
- * or none of its own; -EAGAIN: something was done about it, look again; -EBUSY:
- * not now.
+ * Isolates the page at @addr, to go to node @nid, and gives it in @folio.
+ * -ENOENT: there is none, or none of its own; -EAGAIN: something was done about
+ * it, look again; -EBUSY: not now.
  */
-static int isolate_one(struct mm_struct *mm, unsigned long addr,
+static int isolate_one(struct mm_struct *mm, unsigned long addr, int nid,
 		       struct folio **folio)
 {
 	struct vm_area_struct *vma = steerable(mm, addr);
@@ -139,7 +163,7 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr,
 	struct folio *found;
 	int err = -EBUSY;
 
-	if (!vma)
+	if (!vma || !may_be_on(vma, addr, nid))
 		return -EINVAL;
 	found = folio_walk_start(&fw, vma, addr, FW_ZEROPAGE);
 	if (!found)
@@ -254,7 +278,7 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
 
 	/* Each try splits a huge page, drains, or faults in: no need for more. */
 	for (tries = 0; err && tries < 4; tries++) {
-		err = isolate_one(mm, addr, &folio);
+		err = isolate_one(mm, addr, page_to_nid(*frame), &folio);
 		if (err == -ENOENT) {
 			if (install_zeroed(mm, addr, *frame)) {
 				*frame = NULL;
@@ -288,8 +312,8 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
  *	and that nobody else knows; NULL leaves the page at that address alone
  *
  * A huge page is split to move a part of it.  Pages that are pinned, merged,
- * or not of anonymous or shared memory stay where they are.  An address with
- * nothing but zeroes behind it gets its frame zeroed.  May sleep, for I/O too.
+ * not of anonymous or shared memory, or bound to other nodes stay where they
+ * are.  An address with nothing but zeroes behind it gets its frame zeroed.  May sleep, for I/O too.
  *
  * Entries of @frames are set to NULL, and the caller's reference is gone, where
  * the page is on its frame now.
@@ -338,17 +362,75 @@ struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,
 }
 EXPORT_SYMBOL_GPL(steer_pages);
 
+/**
+ * steer_node - the node whose frames suit the pages behind user addresses
+ * @mm: whose addresses; a reference to its users is held
+ * @nr: number of addresses
+ * @addrs: addresses of pages, in any order; 0 for none
+ *
+ * A page on another node than the one it was put on costs more than a huge page
+ * saves: the fewest shall leave theirs, and none that is bound to it.
+ *
+ * Return: the node that more than half of the pages are on, or one of theirs if
+ * none has so many; NUMA_NO_NODE if there are no pages yet; -EXDEV if some of
+ * the memory may not be there.
+ */
+int steer_node(struct mm_struct *mm, unsigned int nr,
+	       const unsigned long *addrs)
+{
+	int node = NUMA_NO_NODE, result;
+	struct vm_area_struct *vma;
+	unsigned int i, lead = 0;
+
+	if (num_online_nodes() == 1)
+		return first_online_node;
+
+	mmap_read_lock(mm);
+	/* Each other page takes a vote away: what is left is the majority's. */
+	for (i = 0; i < nr; i++) {
+		struct folio_walk fw;
+		struct folio *folio;
+		int nid;
+
+		vma = addrs[i] ? vma_lookup(mm, addrs[i]) : NULL;
+		folio = vma ? folio_walk_start(&fw, vma, addrs[i] & PAGE_MASK,
+					       0) : NULL;
+		if (!folio)
+			continue;
+		nid = folio_nid(folio);
+		folio_walk_end(&fw, vma);
+		if (nid == node) {
+			lead++;
+		} else if (lead) {
+			lead--;
+		} else {
+			node = nid;
+			lead = 1;
+		}
+	}
+	result = node;
+	for (i = 0; i < nr && result >= 0; i++) {
+		vma = addrs[i] ? vma_lookup(mm, addrs[i]) : NULL;
+		if (vma && !may_be_on(vma, addrs[i], node))
+			result = -EXDEV;
+	}
+	mmap_read_unlock(mm);
+	return result;
+}
+EXPORT_SYMBOL_GPL(steer_node);
+
 /* Blocks whose pages are tried to be moved away, in one call. */
 #define TAKE_TRIES	4
 
-/* A huge page of a process, not pinned as far as one can tell. */
-static bool takeable(unsigned long pfn)
+/* A huge page of a process on this node, not pinned as far as one can tell. */
+static bool takeable(unsigned long pfn, int nid)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
 	bool takeable;
 
-	if (!page || steer_shielded(pfn))
+	if (!page || steer_shielded(pfn) ||
+	    (nid != NUMA_NO_NODE && page_to_nid(page) != nid))
 		return false;
 	folio = folio_get_nontail_page(page);
 	if (!folio)
@@ -362,6 +444,7 @@ static bool takeable(unsigned long pfn)
 
 /**
  * steer_take_block - get consecutive frames where none are free
+ * @nid: the node to have them of, or NUMA_NO_NODE
  * @cursor: where to go on looking; the caller's, 0 at first
  *
  * A huge page of some process gives way: its contents go to frames that are
@@ -370,7 +453,7 @@ static bool takeable(unsigned long pfn)
  * Return: the first of 512 pages of order 0 that the caller has allocated now,
  * aligned to their number; NULL if a few tries found none.
  */
-struct page *steer_take_block(unsigned long *cursor)
+struct page *steer_take_block(int nid, unsigned long *cursor)
 {
 	unsigned long blocks = max_pfn >> HPAGE_PMD_ORDER, i;
 	unsigned int tries = 0;
@@ -380,7 +463,7 @@ struct page *steer_take_block(unsigned long *cursor)
 
 		*cursor = (*cursor + 1) % blocks;
 		pfn = *cursor << HPAGE_PMD_ORDER;
-		if (!takeable(pfn))
+		if (!takeable(pfn, nid))
 			continue;
 		tries++;
 		if (!alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,

@@ -24,7 +24,9 @@ struct steer_result {
 struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,
 				const unsigned long *addrs,
 				struct page **frames);
-struct page *steer_take_block(unsigned long *cursor);
+int steer_node(struct mm_struct *mm, unsigned int nr,
+	       const unsigned long *addrs);
+struct page *steer_take_block(int nid, unsigned long *cursor);
 int steer_collapse(struct mm_struct *mm, unsigned long addr);
 int steer_fragmentation(unsigned int order);
 void steer_shield(unsigned long pfn);

@@ -198,15 +198,18 @@ struct align_region *huge_booking_region(struct huge_booking *booking,
  * huge_booking_book - get 512 consecutive frames for a region
  * @booking: the VM's bookings
  * @region: the region; it has none
+ * @nid: the node to have them of, or NUMA_NO_NODE for one that the process's
+ *	policy allows
  * @effort: whether other memory may be moved for them
  *
  * Return: whether there are some.
  */
 bool huge_booking_book(struct huge_booking *booking, struct align_region *region,
-		       bool effort)
+		       int nid, bool effort)
 {
 	/* Frames one by one, for pages one by one: not a compound page. */
-	gfp_t gfp = (effort ? GFP_TRANSHUGE : GFP_TRANSHUGE_LIGHT) & ~__GFP_COMP;
+	gfp_t gfp = ((effort ? GFP_TRANSHUGE : GFP_TRANSHUGE_LIGHT) |
+		     __GFP_NORETRY) & ~__GFP_COMP;
 	unsigned long limit = READ_ONCE(nested_align_booked_max);
 	unsigned long limit_all = READ_ONCE(nested_align_booked_max_all);
 
@@ -215,12 +218,16 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 		return false;
 	if (time_before(jiffies, booking->starved_until))
 		return false;
-	region->block = alloc_pages(gfp | __GFP_NORETRY, BOOKING_ORDER);
+	if (nid == NUMA_NO_NODE)
+		region->block = alloc_pages(gfp, BOOKING_ORDER);
+	else
+		region->block = alloc_pages_node(nid, gfp | __GFP_THISNODE,
+						 BOOKING_ORDER);
 	if (region->block) {
 		split_page(region->block, BOOKING_ORDER);
 	} else if (effort) {
 		/* Compaction leaves huge pages alone, even those of no use. */
-		region->block = steer_take_block(&booking->cursor);
+		region->block = steer_take_block(nid, &booking->cursor);
 		if (!region->block)
 			booking->starved_until = jiffies + HZ;
 	}

@@ -101,17 +101,36 @@ static unsigned int locate(struct nested_align *state, gfn_t table_gfn)
 	return nr;
 }
 
-/* Frames for a region; other pages may have to move for them, and that costs. */
+/*
+ * A region that L1 or the host takes apart again and again is not worth the
+ * copies; the pause doubles up to a bit over a minute.
+ */
+static void postpone(struct align_region *region)
+{
+	region->retry_at = jiffies + (HZ / 4 << min_t(u8, region->rounds, 8));
+	region->rounds++;
+}
+
+/*
+ * Frames for a region, on the node where its pages are: those it has booked, or
+ * new ones.  Other pages may have to move for them, and that costs.
+ */
 static bool book(struct nested_align *state, struct align_region *region,
 		 bool effort)
 {
 	u64 begin = ktime_get_ns();
-	bool booked = huge_booking_book(&state->booking, region, effort);
+	int node = steer_node(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs);
 
-	state->budget_ns -= ktime_get_ns() - begin;
-	if (booked)
+	/* The pages have moved to another node since. */
+	if (region->block && node >= 0 && page_to_nid(region->block) != node)
+		huge_booking_release(&state->booking, region, false);
+	if (node == -EXDEV)
+		postpone(region);
+	else if (!region->block &&
+		 huge_booking_book(&state->booking, region, node, effort))
 		trace_nested_align_book(region->table_gfn, region->row);
-	return booked;
+	state->budget_ns -= ktime_get_ns() - begin;
+	return node != -EXDEV && region->block;
 }
 
 /*
@@ -162,8 +181,8 @@ static unsigned int move(struct nested_align *state, struct align_region *region
  * @row: where the pages are that could be seen, if these are in a row; or 0
  * @effort: whether other memory may be moved for the frames
  *
- * Return: whether it was tried; not if the pages are in place, too few, or were
- * tried lately, and not without frames.
+ * Return: whether it was tried; not if the pages are in place, too few, bound to
+ * several nodes, or were tried lately, and not without frames.
  */
 bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 			kvm_pfn_t row, bool effort)
@@ -184,15 +203,10 @@ bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 	/* The rest is there as well, but nobody has asked for it yet. */
 	if (row && row == region->row && !region->block)
 		return false;
-	if (!region->block && !book(state, region, effort))
+	if (!book(state, region, effort))
 		return false;
 
-	/*
-	 * A region that L1 or the host takes apart again and again is not worth
-	 * the copies; the pause doubles up to a bit over a minute.
-	 */
-	region->retry_at = jiffies + (HZ / 4 << min_t(u8, region->rounds, 8));
-	region->rounds++;
+	postpone(region);
 	move(state, region, 0, SPTE_ENT_PER_PAGE);
 	return true;
 }

@@ -1,0 +1,105 @@
+//! Memory of several nodes: a page for which L0 chooses a frame stays on its node.
+
+mod common;
+
+use common::{machine, run_scenario};
+use std::collections::BTreeMap;
+use strata_lab::{LabReport, Scenario};
+
+/// Runs a program of L2 on two nodes in L0 and L1, of which L2's VMM takes memory as `vmm` says. At the end the
+/// memory of L1's VMM is listed.
+fn run(vmm: &[&str]) -> LabReport {
+    let text = format!(
+        r#"
+about = "Two nodes"
+[[layer]]
+kernel = "aligned"
+memory = "3400M"
+thp = "always"
+parameters = "loglevel=5 numa=fake=2U"
+modules = {{ kvm = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200" }}
+[[layer]]
+kernel = "debian"
+memory = "1900M"
+thp = "never"
+nodes = 2
+[[layer]]
+kernel = "vanilla"
+memory = "600M"
+thp = "always"
+vmm = {vmm:?}
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=128M", "--stay"]
+stay = true
+[[step]]
+do = "sleep"
+seconds = 5
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "sh", "-c", "cat /proc/$(/bin/busybox pidof qemu)/numa_maps"]
+"#
+    );
+    run_scenario("nodes", Scenario::parse(&text, "nodes").unwrap())
+}
+
+/// Pages of L1's memory that are bound to a node: by that node, and by the one they are on.
+fn bound(report: &LabReport) -> BTreeMap<(String, String), u64> {
+    let mut pages = BTreeMap::new();
+    // "ADDRESS bind:1 anon=300 dirty=300 N1=300 kernelpagesize_kB=4".
+    for line in &report.steps.last().unwrap().output {
+        let words = || line.split(' ');
+        let Some(to) = words().find_map(|word| word.strip_prefix("bind:")) else { continue };
+        for (node, number) in words().filter_map(|word| word.strip_prefix('N')?.split_once('=')) {
+            *pages.entry((to.to_owned(), node.to_owned())).or_default() +=
+                number.parse::<u64>().unwrap();
+        }
+    }
+    pages
+}
+
+/// All of it is on its node, and both nodes have some.
+fn in_place(report: &LabReport) {
+    let pages = bound(report);
+    println!("{pages:?}");
+    let all: Vec<(&str, &str)> = pages.keys().map(|(to, on)| (&**to, &**on)).collect();
+    assert_eq!(all, [("0", "0"), ("1", "1")], "{pages:?}");
+    for (name, count) in &report.layers[0].after.kvm {
+        if name.starts_with("nested_align_") && *count > 0 {
+            println!("{name}: {count}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn regions_are_aligned_on_the_node_that_their_memory_is_bound_to() {
+    let _machine = machine();
+    // All of L2 on the node that L0 itself would not take first.
+    let report = run(&[
+        "-object",
+        "memory-backend-ram,id=second,size=600M,host-nodes=1,policy=bind",
+        "-machine",
+        "memory-backend=second",
+    ]);
+    in_place(&report);
+    let after = &report.layers[0].after;
+    assert!(after.kvm("nested_align_steered") > 10_000);
+    assert!(after.kvm("nested_align_promoted") > 32);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn regions_of_which_each_page_is_bound_to_another_node_stay_as_they_are() {
+    let _machine = machine();
+    let report = run(&[
+        "-object",
+        "memory-backend-ram,id=mixed,size=600M,host-nodes=0-1,policy=interleave",
+        "-machine",
+        "memory-backend=mixed",
+    ]);
+    in_place(&report);
+    assert_eq!(report.layers[0].after.kvm("nested_align_steered"), 0);
+    assert!(report.layers[0].after.kvm("nested_align_scans") > 0);
+}

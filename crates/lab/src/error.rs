@@ -35,7 +35,7 @@ pub enum LabError {
         log: PathBuf,
     },
     /// A hook of ours is not for this source.
-    #[error("the hook {hook} does not apply to {file} of {version}: {reason}; the whole output is in {}", log.display())]
+    #[error("the hook {hook} does not apply to {file} of {version}: {reason}; the whole output is in {}; mend the hook in a copy of linux/ and name that in STRATA_LINUX, or have apt offer the version the hooks were made for", log.display())]
     Hook {
         /// The patch.
         hook: String,

@@ -64,7 +64,7 @@ pub struct Layer {
     pub thp: Option<String>,
     /// Fragments its free memory before anything else happens in it.
     pub fragmentation: Option<Fragmentation>,
-    /// Merges equal pages, this many every 20 ms.
+    /// Merges equal pages, of which so many are scanned at a time (`pages_to_scan`).
     pub ksm: Option<u32>,
     /// Parameters of kernel modules, such as `kvm_amd = "npt=0"`.
     #[serde(default)]
@@ -346,6 +346,15 @@ impl Scenario {
             if layer.nodes == 0 || u64::from(layer.nodes) > memory >> 20 {
                 return Err(format!("L{number} has no node of memory: nodes is 1 or more"));
             }
+            let of_vmm = layer.machine.is_some()
+                || layer.backend != Backend::default()
+                || !layer.launcher.is_empty();
+            if of_vmm && number == 0 {
+                return Err(
+                    "L0 is run by no layer: machine, backend and launcher are for those above"
+                        .into(),
+                );
+            }
             if layer.nodes > 1 && number == 0 {
                 return Err(format!(
                     "L0 cannot have {0} nodes, which would be this computer's: give it the parameter \
@@ -368,7 +377,10 @@ impl Scenario {
                 events::parse(event).map_err(|reason| format!("L{number}: {reason}"))?;
             }
             if layer.kernel != Kernel::Debian && !layer.modules.is_empty() && !self.hosts(number) {
-                return Err(format!("L{number} runs no machine and has no module to set"));
+                return Err(format!(
+                    "L{number} runs no machine and has no module to set: put what its kernel shall \
+                     have into parameters"
+                ));
             }
         }
         for step in &self.steps {
@@ -386,7 +398,12 @@ impl Scenario {
                     | Step::Guest { .. }
                     | Step::Write { .. }
                     | Step::Qmp { .. } => {}
-                    _ => return Err(format!("stress '{name}' cannot do {step:?}")),
+                    _ => {
+                        return Err(format!(
+                            "stress '{name}' can write, qmp, guest, and run with a layer and without \
+                             stay and stress, nothing else"
+                        ));
+                    }
                 }
             }
             if steps.is_empty() {
@@ -542,7 +559,8 @@ mod tests {
         let two = format!("about = 'x'\n{layer}{}", layer.replace("1G", "500M"));
         let stress = |text: &str| format!("{two}[[stress]]\nname = 'y'\nevery = 1\n{text}");
         says(&stress("step = []\n"), "no step");
-        says(&stress("step = [{ do = 'scan' }]\n"), "cannot do Scan");
+        says(&stress("step = [{ do = 'scan' }]\n"), "nothing else");
+        says(&format!("about = 'x'\n{layer}backend = 'file'\n"), "L0 is run by no layer");
         let write = "step = [{ do = 'write', layer = 2, path = '', text = '' }]\n";
         says(&stress(write), "a step is for L2");
         says(&stress("step = []\n").replace("every = 1", "every = 0"), "are seconds");

@@ -74,6 +74,19 @@ fn pages_that_come_late_get_the_frames_booked_for_them() {
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
+fn frames_are_not_booked_for_what_cannot_be_huge() {
+    let _machine = machine();
+    // All of L1's small pages are executable, which keeps them small then.
+    let report = run("nx_huge_pages=force", &halves(3));
+    let after = &report.layers[0].after;
+    assert!(after.kvm("nested_align_scans") > 0);
+    assert_eq!(after.kvm("nested_align_promoted"), 0);
+    assert_eq!(after.kvm("nested_align_bookings"), 0);
+    assert_eq!(after.kvm("nested_align_steered"), 0);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
 fn frames_that_nobody_asks_for_go_back_in_time() {
     let _machine = machine();
     // The least that a term can be, so that a pause is longer.

@@ -6,9 +6,9 @@ use common::{machine, run_scenario};
 use std::collections::BTreeMap;
 use strata_lab::{LabReport, Scenario};
 
-/// Runs a program of L2 on two nodes in L0 and L1, of which L2's VMM takes memory as `vmm` says. At the end the
-/// memory of L1's VMM is listed.
-fn run(vmm: &[&str]) -> LabReport {
+/// Runs a program of L2 on two nodes in L0 and L1, of which L2's VMM takes memory as `vmm` says, L0's memory
+/// fragmented to `fmfi`. At the end the memory of L1's VMM is listed.
+fn run(fmfi: f64, vmm: &[&str]) -> LabReport {
     let text = format!(
         r#"
 about = "Two nodes"
@@ -17,6 +17,7 @@ kernel = "aligned"
 memory = "3400M"
 thp = "always"
 parameters = "loglevel=5 numa=fake=2U"
+fragmentation = {{ fmfi = {fmfi} }}
 modules = {{ kvm = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200" }}
 [[layer]]
 kernel = "debian"
@@ -43,6 +44,14 @@ program = ["/bin/busybox", "sh", "-c", "cat /proc/$(/bin/busybox pidof qemu)/num
     );
     run_scenario("nodes", Scenario::parse(&text, "nodes").unwrap())
 }
+
+/// All of L2 on the node that L0 itself would not take first.
+const ON_SECOND: [&str; 4] = [
+    "-object",
+    "memory-backend-ram,id=second,size=600M,host-nodes=1,policy=bind",
+    "-machine",
+    "memory-backend=second",
+];
 
 /// Pages of L1's memory that are bound to a node: by that node, and by the one they are on.
 fn bound(report: &LabReport) -> BTreeMap<(String, String), u64> {
@@ -76,13 +85,7 @@ fn in_place(report: &LabReport) {
 #[ignore = "boots real kernels: make lab-test"]
 fn regions_are_aligned_on_the_node_that_their_memory_is_bound_to() {
     let _machine = machine();
-    // All of L2 on the node that L0 itself would not take first.
-    let report = run(&[
-        "-object",
-        "memory-backend-ram,id=second,size=600M,host-nodes=1,policy=bind",
-        "-machine",
-        "memory-backend=second",
-    ]);
+    let report = run(0.0, &ON_SECOND);
     in_place(&report);
     let after = &report.layers[0].after;
     assert!(after.kvm("nested_align_steered") > 10_000);
@@ -91,14 +94,29 @@ fn regions_are_aligned_on_the_node_that_their_memory_is_bound_to() {
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
+fn regions_are_aligned_on_their_node_where_frames_must_be_taken() {
+    let _machine = machine();
+    // Frames in a row are to be had only from other huge pages.
+    let report = run(0.95, &ON_SECOND);
+    in_place(&report);
+    let after = &report.layers[0].after;
+    assert!(after.kvm("nested_align_promoted") > 32);
+    assert!(after.vmstat["thp_split_page"] > 0);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
 fn regions_of_which_each_page_is_bound_to_another_node_stay_as_they_are() {
     let _machine = machine();
-    let report = run(&[
-        "-object",
-        "memory-backend-ram,id=mixed,size=600M,host-nodes=0-1,policy=interleave",
-        "-machine",
-        "memory-backend=mixed",
-    ]);
+    let report = run(
+        0.0,
+        &[
+            "-object",
+            "memory-backend-ram,id=mixed,size=600M,host-nodes=0-1,policy=interleave",
+            "-machine",
+            "memory-backend=mixed",
+        ],
+    );
     in_place(&report);
     assert_eq!(report.layers[0].after.kvm("nested_align_steered"), 0);
     assert!(report.layers[0].after.kvm("nested_align_scans") > 0);

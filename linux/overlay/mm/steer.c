@@ -14,6 +14,7 @@
 #include <linux/bitmap.h>
 #include <linux/bsearch.h>
 #include <linux/compaction.h>
+#include <linux/cpuset.h>
 #include <linux/huge_mm.h>
 #include <linux/ksm.h>
 #include <linux/memcontrol.h>
@@ -98,8 +99,8 @@ static struct vm_area_struct *steerable(struct mm_struct *mm, unsigned long addr
 }
 
 /*
- * Whether memory may have frames of a node.  What has no policy of its own has
- * that of the process, which a caller who works for one shares.
+ * Whether memory may have frames of a node.  The cpuset, and the policy of what
+ * has none of its own, is that of the process, whom a caller works for.
  */
 #ifdef CONFIG_NUMA
 static bool may_be_on(struct vm_area_struct *vma, unsigned long addr, int nid)
@@ -108,6 +109,8 @@ static bool may_be_on(struct vm_area_struct *vma, unsigned long addr, int nid)
 	pgoff_t ilx;
 	bool may;
 
+	if (!node_isset(nid, cpuset_current_mems_allowed))
+		return false;
 	policy = get_vma_policy(vma, addr, 0, &ilx);
 	may = policy->mode != MPOL_BIND || node_isset(nid, policy->nodes);
 	mpol_cond_put(policy);
@@ -151,6 +154,16 @@ static int split(struct folio *folio)
 }
 
 /*
+ * Migration unmaps pages before it finds that they are pinned; and nobody wins
+ * by parting what was merged.
+ */
+static bool movable(struct folio *folio)
+{
+	return !folio_is_zone_device(folio) && !folio_test_ksm(folio) &&
+	       !folio_maybe_dma_pinned(folio);
+}
+
+/*
  * Isolates the page at @addr, to go to node @nid, and gives it in @folio.
  * -ENOENT: there is none, or none of its own; -EAGAIN: something was done about
  * it, look again; -EBUSY: not now.
@@ -171,9 +184,7 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr, int nid,
 	if (is_zero_folio(found)) {
 		/* Read, but never written; or what others' splits leave. */
 		err = -ENOENT;
-	} else if (is_huge_zero_folio(found) || folio_is_zone_device(found) ||
-		   folio_test_ksm(found)) {
-		/* Nobody wins by parting what was merged. */
+	} else if (is_huge_zero_folio(found) || !movable(found)) {
 		err = -EINVAL;
 	} else if (folio_test_large(found)) {
 		folio_get(found);
@@ -197,24 +208,28 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr, int nid,
 /*
  * Maps the zeroed @frame at @addr, where anonymous memory has nothing yet or
  * the page of zeroes that everybody shares: nothing needs to be copied.
+ * -ENOMEM: the process may have no more memory.
  */
-static bool install_zeroed(struct mm_struct *mm, unsigned long addr,
+static int install_zeroed(struct mm_struct *mm, unsigned long addr,
 			   struct page *frame)
 {
 	struct vm_area_struct *vma = vma_lookup(mm, addr);
 	struct folio *folio = page_folio(frame);
 	struct mmu_notifier_range range;
-	bool done = false;
+	int err = -EAGAIN;
 	spinlock_t *ptl;
 	pte_t *pte, old, new;
 	pmd_t *pmd;
 
 	if (!vma || !vma_is_anonymous(vma) || !(vma->vm_flags & VM_WRITE) ||
 	    userfaultfd_armed(vma) || anon_vma_prepare(vma))
-		return false;
+		return err;
 	pmd = mm_find_pmd(mm, addr);
-	if (!pmd || mem_cgroup_charge(folio, mm, GFP_KERNEL))
-		return false;
+	if (!pmd)
+		return err;
+	/* Not worth killing anyone for: nobody has asked for the page yet. */
+	if (mem_cgroup_charge(folio, mm, GFP_KERNEL | __GFP_NORETRY))
+		return -ENOMEM;
 	clear_user_highpage(frame, addr);
 	__folio_mark_uptodate(folio);
 
@@ -242,23 +257,29 @@ static bool install_zeroed(struct mm_struct *mm, unsigned long addr,
 	folio_add_lru_vma(folio, vma);
 	set_pte_at(mm, addr, pte, new);
 	update_mmu_cache(vma, addr, pte);
-	done = true;
+	err = 0;
 unlock:
 	pte_unmap_unlock(pte, ptl);
 end:
 	mmu_notifier_invalidate_range_end(&range);
-	if (!done)
+	if (err)
 		mem_cgroup_uncharge(folio);
-	return done;
+	return err;
 }
 
-/* Brings in what is swapped out, or never was there and has no table either. */
+/*
+ * Brings in what is swapped out, or never was there and has no table either;
+ * not what another process is to bring, for which one might wait for ever.
+ */
 static bool fault_in(struct mm_struct *mm, unsigned long addr)
 {
+	struct vm_area_struct *vma = vma_lookup(mm, addr);
 	struct page *page;
 	int locked = 1;
 	long got;
 
+	if (!vma || userfaultfd_armed(vma))
+		return false;
 	got = get_user_pages_remote(mm, addr, 1, FOLL_WRITE, &page, &locked);
 	if (!locked)
 		mmap_read_lock(mm);
@@ -274,19 +295,20 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
 		  unsigned int index, struct steer_result *result)
 {
 	struct folio *folio;
-	int tries, err = -EAGAIN;
+	int tries, installed, err = -EAGAIN;
 
 	/* Each try splits a huge page, drains, or faults in: no need for more. */
 	for (tries = 0; err && tries < 4; tries++) {
 		err = isolate_one(mm, addr, page_to_nid(*frame), &folio);
 		if (err == -ENOENT) {
-			if (install_zeroed(mm, addr, *frame)) {
+			installed = install_zeroed(mm, addr, *frame);
+			if (!installed) {
 				*frame = NULL;
 				result->moved++;
 				result->zeroed++;
 				return;
 			}
-			if (!fault_in(mm, addr))
+			if (installed == -ENOMEM || !fault_in(mm, addr))
 				return;
 		} else if (err == -EBUSY && !tries) {
 			/* New pages are not on the LRU lists at once. */
@@ -372,33 +394,37 @@ EXPORT_SYMBOL_GPL(steer_pages);
  * saves: the fewest shall leave theirs, and none that is bound to it.
  *
  * Return: the node that more than half of the pages are on, or one of theirs if
- * none has so many; NUMA_NO_NODE if there are no pages yet; -EXDEV if some of
- * the memory may not be there.
+ * none has so many; NUMA_NO_NODE if there are no pages yet; -EINVAL if some of
+ * the memory may not be there, or cannot be moved at all.
  */
 int steer_node(struct mm_struct *mm, unsigned int nr,
 	       const unsigned long *addrs)
 {
-	int node = NUMA_NO_NODE, result;
+	int node = NUMA_NO_NODE, result = -EINVAL;
 	struct vm_area_struct *vma;
 	unsigned int i, lead = 0;
-
-	if (num_online_nodes() == 1)
-		return first_online_node;
 
 	mmap_read_lock(mm);
 	/* Each other page takes a vote away: what is left is the majority's. */
 	for (i = 0; i < nr; i++) {
 		struct folio_walk fw;
 		struct folio *folio;
+		bool moves;
 		int nid;
 
-		vma = addrs[i] ? vma_lookup(mm, addrs[i]) : NULL;
-		folio = vma ? folio_walk_start(&fw, vma, addrs[i] & PAGE_MASK,
-					       0) : NULL;
+		if (!addrs[i])
+			continue;
+		vma = steerable(mm, addrs[i]);
+		if (!vma)
+			goto unlock;
+		folio = folio_walk_start(&fw, vma, addrs[i] & PAGE_MASK, 0);
 		if (!folio)
 			continue;
 		nid = folio_nid(folio);
+		moves = movable(folio);
 		folio_walk_end(&fw, vma);
+		if (!moves)
+			goto unlock;
 		if (nid == node) {
 			lead++;
 		} else if (lead) {
@@ -408,12 +434,12 @@ int steer_node(struct mm_struct *mm, unsigned int nr,
 			lead = 1;
 		}
 	}
+	for (i = 0; i < nr && node != NUMA_NO_NODE; i++)
+		if (addrs[i] &&
+		    !may_be_on(steerable(mm, addrs[i]), addrs[i], node))
+			goto unlock;
 	result = node;
-	for (i = 0; i < nr && result >= 0; i++) {
-		vma = addrs[i] ? vma_lookup(mm, addrs[i]) : NULL;
-		if (vma && !may_be_on(vma, addrs[i], node))
-			result = -EXDEV;
-	}
+unlock:
 	mmap_read_unlock(mm);
 	return result;
 }
@@ -422,33 +448,60 @@ EXPORT_SYMBOL_GPL(steer_node);
 /* Blocks whose pages are tried to be moved away, in one call. */
 #define TAKE_TRIES	4
 
-/* A huge page of a process on this node, not pinned as far as one can tell. */
-static bool takeable(unsigned long pfn, int nid)
+/* Who takes frames from others, one at a time. */
+static struct task_struct *taker;
+static DEFINE_MUTEX(takes);
+
+/**
+ * steer_takes - whether the caller has others' pages moved out of its way
+ *
+ * These may be bound to their node, or belong to who may use no other.
+ *
+ * Return: true if pages must not leave the node that they are on.
+ */
+bool steer_takes(void)
+{
+	return READ_ONCE(taker) == current;
+}
+
+/*
+ * Parts a huge page of a process on this node, which is not pinned as far as
+ * one can tell: small pages need no row to go to, which would be as hard to get
+ * as this one.  The node has frames for them: nothing is reclaimed for it.
+ */
+static bool part(unsigned long pfn, int nid)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
-	bool takeable;
+	struct zone *zone;
+	bool parted = false;
 
-	if (!page || steer_shielded(pfn) ||
-	    (nid != NUMA_NO_NODE && page_to_nid(page) != nid))
+	if (!page || steer_shielded(pfn) || page_to_nid(page) != nid)
+		return false;
+	zone = page_zone(page);
+	if (!zone_watermark_ok(zone, 0, high_wmark_pages(zone) + HPAGE_PMD_NR,
+			       zone_idx(zone), 0))
 		return false;
 	folio = folio_get_nontail_page(page);
 	if (!folio)
 		return false;
-	takeable = folio_order(folio) == HPAGE_PMD_ORDER &&
-		   folio_test_anon(folio) && !folio_test_hugetlb(folio) &&
-		   !folio_maybe_dma_pinned(folio);
+	if (folio_order(folio) == HPAGE_PMD_ORDER && folio_test_anon(folio) &&
+	    !folio_test_hugetlb(folio) && !folio_maybe_dma_pinned(folio) &&
+	    folio_trylock(folio)) {
+		parted = !split(folio);
+		folio_unlock(folio);
+	}
 	folio_put(folio);
-	return takeable;
+	return parted;
 }
 
 /**
  * steer_take_block - get consecutive frames where none are free
- * @nid: the node to have them of, or NUMA_NO_NODE
+ * @nid: the node to have them of
  * @cursor: where to go on looking; the caller's, 0 at first
  *
- * A huge page of some process gives way: its contents go to frames that are
- * free one by one.  For a caller who has more use for a row than its owner.
+ * A huge page of some process gives way: its contents go to frames of the node
+ * that are free one by one.  For a caller who has more use for a row than its owner.
  *
  * Return: the first of 512 pages of order 0 that the caller has allocated now,
  * aligned to their number; NULL if a few tries found none.
@@ -456,22 +509,30 @@ static bool takeable(unsigned long pfn, int nid)
 struct page *steer_take_block(int nid, unsigned long *cursor)
 {
 	unsigned long blocks = max_pfn >> HPAGE_PMD_ORDER, i;
+	struct page *block = NULL;
 	unsigned int tries = 0;
 
-	for (i = 0; i < blocks && tries < TAKE_TRIES; i++) {
+	if (!node_isset(nid, cpuset_current_mems_allowed))
+		return NULL;
+	for (i = 0; i < blocks && tries < TAKE_TRIES && !block &&
+		    !fatal_signal_pending(current); i++) {
 		unsigned long pfn;
 
+		cond_resched();
 		*cursor = (*cursor + 1) % blocks;
 		pfn = *cursor << HPAGE_PMD_ORDER;
-		if (!takeable(pfn, nid))
+		if (!part(pfn, nid))
 			continue;
 		tries++;
+		mutex_lock(&takes);
+		WRITE_ONCE(taker, current);
 		if (!alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,
 					GFP_KERNEL | __GFP_NOWARN))
-			return pfn_to_page(pfn);
-		cond_resched();
+			block = pfn_to_page(pfn);
+		WRITE_ONCE(taker, NULL);
+		mutex_unlock(&takes);
 	}
-	return NULL;
+	return block;
 }
 EXPORT_SYMBOL_GPL(steer_take_block);
 
@@ -479,6 +540,8 @@ EXPORT_SYMBOL_GPL(steer_take_block);
  * steer_collapse - make a huge page of the memory around an address, now
  * @mm: whose address; a reference to its users is held
  * @addr: the address; the aligned 2 MiB around it are meant
+ *
+ * Only where khugepaged, in the end, may do the same.
  *
  * Return: 0, or what MADV_COLLAPSE would fail with.
  */
@@ -491,7 +554,9 @@ int steer_collapse(struct mm_struct *mm, unsigned long addr)
 
 	mmap_read_lock(mm);
 	vma = steerable(mm, addr);
-	if (vma && vma->vm_start <= start && vma->vm_end >= end)
+	if (vma && vma->vm_start <= start && vma->vm_end >= end &&
+	    thp_vma_allowable_order(vma, vma->vm_flags, TVA_ENFORCE_SYSFS,
+				    PMD_ORDER))
 		err = madvise_collapse(vma, &prev, start, end);
 	mmap_read_unlock(mm);
 	return err;

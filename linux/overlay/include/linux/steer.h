@@ -33,6 +33,7 @@ void steer_shield(unsigned long pfn);
 void steer_unshield(unsigned long pfn);
 bool steer_shielded(unsigned long pfn);
 bool steer_splits(void);
+bool steer_takes(void);
 
 #else
 
@@ -42,6 +43,11 @@ static inline bool steer_shielded(unsigned long pfn)
 }
 
 static inline bool steer_splits(void)
+{
+	return false;
+}
+
+static inline bool steer_takes(void)
 {
 	return false;
 }

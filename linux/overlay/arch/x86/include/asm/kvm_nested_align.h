@@ -65,10 +65,12 @@ struct pseudo_huge {
 /**
  * struct kvm_nested_align - what a VM knows of the alignment of its guests
  * @state: buffers, bookings and worker; NULL until a nested guest needs them
+ * @retry_at: when to try again to get @state
  * @off: switched off for this VM
  */
 struct kvm_nested_align {
 	struct nested_align *state;
+	unsigned long retry_at;
 	bool off;
 };
 

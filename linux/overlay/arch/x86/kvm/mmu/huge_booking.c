@@ -71,7 +71,6 @@ static void count_misses(struct huge_booking *booking)
 			  PERF_COUNT_HW_CACHE_OP_READ << 8 |
 			  PERF_COUNT_HW_CACHE_RESULT_MISS << 16,
 		.size = sizeof(attr),
-		.pinned = 1,
 	};
 	unsigned int cpu;
 
@@ -107,13 +106,18 @@ static void uncount_misses(struct huge_booking *booking)
 /* TLB misses since the last call; 0 where they cannot be counted. */
 static u64 new_misses(struct huge_booking *booking)
 {
-	u64 enabled, running, all = 0, last = booking->counted;
+	u64 count, enabled, running, all = 0, last = booking->counted;
 	unsigned int cpu;
 
-	for (cpu = 0; booking->counters && cpu < nr_cpu_ids; cpu++)
-		if (booking->counters[cpu])
-			all += perf_event_read_value(booking->counters[cpu],
-						     &enabled, &running);
+	for (cpu = 0; booking->counters && cpu < nr_cpu_ids; cpu++) {
+		if (!booking->counters[cpu])
+			continue;
+		count = perf_event_read_value(booking->counters[cpu], &enabled,
+					      &running);
+		/* It may have shared the hardware with others. */
+		if (running)
+			all += mul_u64_u64_div_u64(count, enabled, running);
+	}
 	booking->counted = all;
 	return all - last;
 }
@@ -198,8 +202,8 @@ struct align_region *huge_booking_region(struct huge_booking *booking,
  * huge_booking_book - get 512 consecutive frames for a region
  * @booking: the VM's bookings
  * @region: the region; it has none
- * @nid: the node to have them of, or NUMA_NO_NODE for one that the process's
- *	policy allows
+ * @nid: the node to have them of, or NUMA_NO_NODE for what the process's policy
+ *	gives
  * @effort: whether other memory may be moved for them
  *
  * Return: whether there are some.
@@ -225,7 +229,7 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 						 BOOKING_ORDER);
 	if (region->block) {
 		split_page(region->block, BOOKING_ORDER);
-	} else if (effort) {
+	} else if (effort && nid != NUMA_NO_NODE) {
 		/* Compaction leaves huge pages alone, even those of no use. */
 		region->block = steer_take_block(nid, &booking->cursor);
 		if (!region->block)

@@ -240,7 +240,7 @@ static unsigned int collect(struct nested_align *state)
 			if (sp->pseudo_huge.nr_present == SPTE_ENT_PER_PAGE &&
 			    pseudo_huge_promote(kvm, sp) != PSEUDO_HUGE_SCATTERED)
 				continue;
-			if (!settled(sp))
+			if (!settled(sp) || !pseudo_huge_possible(kvm, sp))
 				continue;
 			state->candidates[nr++] = (struct candidate) {
 				.table_gfn = sp->gfn,
@@ -284,10 +284,14 @@ static void collapse_small_hosts(struct nested_align *state)
 static void demote_all(struct kvm *kvm)
 {
 	struct kvm_mmu_page *sp;
+	unsigned int i;
 
 	write_lock(&kvm->mmu_lock);
-	list_for_each_entry(sp, &kvm->arch.active_mmu_pages, link)
-		pseudo_huge_demote(sp, PSEUDO_HUGE_DROP);
+	for (i = 0; i < KVM_NUM_MMU_PAGES; i++) {
+		hlist_for_each_entry(sp, &kvm->arch.mmu_page_hash[i], hash_link)
+			pseudo_huge_demote(sp, PSEUDO_HUGE_DROP);
+		cond_resched_rwlock_write(&kvm->mmu_lock);
+	}
 	write_unlock(&kvm->mmu_lock);
 }
 
@@ -356,6 +360,8 @@ void __nested_align_prepare(struct kvm *kvm)
 	mutex_lock(&states_lock);
 	if (kvm->arch.nested_align.state)
 		goto unlock;
+	/* If this fails, each fault would try again. */
+	WRITE_ONCE(kvm->arch.nested_align.retry_at, jiffies + HZ);
 	state = kvzalloc(sizeof(*state), GFP_KERNEL_ACCOUNT);
 	if (!state)
 		goto unlock;
@@ -363,14 +369,13 @@ void __nested_align_prepare(struct kvm *kvm)
 	mutex_init(&state->lock);
 	state->budget_at = ktime_get_ns();
 	state->ticked_at = jiffies;
-	huge_booking_init(&state->booking, kvm);
 	state->worker = vhost_task_create(worker, worker_killed, state,
 					  "kvm-nested-align");
 	if (IS_ERR_OR_NULL(state->worker)) {
-		huge_booking_exit(&state->booking);
 		kvfree(state);
 		goto unlock;
 	}
+	huge_booking_init(&state->booking, kvm);
 	list_add(&state->list, &states);
 	/* Readers hold mmu_lock, or need no more than the pointer. */
 	smp_store_release(&kvm->arch.nested_align.state, state);

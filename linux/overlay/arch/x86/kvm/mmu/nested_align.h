@@ -6,6 +6,7 @@
 #ifndef __KVM_X86_MMU_NESTED_ALIGN_H
 #define __KVM_X86_MMU_NESTED_ALIGN_H
 
+#include <linux/jiffies.h>
 #include <linux/kvm_host.h>
 
 #include "kvm_cache_regs.h"
@@ -35,7 +36,8 @@ static inline void nested_align_prepare(struct kvm_vcpu *vcpu)
 	struct kvm *kvm = vcpu->kvm;
 
 	if (is_guest_mode(vcpu) && nested_align_enabled(kvm) &&
-	    unlikely(!READ_ONCE(kvm->arch.nested_align.state)))
+	    unlikely(!READ_ONCE(kvm->arch.nested_align.state)) &&
+	    time_after_eq(jiffies, READ_ONCE(kvm->arch.nested_align.retry_at)))
 		__nested_align_prepare(kvm);
 }
 

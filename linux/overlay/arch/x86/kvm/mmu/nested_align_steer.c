@@ -82,8 +82,13 @@ static unsigned int locate(struct nested_align *state, gfn_t table_gfn)
 	const u64 present = shadow_x_mask ? VMX_EPT_RWX_MASK : PT_PRESENT_MASK;
 	struct kvm *kvm = state->kvm;
 	unsigned int i, nr = 0;
+	int err;
 
-	if (kvm_read_guest_page(kvm, table_gfn, state->gptes, 0, PAGE_SIZE))
+	/* Who would have to bring the table in first may take for ever. */
+	pagefault_disable();
+	err = kvm_read_guest_page(kvm, table_gfn, state->gptes, 0, PAGE_SIZE);
+	pagefault_enable();
+	if (err)
 		return 0;
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		gfn_t gfn = (state->gptes[i] & __PT_BASE_ADDR_MASK) >> PAGE_SHIFT;
@@ -124,13 +129,13 @@ static bool book(struct nested_align *state, struct align_region *region,
 	/* The pages have moved to another node since. */
 	if (region->block && node >= 0 && page_to_nid(region->block) != node)
 		huge_booking_release(&state->booking, region, false);
-	if (node == -EXDEV)
+	if (node == -EINVAL)
 		postpone(region);
 	else if (!region->block &&
 		 huge_booking_book(&state->booking, region, node, effort))
 		trace_nested_align_book(region->table_gfn, region->row);
 	state->budget_ns -= ktime_get_ns() - begin;
-	return node != -EXDEV && region->block;
+	return node != -EINVAL && region->block;
 }
 
 /*
@@ -181,8 +186,8 @@ static unsigned int move(struct nested_align *state, struct align_region *region
  * @row: where the pages are that could be seen, if these are in a row; or 0
  * @effort: whether other memory may be moved for the frames
  *
- * Return: whether it was tried; not if the pages are in place, too few, bound to
- * several nodes, or were tried lately, and not without frames.
+ * Return: whether it was tried; not if the pages are in place, too few, not to
+ * be moved to one node, or were tried lately, and not without frames.
  */
 bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 			kvm_pfn_t row, bool effort)

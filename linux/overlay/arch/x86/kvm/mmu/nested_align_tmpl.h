@@ -78,8 +78,10 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 	if (!nested_align_enabled(kvm) || !fault->slot)
 		return false;
 
+	/* Small for want of a huge page of the host's, and for nothing else. */
 	if (gw->level == PG_LEVEL_2M && sp->role.guest_mode &&
-	    fault->goal_level == PG_LEVEL_4K)
+	    fault->goal_level == PG_LEVEL_4K && !fault->huge_page_disallowed &&
+	    !kvm_slot_dirty_track_enabled(fault->slot))
 		nested_align_small_host(kvm, fault->slot, fault->gfn);
 
 	if (gw->level != PG_LEVEL_4K || !is_nested_leaf_sp(sp))

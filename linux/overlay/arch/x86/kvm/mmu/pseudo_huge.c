@@ -136,6 +136,47 @@ static bool dirty_logged(struct kvm *kvm, struct kvm_mmu_page *sp, gfn_t gfn,
 	return !*slot || kvm_slot_dirty_track_enabled(*slot);
 }
 
+/* Whether an SPTE like this one may be a part of a 2 MiB SPTE. */
+static bool may_be_part(struct kvm *kvm, u64 spte)
+{
+	/*
+	 * Without accessed bits, access is tracked by taking it away; one page
+	 * of 512 cannot be told then.
+	 */
+	if (!huge_allowed || !spte_ad_enabled(spte) || !shadow_accessed_mask)
+		return false;
+	/*
+	 * The erratum behind nx_huge_pages is about executable pages that
+	 * change their size unflushed; who switches that off trusts guests not
+	 * to do so, and we would.
+	 */
+	return !is_executable_pte(spte) ||
+	       !(is_nx_huge_page_enabled(kvm) ||
+		 boot_cpu_has_bug(X86_BUG_ITLB_MULTIHIT));
+}
+
+/**
+ * pseudo_huge_possible - whether a region is worth making whole
+ * @kvm: the VM, mmu_lock held
+ * @sp: the shadow page of level 1
+ *
+ * Return: false if no 2 MiB SPTE may stand for it whatever else is done, by the
+ * first of its SPTEs that is present.
+ */
+bool pseudo_huge_possible(struct kvm *kvm, struct kvm_mmu_page *sp)
+{
+	struct kvm_memory_slot *slot = NULL;
+	int i;
+
+	for (i = 0; i < SPTE_ENT_PER_PAGE; i++)
+		if (is_shadow_present_pte(sp->spt[i]))
+			return may_be_part(kvm, sp->spt[i]) &&
+			       !dirty_logged(kvm, sp,
+					     sp->shadowed_translation[i] >>
+					     PAGE_SHIFT, &slot);
+	return false;
+}
+
 /**
  * pseudo_huge_promote - let one 2 MiB SPTE stand for a shadow page of level 1
  * @kvm: the VM, mmu_lock held for write
@@ -159,24 +200,9 @@ enum pseudo_huge_result pseudo_huge_promote(struct kvm *kvm,
 
 	if (sp->pseudo_huge.sptep)
 		return PSEUDO_HUGE_PROMOTED;
-	if (!huge_allowed || !parent || sp->unsync ||
-	    sp->pseudo_huge.nr_present != SPTE_ENT_PER_PAGE)
-		return PSEUDO_HUGE_UNFIT;
-
-	/*
-	 * Without accessed bits, access is tracked by taking it away; one page
-	 * of 512 cannot be told then.
-	 */
-	if (!spte_ad_enabled(first) || !shadow_accessed_mask)
-		return PSEUDO_HUGE_UNFIT;
-	/*
-	 * The erratum behind nx_huge_pages is about executable pages that
-	 * change their size unflushed; who switches that off trusts guests not
-	 * to do so, and we would.
-	 */
-	if (is_executable_pte(first) &&
-	    (is_nx_huge_page_enabled(kvm) ||
-	     boot_cpu_has_bug(X86_BUG_ITLB_MULTIHIT)))
+	if (!parent || sp->unsync ||
+	    sp->pseudo_huge.nr_present != SPTE_ENT_PER_PAGE ||
+	    !may_be_part(kvm, first))
 		return PSEUDO_HUGE_UNFIT;
 
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {

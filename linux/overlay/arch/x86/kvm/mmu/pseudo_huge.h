@@ -28,6 +28,7 @@ enum pseudo_huge_result {
 #ifdef CONFIG_KVM_NESTED_ALIGN
 
 void pseudo_huge_configure(int max_level);
+bool pseudo_huge_possible(struct kvm *kvm, struct kvm_mmu_page *sp);
 enum pseudo_huge_result pseudo_huge_promote(struct kvm *kvm,
 					    struct kvm_mmu_page *sp);
 void __pseudo_huge_demote(struct kvm_mmu_page *sp, enum pseudo_huge_cause cause);

@@ -25,6 +25,7 @@
 #include <linux/mmzone.h>
 #include <linux/mutex.h>
 #include <linux/oom.h>
+#include <linux/page-isolation.h>
 #include <linux/pagewalk.h>
 #include <linux/rmap.h>
 #include <linux/sched/signal.h>
@@ -270,16 +271,22 @@ end:
 /*
  * Brings in what is swapped out, or never was there and has no table either;
  * not what another process is to bring, for which one might wait for ever.
+ * @frame is nobody's, and tries whether the process may have one page more: a
+ * fault would not give up before somebody is killed.
  */
-static bool fault_in(struct mm_struct *mm, unsigned long addr)
+static bool fault_in(struct mm_struct *mm, unsigned long addr,
+		     struct page *frame)
 {
 	struct vm_area_struct *vma = vma_lookup(mm, addr);
+	struct folio *folio = page_folio(frame);
 	struct page *page;
 	int locked = 1;
 	long got;
 
-	if (!vma || userfaultfd_armed(vma))
+	if (!vma || userfaultfd_armed(vma) ||
+	    mem_cgroup_charge(folio, mm, GFP_KERNEL | __GFP_NORETRY))
 		return false;
+	mem_cgroup_uncharge(folio);
 	got = get_user_pages_remote(mm, addr, 1, FOLL_WRITE, &page, &locked);
 	if (!locked)
 		mmap_read_lock(mm);
@@ -308,7 +315,8 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
 				result->zeroed++;
 				return;
 			}
-			if (installed == -ENOMEM || !fault_in(mm, addr))
+			if (installed == -ENOMEM ||
+			    !fault_in(mm, addr, *frame))
 				return;
 		} else if (err == -EBUSY && !tries) {
 			/* New pages are not on the LRU lists at once. */
@@ -395,7 +403,8 @@ EXPORT_SYMBOL_GPL(steer_pages);
  *
  * Return: the node that more than half of the pages are on, or one of theirs if
  * none has so many; NUMA_NO_NODE if there are no pages yet; -EINVAL if some of
- * the memory may not be there, or cannot be moved at all.
+ * the memory may not be there, or cannot be moved at all; -EBUSY if a page cannot
+ * for now.
  */
 int steer_node(struct mm_struct *mm, unsigned int nr,
 	       const unsigned long *addrs)
@@ -423,8 +432,10 @@ int steer_node(struct mm_struct *mm, unsigned int nr,
 		nid = folio_nid(folio);
 		moves = movable(folio);
 		folio_walk_end(&fw, vma);
-		if (!moves)
+		if (!moves) {
+			result = -EBUSY;
 			goto unlock;
+		}
 		if (nid == node) {
 			lead++;
 		} else if (lead) {
@@ -468,31 +479,34 @@ bool steer_takes(void)
  * Parts a huge page of a process on this node, which is not pinned as far as
  * one can tell: small pages need no row to go to, which would be as hard to get
  * as this one.  The node has frames for them: nothing is reclaimed for it.
+ * -ENOENT: there is none to be parted.
  */
-static bool part(unsigned long pfn, int nid)
+static int part(unsigned long pfn, int nid)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
 	struct zone *zone;
-	bool parted = false;
+	int err = -ENOENT;
 
-	if (!page || steer_shielded(pfn) || page_to_nid(page) != nid)
-		return false;
+	if (!page || steer_shielded(pfn) || page_to_nid(page) != nid ||
+	    is_migrate_cma_page(page) || is_migrate_isolate_page(page))
+		return err;
+	/* What the first try of an allocation for any zone asks for. */
 	zone = page_zone(page);
-	if (!zone_watermark_ok(zone, 0, high_wmark_pages(zone) + HPAGE_PMD_NR,
-			       zone_idx(zone), 0))
-		return false;
+	if (!zone_watermark_ok(zone, 0, low_wmark_pages(zone) + 2 * HPAGE_PMD_NR,
+			       max_t(int, zone_idx(zone), ZONE_NORMAL), 0))
+		return err;
 	folio = folio_get_nontail_page(page);
 	if (!folio)
-		return false;
+		return err;
 	if (folio_order(folio) == HPAGE_PMD_ORDER && folio_test_anon(folio) &&
 	    !folio_test_hugetlb(folio) && !folio_maybe_dma_pinned(folio) &&
 	    folio_trylock(folio)) {
-		parted = !split(folio);
+		err = split(folio);
 		folio_unlock(folio);
 	}
 	folio_put(folio);
-	return parted;
+	return err;
 }
 
 /**
@@ -509,30 +523,36 @@ static bool part(unsigned long pfn, int nid)
 struct page *steer_take_block(int nid, unsigned long *cursor)
 {
 	unsigned long blocks = max_pfn >> HPAGE_PMD_ORDER, i;
-	struct page *block = NULL;
 	unsigned int tries = 0;
 
 	if (!node_isset(nid, cpuset_current_mems_allowed))
 		return NULL;
-	for (i = 0; i < blocks && tries < TAKE_TRIES && !block &&
-		    !fatal_signal_pending(current); i++) {
+	for (i = 0; i < blocks && tries < TAKE_TRIES; i++) {
 		unsigned long pfn;
+		int err;
 
 		cond_resched();
 		*cursor = (*cursor + 1) % blocks;
 		pfn = *cursor << HPAGE_PMD_ORDER;
-		if (!part(pfn, nid))
+		err = part(pfn, nid);
+		if (err == -ENOENT)
 			continue;
 		tries++;
+		if (err)
+			continue;
 		mutex_lock(&takes);
 		WRITE_ONCE(taker, current);
-		if (!alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,
-					GFP_KERNEL | __GFP_NOWARN))
-			block = pfn_to_page(pfn);
+		err = alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,
+					 GFP_KERNEL | __GFP_NOWARN);
 		WRITE_ONCE(taker, NULL);
 		mutex_unlock(&takes);
+		if (!err)
+			return pfn_to_page(pfn);
+		/* The next would fare no better: no memory, or a signal. */
+		if (err != -EBUSY)
+			break;
 	}
-	return block;
+	return NULL;
 }
 EXPORT_SYMBOL_GPL(steer_take_block);
 

@@ -119,7 +119,8 @@ static u64 new_misses(struct huge_booking *booking)
 			all += mul_u64_u64_div_u64(count, enabled, running);
 	}
 	booking->counted = all;
-	return all - last;
+	/* What is scaled up can fall. */
+	return all > last ? all - last : 0;
 }
 
 /**
@@ -199,6 +200,23 @@ struct align_region *huge_booking_region(struct huge_booking *booking,
 }
 
 /**
+ * huge_booking_may - whether a VM may book more for now
+ * @booking: the VM's bookings
+ *
+ * Return: false at a limit, or shortly after there were no frames to be had.
+ */
+bool huge_booking_may(struct huge_booking *booking)
+{
+	unsigned long limit = READ_ONCE(nested_align_booked_max);
+	unsigned long limit_all = READ_ONCE(nested_align_booked_max_all);
+
+	return booking->nr_held + BOOKING_FRAMES <= limit * BOOKING_FRAMES &&
+	       huge_booking_total() + BOOKING_FRAMES <=
+	       limit_all * BOOKING_FRAMES &&
+	       time_after_eq(jiffies, booking->starved_until);
+}
+
+/**
  * huge_booking_book - get 512 consecutive frames for a region
  * @booking: the VM's bookings
  * @region: the region; it has none
@@ -214,13 +232,8 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 	/* Frames one by one, for pages one by one: not a compound page. */
 	gfp_t gfp = ((effort ? GFP_TRANSHUGE : GFP_TRANSHUGE_LIGHT) |
 		     __GFP_NORETRY) & ~__GFP_COMP;
-	unsigned long limit = READ_ONCE(nested_align_booked_max);
-	unsigned long limit_all = READ_ONCE(nested_align_booked_max_all);
 
-	if (booking->nr_held + BOOKING_FRAMES > limit * BOOKING_FRAMES ||
-	    huge_booking_total() + BOOKING_FRAMES > limit_all * BOOKING_FRAMES)
-		return false;
-	if (time_before(jiffies, booking->starved_until))
+	if (!huge_booking_may(booking))
 		return false;
 	if (nid == NUMA_NO_NODE)
 		region->block = alloc_pages(gfp, BOOKING_ORDER);
@@ -232,10 +245,10 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 	} else if (effort && nid != NUMA_NO_NODE) {
 		/* Compaction leaves huge pages alone, even those of no use. */
 		region->block = steer_take_block(nid, &booking->cursor);
-		if (!region->block)
-			booking->starved_until = jiffies + HZ;
 	}
 	if (!region->block) {
+		if (effort)
+			booking->starved_until = jiffies + HZ;
 		++booking->kvm->stat.nested_align_steer_failed;
 		return false;
 	}

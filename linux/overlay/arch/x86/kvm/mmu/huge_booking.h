@@ -74,6 +74,7 @@ struct align_region *huge_booking_find(struct huge_booking *booking,
 				       gfn_t table_gfn);
 struct align_region *huge_booking_region(struct huge_booking *booking,
 					 gfn_t table_gfn);
+bool huge_booking_may(struct huge_booking *booking);
 bool huge_booking_book(struct huge_booking *booking, struct align_region *region,
 		       int nid, bool effort);
 void huge_booking_settle(struct huge_booking *booking,

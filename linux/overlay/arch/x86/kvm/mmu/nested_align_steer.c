@@ -124,18 +124,23 @@ static bool book(struct nested_align *state, struct align_region *region,
 		 bool effort)
 {
 	u64 begin = ktime_get_ns();
-	int node = steer_node(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs);
+	int node;
 
+	if (!region->block && !huge_booking_may(&state->booking))
+		return false;
+	node = steer_node(state->kvm->mm, SPTE_ENT_PER_PAGE, state->addrs);
 	/* The pages have moved to another node since. */
 	if (region->block && node >= 0 && page_to_nid(region->block) != node)
 		huge_booking_release(&state->booking, region, false);
 	if (node == -EINVAL)
 		postpone(region);
+	else if (node == -EBUSY)
+		region->retry_at = jiffies + HZ;
 	else if (!region->block &&
 		 huge_booking_book(&state->booking, region, node, effort))
 		trace_nested_align_book(region->table_gfn, region->row);
 	state->budget_ns -= ktime_get_ns() - begin;
-	return node != -EINVAL && region->block;
+	return node >= NUMA_NO_NODE && region->block;
 }
 
 /*

@@ -93,6 +93,6 @@ fn frames_that_nobody_asks_for_go_back_in_time() {
     let report = run("nested_align_term_ms=500", &halves(6));
     let after = &report.layers[0].after;
     assert!(after.kvm("nested_align_bookings") > 0);
+    // Only what is booked has a term that can end.
     assert!(after.kvm("nested_align_timeouts") > 0);
-    assert!(seen(&report, "nested_align_booked").iter().any(|frames| *frames > 0));
 }

@@ -17,6 +17,8 @@ use crate::steps::{StepReport, Steps, command_line};
 use crate::trace::{Trace, Tracing};
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
+use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -372,8 +374,17 @@ fn new_run(cache: &Cache) -> Result<(PathBuf, File), LabError> {
         let _ = fs::remove_dir_all(path);
     }
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let path = parent.join(format!("{seconds}-{}", std::process::id()));
-    on(&path, fs::create_dir_all(&path))?;
+    let name = format!("{seconds}-{}", std::process::id());
+    // One that ended at once may have been begun within the same second.
+    let others = (1..).map(|number| format!("{name}-{number}"));
+    let path = iter::once(name.clone())
+        .chain(others)
+        .map(|name| parent.join(name))
+        .find_map(|path| match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+            made => Some(on(&path, made).map(|()| path)),
+        })
+        .expect("numbers do not end")?;
     let file = path.join(LOCK);
     let lock = on(&file, File::create(&file))?;
     on(&file, lock.lock())?;
@@ -407,5 +418,16 @@ mod tests {
         assert!(runs.join("000-1").exists());
         assert!(!runs.join("001-1").exists());
         assert_eq!(fs::read_dir(&runs).unwrap().count(), KEPT_RUNS + 1);
+    }
+
+    #[test]
+    fn runs_of_one_second_have_their_own_directories() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path().to_owned());
+        let runs: Vec<_> = (0..5).map(|_| new_run(&cache).unwrap()).collect();
+        let mut paths: Vec<&PathBuf> = runs.iter().map(|(path, _)| path).collect();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), runs.len());
     }
 }

@@ -356,7 +356,7 @@ pub(crate) fn guest(
     plain_vmm(layer, memory, cpus, parameters)
 }
 
-/// What the machine of a layer is, with so many MiB of memory.
+/// The machine of a layer and its memory, so many MiB, in QEMU's words.
 fn memory_arguments(layer: &Layer, mib: u64) -> Vec<String> {
     let (backend, more) = match layer.backend {
         Backend::Ram => ("memory-backend-ram", ""),

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{machine, run_scenario, three_layers};
+use common::{machine, run_scenario, tell_alignment, three_layers};
 use strata_lab::{LabReport, Scenario, Variant};
 
 /// L0's kernel, and the parameters of its KVM.
@@ -270,11 +270,7 @@ fn where_nothing_is_to_be_gained_it_costs_nothing() {
     let counts = |kernel: Kernel| {
         let report = run(kernel, thp, SMALL);
         let after = &report.layers[0].after;
-        for (name, count) in &after.kvm {
-            if name.starts_with("nested_align_") && *count > 0 {
-                println!("{name}: {count}");
-            }
-        }
+        tell_alignment(&report);
         // From the boot of L0 on: L1's and L2's are in it. Pages of 2 MiB are no cost, what they
         // hold is in the memory.
         let names = ["pf_fixed", "pf_taken", "mmu_shadow_zapped", "pages_4k"];

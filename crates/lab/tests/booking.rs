@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{machine, run_scenario, three_layers};
+use common::{machine, run_scenario, tell_alignment, three_layers};
 use strata_lab::{LabReport, Scenario};
 
 /// Programs of L2 that have a half of a region each, and a pause after each: what one leaves of a region,
@@ -28,11 +28,7 @@ fn run(parameters: &str, steps: &str) -> LabReport {
     );
     let text = three_layers("aligned", &parameters, ["never", "never"]) + steps;
     let report = run_scenario("booking", Scenario::parse(&text, "booking").unwrap());
-    for (name, count) in &report.layers[0].after.kvm {
-        if name.starts_with("nested_align_") && *count > 0 {
-            println!("{name}: {count}");
-        }
-    }
+    tell_alignment(&report);
     report
 }
 

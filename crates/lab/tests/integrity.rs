@@ -236,7 +236,7 @@ fn memory_keeps_its_contents_under_stress() {
 fn noticed(report: &Result<LabReport, LabError>, complaints: &[String]) -> Option<String> {
     let report = match report {
         Err(error @ LabError::Layer { .. }) => return Some(error.to_string()),
-        // A boot that stood still or a lab that failed says nothing of memory; L0's kernel may.
+        // A boot that stood still or a lab that failed says nothing of memory; a kernel may have.
         Err(error) => match complaints.first() {
             Some(complaint) => return Some(format!("{complaint}; then {error}")),
             None => panic!("{error}"),

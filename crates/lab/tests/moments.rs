@@ -55,7 +55,7 @@ fn an_interrupt_while_a_layer_boots_ends_everything() {
     // That no emulator is left is looked at in there.
     let error = attempt(&choices("vm", scenario), &interrupt, &mut tell).unwrap_err();
     assert!(matches!(error, LabError::Interrupted), "{error}");
-    assert!(booting && begin.elapsed() < Duration::from_secs(120));
+    assert!(booting && begin.elapsed() < Duration::from_secs(30));
 }
 
 /// Starts `strata lab run` as a user does, waits until its emulator runs, sends a signal to

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{machine, run_scenario};
+use common::{machine, run_scenario, tell_alignment};
 use std::collections::BTreeMap;
 use strata_lab::{LabReport, Scenario};
 
@@ -74,11 +74,7 @@ fn in_place(report: &LabReport) {
     println!("{pages:?}");
     let all: Vec<(&str, &str)> = pages.keys().map(|(to, on)| (&**to, &**on)).collect();
     assert_eq!(all, [("0", "0"), ("1", "1")], "{pages:?}");
-    for (name, count) in &report.layers[0].after.kvm {
-        if name.starts_with("nested_align_") && *count > 0 {
-            println!("{name}: {count}");
-        }
-    }
+    tell_alignment(report);
 }
 
 #[test]

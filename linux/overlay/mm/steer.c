@@ -212,7 +212,7 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr, int nid,
  * -ENOMEM: the process may have no more memory.
  */
 static int install_zeroed(struct mm_struct *mm, unsigned long addr,
-			   struct page *frame)
+			  struct page *frame)
 {
 	struct vm_area_struct *vma = vma_lookup(mm, addr);
 	struct folio *folio = page_folio(frame);
@@ -343,7 +343,8 @@ static void board(struct mm_struct *mm, unsigned long addr, struct page **frame,
  *
  * A huge page is split to move a part of it.  Pages that are pinned, merged,
  * not of anonymous or shared memory, or bound to other nodes stay where they
- * are.  An address with nothing but zeroes behind it gets its frame zeroed.  May sleep, for I/O too.
+ * are.  An address with nothing but zeroes behind it gets its frame zeroed.  May
+ * sleep, for I/O too.
  *
  * Entries of @frames are set to NULL, and the caller's reference is gone, where
  * the page is on its frame now.
@@ -403,8 +404,8 @@ EXPORT_SYMBOL_GPL(steer_pages);
  *
  * Return: the node that more than half of the pages are on, or one of theirs if
  * none has so many; NUMA_NO_NODE if there are no pages yet; -EINVAL if some of
- * the memory may not be there, or cannot be moved at all; -EBUSY if a page cannot
- * for now.
+ * the memory may not be there, or cannot be moved at all; -EBUSY if a page
+ * cannot for now.
  */
 int steer_node(struct mm_struct *mm, unsigned int nr,
 	       const unsigned long *addrs)
@@ -515,7 +516,8 @@ static int part(unsigned long pfn, int nid)
  * @cursor: where to go on looking; the caller's, 0 at first
  *
  * A huge page of some process gives way: its contents go to frames of the node
- * that are free one by one.  For a caller who has more use for a row than its owner.
+ * that are free one by one.  For a caller who has more use for a row than its
+ * owner.
  *
  * Return: the first of 512 pages of order 0 that the caller has allocated now,
  * aligned to their number; NULL if a few tries found none.

@@ -133,6 +133,15 @@ pub fn run_scenario(name: &str, scenario: Scenario) -> LabReport {
     }
 }
 
+/// Prints what alignment in L0 counted, for who looks at a test's output.
+pub fn tell_alignment(report: &LabReport) {
+    for (name, count) in &report.layers[0].after.kvm {
+        if name.starts_with("nested_align_") && *count > 0 {
+            println!("{name}: {count}");
+        }
+    }
+}
+
 /// The error of a run that cannot end well.
 pub fn failure(toml: &str) -> LabError {
     let scenario = Scenario::parse(toml, "failure").unwrap();

@@ -10,10 +10,7 @@
  * migrate_pages(): nothing is lost, and what cannot be moved stays.
  */
 #include <linux/mm.h>
-#include <linux/memblock.h>
-#include <linux/bitmap.h>
 #include <linux/bsearch.h>
-#include <linux/compaction.h>
 #include <linux/cpuset.h>
 #include <linux/huge_mm.h>
 #include <linux/ksm.h>
@@ -22,10 +19,8 @@
 #include <linux/migrate.h>
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
-#include <linux/mmzone.h>
 #include <linux/mutex.h>
 #include <linux/oom.h>
-#include <linux/page-isolation.h>
 #include <linux/pagewalk.h>
 #include <linux/rmap.h>
 #include <linux/sched/signal.h>
@@ -35,8 +30,6 @@
 #include <linux/steer.h>
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
-#include <linux/vmalloc.h>
-#include <linux/vmstat.h>
 
 #include "internal.h"
 
@@ -142,7 +135,13 @@ bool steer_splits(void)
 	return READ_ONCE(splitter) == current;
 }
 
-static int split(struct folio *folio)
+/**
+ * steer_split - split a huge page, and keep its parts as they are
+ * @folio: the huge page, locked
+ *
+ * Return: 0, or what split_folio() fails with.
+ */
+int steer_split(struct folio *folio)
 {
 	int err;
 
@@ -191,7 +190,7 @@ static int isolate_one(struct mm_struct *mm, unsigned long addr, int nid,
 		folio_get(found);
 		folio_walk_end(&fw, vma);
 		if (folio_trylock(found)) {
-			err = split(found) ? -EBUSY : -EAGAIN;
+			err = steer_split(found) ? -EBUSY : -EAGAIN;
 			folio_unlock(found);
 		}
 		folio_put(found);
@@ -457,107 +456,6 @@ unlock:
 }
 EXPORT_SYMBOL_GPL(steer_node);
 
-/* Blocks whose pages are tried to be moved away, in one call. */
-#define TAKE_TRIES	4
-
-/* Who takes frames from others, one at a time. */
-static struct task_struct *taker;
-static DEFINE_MUTEX(takes);
-
-/**
- * steer_takes - whether the caller has others' pages moved out of its way
- *
- * These may be bound to their node, or belong to who may use no other.
- *
- * Return: true if pages must not leave the node that they are on.
- */
-bool steer_takes(void)
-{
-	return READ_ONCE(taker) == current;
-}
-
-/*
- * Parts a huge page of a process on this node, which is not pinned as far as
- * one can tell: small pages need no row to go to, which would be as hard to get
- * as this one.  The node has frames for them: nothing is reclaimed for it.
- * -ENOENT: there is none to be parted.
- */
-static int part(unsigned long pfn, int nid)
-{
-	struct page *page = pfn_to_online_page(pfn);
-	struct folio *folio;
-	struct zone *zone;
-	int err = -ENOENT;
-
-	if (!page || steer_shielded(pfn) || page_to_nid(page) != nid ||
-	    is_migrate_cma_page(page) || is_migrate_isolate_page(page))
-		return err;
-	/* What the first try of an allocation for any zone asks for. */
-	zone = page_zone(page);
-	if (!zone_watermark_ok(zone, 0, low_wmark_pages(zone) + 2 * HPAGE_PMD_NR,
-			       max_t(int, zone_idx(zone), ZONE_NORMAL), 0))
-		return err;
-	folio = folio_get_nontail_page(page);
-	if (!folio)
-		return err;
-	if (folio_order(folio) == HPAGE_PMD_ORDER && folio_test_anon(folio) &&
-	    !folio_test_hugetlb(folio) && !folio_maybe_dma_pinned(folio) &&
-	    folio_trylock(folio)) {
-		err = split(folio);
-		folio_unlock(folio);
-	}
-	folio_put(folio);
-	return err;
-}
-
-/**
- * steer_take_block - get consecutive frames where none are free
- * @nid: the node to have them of
- * @cursor: where to go on looking; the caller's, 0 at first
- *
- * A huge page of some process gives way: its contents go to frames of the node
- * that are free one by one.  For a caller who has more use for a row than its
- * owner.
- *
- * Return: the first of 512 pages of order 0 that the caller has allocated now,
- * aligned to their number; NULL if a few tries found none.
- */
-struct page *steer_take_block(int nid, unsigned long *cursor)
-{
-	unsigned long blocks = max_pfn >> HPAGE_PMD_ORDER, i;
-	unsigned int tries = 0;
-
-	if (!node_isset(nid, cpuset_current_mems_allowed))
-		return NULL;
-	for (i = 0; i < blocks && tries < TAKE_TRIES; i++) {
-		unsigned long pfn;
-		int err;
-
-		cond_resched();
-		*cursor = (*cursor + 1) % blocks;
-		pfn = *cursor << HPAGE_PMD_ORDER;
-		err = part(pfn, nid);
-		if (err == -ENOENT)
-			continue;
-		tries++;
-		if (err)
-			continue;
-		mutex_lock(&takes);
-		WRITE_ONCE(taker, current);
-		err = alloc_contig_range(pfn, pfn + HPAGE_PMD_NR, MIGRATE_MOVABLE,
-					 GFP_KERNEL | __GFP_NOWARN);
-		WRITE_ONCE(taker, NULL);
-		mutex_unlock(&takes);
-		if (!err)
-			return pfn_to_page(pfn);
-		/* The next would fare no better: no memory, or a signal. */
-		if (err != -EBUSY)
-			break;
-	}
-	return NULL;
-}
-EXPORT_SYMBOL_GPL(steer_take_block);
-
 /**
  * steer_collapse - make a huge page of the memory around an address, now
  * @mm: whose address; a reference to its users is held
@@ -584,81 +482,3 @@ int steer_collapse(struct mm_struct *mm, unsigned long addr)
 	return err;
 }
 EXPORT_SYMBOL_GPL(steer_collapse);
-
-/*
- * A bit per huge page frame.  Its pages are in a row for somebody, although no
- * huge page of the process says so: background work that makes huge pages or
- * room for them would undo more than it does.
- */
-static unsigned long *shields __read_mostly;
-/* Memory that is added later has none, and raises max_pfn. */
-static unsigned long shields_end __read_mostly;
-
-static int __init shields_init(void)
-{
-	shields = vzalloc(BITS_TO_LONGS((max_pfn >> HPAGE_PMD_ORDER) + 1) *
-			  sizeof(*shields));
-	if (!shields)
-		return -ENOMEM;
-	shields_end = max_pfn;
-	return 0;
-}
-core_initcall(shields_init);
-
-/**
- * steer_shield - keep khugepaged and compaction off a huge page frame
- * @pfn: any pfn of it, of memory that was there at boot
- *
- * Reclaim, and whoever needs this very frame, move its pages nevertheless.
- */
-void steer_shield(unsigned long pfn)
-{
-	if (pfn < shields_end)
-		set_bit(pfn >> HPAGE_PMD_ORDER, shields);
-}
-EXPORT_SYMBOL_GPL(steer_shield);
-
-/**
- * steer_unshield - the end of steer_shield()
- * @pfn: any pfn of the frame
- */
-void steer_unshield(unsigned long pfn)
-{
-	if (pfn < shields_end)
-		clear_bit(pfn >> HPAGE_PMD_ORDER, shields);
-}
-EXPORT_SYMBOL_GPL(steer_unshield);
-
-/**
- * steer_shielded - whether to keep off a huge page frame
- * @pfn: any pfn of it
- *
- * Return: true between steer_shield() and steer_unshield().
- */
-bool steer_shielded(unsigned long pfn)
-{
-	return pfn < shields_end &&
-	       test_bit(pfn >> HPAGE_PMD_ORDER, shields);
-}
-
-/**
- * steer_fragmentation - free memory that is of no use for an allocation
- * @order: the allocation's order
- *
- * Return: per cent of the free memory of all zones that lies in blocks smaller
- * than @order (the unusable free space index).
- */
-int steer_fragmentation(unsigned int order)
-{
-	unsigned long all = 0, unusable = 0;
-	struct zone *zone;
-
-	for_each_populated_zone(zone) {
-		unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
-
-		all += free;
-		unusable += free * extfrag_for_order(zone, order) / 100;
-	}
-	return all ? unusable * 100 / all : 100;
-}
-EXPORT_SYMBOL_GPL(steer_fragmentation);

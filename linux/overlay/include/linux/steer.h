@@ -5,6 +5,7 @@
 
 #include <linux/types.h>
 
+struct folio;
 struct mm_struct;
 struct page;
 
@@ -26,6 +27,7 @@ struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,
 				struct page **frames);
 int steer_node(struct mm_struct *mm, unsigned int nr,
 	       const unsigned long *addrs);
+int steer_split(struct folio *folio);
 struct page *steer_take_block(int nid, unsigned long *cursor);
 int steer_collapse(struct mm_struct *mm, unsigned long addr);
 int steer_fragmentation(unsigned int order);

@@ -14,6 +14,7 @@
 #include "mmu.h"
 #include "mmu_internal.h"
 #include "spte.h"
+#include "nested_align.h"
 #include "nested_align_state.h"
 #include "pseudo_huge.h"
 #include "nested_align_trace.h"

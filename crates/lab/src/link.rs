@@ -15,6 +15,8 @@ use strata_agent::message::{Command, Event, Order, Reply};
 const TICK: Duration = Duration::from_millis(50);
 /// What follows a kernel's last words is waited for this long.
 const AFTERMATH: Duration = Duration::from_secs(2);
+/// Time that the emulator may take to end once it has hung up.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// A machine, and what is known of it.
 #[derive(Debug)]
@@ -174,7 +176,11 @@ impl<'a> Link<'a> {
                 None
             }
             Ok(Heard::Ended) | Err(RecvTimeoutError::Disconnected) => {
-                let ended = format!("ended while L{layer} was to {what}");
+                let how = match self.machine.end(END_LIMIT) {
+                    Some(status) => format!(" ({status}{})", reset(status.success())),
+                    None => String::new(),
+                };
+                let ended = format!("ended{how} while L{layer} was to {what}");
                 return Err(match self.machine.complaint() {
                     // What the emulator says of its end tells more than a console can.
                     Some((last, log)) => LabError::Layer {
@@ -208,9 +214,12 @@ impl<'a> Link<'a> {
             let above = below + 1;
             let status = self.journal.layers[below].vm_ended.unwrap_or_default();
             if let Some(journal) = self.journal.layers.get(above) {
+                let reset = reset(status == 0);
                 return Err(journal.error(
                     format!("L{above}"),
-                    format!("its VMM ended with status {status} while L{layer} was to {what}"),
+                    format!(
+                        "its VMM ended with status {status}{reset} while L{layer} was to {what}"
+                    ),
                 ));
             }
         }
@@ -249,4 +258,10 @@ impl<'a> Link<'a> {
         }
         Ok(())
     }
+}
+
+/// What to say of a VMM that ended well with nobody having asked it to: all of them run with
+/// `-no-reboot`.
+fn reset(well: bool) -> &'static str {
+    if well { ", as when its machine resets itself: after a triple fault, for one" } else { "" }
 }

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,6 +126,17 @@ impl Machine {
             effort.wanted += used + Duration::from_nanos(numbers.next().unwrap_or_default());
         }
         effort
+    }
+
+    /// How the emulator ended, which is known only a moment after its last word.
+    pub(crate) fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if begin.elapsed() < limit => thread::sleep(Duration::from_millis(5)),
+                ended => return ended.ok().flatten(),
+            }
+        }
     }
 
     /// The last line that the emulator itself said and that is no warning, and where all are.

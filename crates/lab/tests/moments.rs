@@ -308,3 +308,21 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
     let left: Vec<_> = full.lines().filter(|line| !line.contains(' ')).collect();
     assert!(full.contains("status 1") && left == ["other"], "{full}");
 }
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_layer_that_resets_itself_is_told_from_one_that_fails() {
+    let _machine = machine();
+    let reboot = ["/bin/busybox", "reboot", "-f"];
+    let error = failure(&two("", "", &run_in(1, &reboot, "")));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "L1");
+    assert!(
+        line.contains("its VMM ended with status 0, as when its machine resets itself"),
+        "{line}"
+    );
+    let error = failure(&two("", "", &run_in(0, &reboot, "")));
+    let (layer, line) = layer_of(&error);
+    assert_eq!(layer, "the machine");
+    assert!(line.contains("ended (exit status: 0, as when its machine resets itself"), "{line}");
+}

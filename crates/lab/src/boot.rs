@@ -127,8 +127,8 @@ pub(crate) fn boot(
             tell(&format!("L{number}'s free memory is being fragmented"));
         }
         fragment(link, at, layer.fragmentation)?;
-        if let Some(above) = scenario.layers.get(number + 1) {
-            let argv = vmm(number + 1, above)?;
+        if number + 1 < scenario.layers.len() {
+            let argv = vmm(number + 1, &scenario.layers)?;
             link.order(at, "start its VM", Command::Boot { argv }, ORDER_LIMIT)?;
         }
     }
@@ -327,13 +327,16 @@ fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<()
 }
 
 /// The command that runs layer `number` in the layer below.
-fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
-    let mut argv = layer.launcher.clone();
-    if let Some(launcher) = argv.first_mut()
-        && !launcher.contains('/')
+fn vmm(number: usize, layers: &[Layer]) -> Result<Vec<String>, LabError> {
+    let layer = &layers[number];
+    let mut launcher = layer.launcher.clone();
+    if let Some(program) = launcher.first_mut()
+        && !program.contains('/')
     {
-        *launcher = format!("{PROGRAMS}/{launcher}");
+        *program = format!("{PROGRAMS}/{program}");
     }
+    let mut argv = processors(&layers[number - 1], number - 1);
+    argv.extend(launcher);
     argv.extend(plain_vmm(layer, &layer.memory, layer.cpus, parameters(number, layer))?);
     argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
     argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
@@ -346,14 +349,32 @@ fn vmm(number: usize, layer: &Layer) -> Result<Vec<String>, LabError> {
 /// program alone, whose output is its console.
 pub(crate) fn guest(
     number: usize,
-    layer: &Layer,
+    layers: &[Layer],
     memory: &str,
     cpus: u8,
     program: &[String],
 ) -> Result<Vec<String>, LabError> {
+    let layer = &layers[number];
     let program = program.join(",");
     let parameters = format!("{} {ALONE_PARAMETER}{program}", parameters(number, layer));
-    plain_vmm(layer, memory, cpus, parameters)
+    let mut argv = processors(&layers[number - 1], number - 1);
+    argv.extend(plain_vmm(layer, memory, cpus, parameters)?);
+    Ok(argv)
+}
+
+/// What starts a VMM on the processors of its layer that may run VMs: in L0 all but the first.
+///
+/// Whenever an emulated processor loads its floating-point state, QEMU changes flags of the first
+/// one, unlocked (`cpu_clear_ignne` in `target/i386/tcg`, 7.2 to 10.0). Flags of the virtual machine
+/// that runs there are among them, and get lost: nested paging is off then, or an interrupt comes
+/// where none may, and L1 or L0 ends in a triple fault.
+fn processors(layer: &Layer, number: usize) -> Vec<String> {
+    match layer.cpus {
+        cpus @ 2.. if number == 0 => {
+            ["/bin/busybox", "taskset", "-c", &format!("1-{}", cpus - 1)].map(str::to_owned).into()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The machine of a layer and its memory, so many MiB, in QEMU's words.

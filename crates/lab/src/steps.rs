@@ -398,7 +398,7 @@ pub(crate) fn guest_argv(scenario: &Scenario, step: &Step) -> Result<Vec<String>
         unreachable!("only a guest's step has a guest's command")
     };
     let number = usize::from(*layer) + 1;
-    boot::guest(number, &scenario.layers[number], memory, *cpus, program)
+    boot::guest(number, &scenario.layers, memory, *cpus, program)
 }
 
 /// Status of the program in one more guest, which its agent tells on the console. A guest that was

@@ -326,3 +326,15 @@ fn a_layer_that_resets_itself_is_told_from_one_that_fails() {
     assert_eq!(layer, "the machine");
     assert!(line.contains("ended (exit status: 0, as when its machine resets itself"), "{line}");
 }
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn no_machine_runs_on_the_first_of_several_emulated_processors() {
+    let _machine = machine();
+    let look = ["/bin/busybox", "sh", "-c", "grep Cpus_allowed_list /proc/$(pidof qemu)/status"];
+    for (cpus, allowed) in [(1, "0"), (2, "1"), (3, "1-2")] {
+        let toml = two(&format!("cpus = {cpus}"), "cpus = 2", &run_in(0, &look, ""));
+        let report = run_scenario("processors", Scenario::parse(&toml, "processors").unwrap());
+        assert_eq!(report.steps[0].output, [format!("Cpus_allowed_list:\t{allowed}")]);
+    }
+}

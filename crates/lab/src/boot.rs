@@ -329,15 +329,13 @@ fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<()
 /// The command that runs layer `number` in the layer below.
 fn vmm(number: usize, layers: &[Layer]) -> Result<Vec<String>, LabError> {
     let layer = &layers[number];
-    let mut launcher = layer.launcher.clone();
-    if let Some(program) = launcher.first_mut()
-        && !program.contains('/')
+    let mut argv = layer.launcher.clone();
+    if let Some(launcher) = argv.first_mut()
+        && !launcher.contains('/')
     {
-        *program = format!("{PROGRAMS}/{program}");
+        *launcher = format!("{PROGRAMS}/{launcher}");
     }
-    let mut argv = processors(&layers[number - 1], number - 1);
-    argv.extend(launcher);
-    argv.extend(plain_vmm(layer, &layer.memory, layer.cpus, parameters(number, layer))?);
+    argv.extend(plain_vmm(number, layers, &layer.memory, layer.cpus, parameters(number, layer))?);
     argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
     argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
     argv.extend(port(VM_SOCKET));
@@ -354,18 +352,15 @@ pub(crate) fn guest(
     cpus: u8,
     program: &[String],
 ) -> Result<Vec<String>, LabError> {
-    let layer = &layers[number];
     let program = program.join(",");
-    let parameters = format!("{} {ALONE_PARAMETER}{program}", parameters(number, layer));
-    let mut argv = processors(&layers[number - 1], number - 1);
-    argv.extend(plain_vmm(layer, memory, cpus, parameters)?);
-    Ok(argv)
+    let own = parameters(number, &layers[number]);
+    plain_vmm(number, layers, memory, cpus, format!("{own} {ALONE_PARAMETER}{program}"))
 }
 
 /// What starts a VMM on the processors of its layer that may run VMs: in L0 all but the first.
 ///
 /// Whenever an emulated processor loads its floating-point state, QEMU changes flags of the first
-/// one, unlocked (`cpu_clear_ignne` in `target/i386/tcg`, 7.2 to 10.0). Flags of the virtual machine
+/// one, unlocked (`cpu_clear_ignne` in `target/i386/tcg`, 7.2 and 10.0). Flags of the virtual machine
 /// that runs there are among them, and get lost: nested paging is off then, or an interrupt comes
 /// where none may, and L1 or L0 ends in a triple fault.
 fn processors(layer: &Layer, number: usize) -> Vec<String> {
@@ -404,19 +399,20 @@ fn memory_arguments(layer: &Layer, mib: u64) -> Vec<String> {
 
 /// QEMU with memory, a console, a kernel and its initial file system.
 fn plain_vmm(
-    layer: &Layer,
+    number: usize,
+    layers: &[Layer],
     memory: &str,
     cpus: u8,
     parameters: String,
 ) -> Result<Vec<String>, LabError> {
     let memory = bytes(memory).map_err(LabError::Scenario)? >> 20;
-    let mut argv: Vec<String> =
-        ["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(str::to_owned).into();
+    let mut argv = processors(&layers[number - 1], number - 1);
+    argv.extend(["/bin/qemu", "-L", FIRMWARE, "-accel", "kvm", "-cpu", "host"].map(Into::into));
     argv.extend(
         ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"].map(Into::into),
     );
     argv.extend(["-m".into(), format!("{memory}M"), "-smp".into(), cpus.to_string()]);
-    argv.extend(memory_arguments(layer, memory));
+    argv.extend(memory_arguments(&layers[number], memory));
     argv.extend(["-kernel".into(), NEXT_KERNEL.into(), "-initrd".into(), NEXT_INITRD.into()]);
     argv.extend(["-append".into(), parameters]);
     Ok(argv)

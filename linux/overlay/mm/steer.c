@@ -456,6 +456,18 @@ unlock:
 }
 EXPORT_SYMBOL_GPL(steer_node);
 
+static bool is_huge(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct folio_walk fw;
+	bool huge;
+
+	if (!folio_walk_start(&fw, vma, addr, 0))
+		return false;
+	huge = fw.level == FW_LEVEL_PMD;
+	folio_walk_end(&fw, vma);
+	return huge;
+}
+
 /**
  * steer_collapse - make a huge page of the memory around an address, now
  * @mm: whose address; a reference to its users is held
@@ -463,7 +475,7 @@ EXPORT_SYMBOL_GPL(steer_node);
  *
  * Only where khugepaged, in the end, may do the same.
  *
- * Return: 0, or what MADV_COLLAPSE would fail with.
+ * Return: 0, -EEXIST if it is one already, or what MADV_COLLAPSE would fail with.
  */
 int steer_collapse(struct mm_struct *mm, unsigned long addr)
 {
@@ -477,7 +489,8 @@ int steer_collapse(struct mm_struct *mm, unsigned long addr)
 	if (vma && vma->vm_start <= start && vma->vm_end >= end &&
 	    thp_vma_allowable_order(vma, vma->vm_flags, TVA_ENFORCE_SYSFS,
 				    PMD_ORDER))
-		err = madvise_collapse(vma, &prev, start, end);
+		err = is_huge(vma, start) ? -EEXIST :
+		      madvise_collapse(vma, &prev, start, end);
 	mmap_read_unlock(mm);
 	return err;
 }

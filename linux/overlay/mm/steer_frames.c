@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Frames in a row: taking them from who has less use for them, keeping
+ * Frames in a row: taking them from huge pages of the same process, keeping
  * background work off those that are in use, and how many there are.
  */
 #include <linux/mm.h>
@@ -20,7 +20,7 @@
 
 #include "internal.h"
 
-/* Blocks whose pages are tried to be moved away, in one call. */
+/* Huge pages that are tried to be parted and moved away, in one call. */
 #define TAKE_TRIES	4
 
 /* Who takes frames from others, one at a time. */
@@ -40,70 +40,111 @@ bool steer_takes(void)
 }
 
 /*
- * Parts a huge page of a process on this node, which is not pinned as far as
- * one can tell: small pages need no row to go to, which would be as hard to get
- * as this one.  The node has frames for them: nothing is reclaimed for it.
- * -ENOENT: there is none to be parted.
+ * The next huge page of a process on this node from @cursor on, of anonymous
+ * memory that nobody shares, with a reference; NULL at the end of its memory,
+ * where the cursor begins anew.
  */
-static int part(unsigned long pfn, int nid)
+static struct folio *next_huge(struct mm_struct *mm, int nid,
+			       unsigned long *cursor)
 {
-	struct page *page = pfn_to_online_page(pfn);
-	struct folio *folio;
-	struct zone *zone;
-	int err = -ENOENT;
+	struct vm_area_struct *vma;
+	struct folio *huge = NULL;
+	unsigned long addr;
 
-	if (!page || steer_shielded(pfn) || page_to_nid(page) != nid ||
-	    is_migrate_cma_page(page) || is_migrate_isolate_page(page))
-		return err;
+	VMA_ITERATOR(vmi, mm, *cursor);
+
+	mmap_read_lock(mm);
+	for_each_vma(vmi, vma) {
+		if (!vma_is_anonymous(vma) || is_vm_hugetlb_page(vma))
+			continue;
+		addr = max(*cursor, ALIGN(vma->vm_start, HPAGE_PMD_SIZE));
+		for (; !huge && addr + HPAGE_PMD_SIZE <= vma->vm_end;
+		     addr += HPAGE_PMD_SIZE) {
+			struct folio_walk fw;
+			struct folio *folio;
+
+			cond_resched();
+			folio = folio_walk_start(&fw, vma, addr, 0);
+			if (!folio)
+				continue;
+			if (fw.level == FW_LEVEL_PMD &&
+			    folio_nid(folio) == nid && folio_test_anon(folio) &&
+			    !folio_likely_mapped_shared(folio) &&
+			    !folio_maybe_dma_pinned(folio)) {
+				folio_get(folio);
+				huge = folio;
+			}
+			folio_walk_end(&fw, vma);
+		}
+		if (huge)
+			break;
+	}
+	mmap_read_unlock(mm);
+	*cursor = huge ? addr : 0;
+	return huge;
+}
+
+/*
+ * Parts a huge page: small pages need no row to go to, which would be as hard
+ * to get as this one.  Its node has frames for them: nothing is reclaimed for
+ * it.
+ */
+static bool part(struct folio *folio)
+{
+	struct zone *zone = folio_zone(folio);
+	struct page *page = &folio->page;
+	bool parted;
+
+	if (is_migrate_cma_page(page) || is_migrate_isolate_page(page))
+		return false;
 	/* What the first try of an allocation for any zone asks for. */
-	zone = page_zone(page);
 	if (!zone_watermark_ok(zone, 0, low_wmark_pages(zone) + 2 * HPAGE_PMD_NR,
 			       max_t(int, zone_idx(zone), ZONE_NORMAL), 0))
-		return err;
-	folio = folio_get_nontail_page(page);
-	if (!folio)
-		return err;
-	if (folio_order(folio) == HPAGE_PMD_ORDER && folio_test_anon(folio) &&
-	    !folio_test_hugetlb(folio) && !folio_maybe_dma_pinned(folio) &&
-	    folio_trylock(folio)) {
-		err = steer_split(folio);
-		folio_unlock(folio);
-	}
-	folio_put(folio);
-	return err;
+		return false;
+	if (!folio_trylock(folio))
+		return false;
+	parted = folio_order(folio) == HPAGE_PMD_ORDER && !steer_split(folio);
+	folio_unlock(folio);
+	return parted;
 }
 
 /**
  * steer_take_block - get consecutive frames where none are free
+ * @mm: the process to take them of; a reference to its users is held
  * @nid: the node to have them of
- * @cursor: where to go on looking; the caller's, 0 at first
+ * @cursor: where in its memory to go on looking; the caller's, 0 at first
  *
- * A huge page of some process gives way: its contents go to frames of the node
- * that are free one by one.  For a caller who has more use for a row than its
- * owner.
+ * A huge page of the process gives way: its contents go to frames of the node
+ * that are free one by one.  For a caller who has more use for a row elsewhere
+ * in the same memory; nobody else's is touched.
  *
  * Return: the first of 512 pages of order 0 that the caller has allocated now,
  * aligned to their number; NULL if a few tries found none.
  */
-struct page *steer_take_block(int nid, unsigned long *cursor)
+struct page *steer_take_block(struct mm_struct *mm, int nid,
+			      unsigned long *cursor)
 {
-	unsigned long blocks = max_pfn >> HPAGE_PMD_ORDER, i;
-	unsigned int tries = 0;
+	bool anew = !*cursor;
+	unsigned int tries;
 
 	if (!node_isset(nid, cpuset_current_mems_allowed))
 		return NULL;
-	for (i = 0; i < blocks && tries < TAKE_TRIES; i++) {
+	for (tries = 0; tries < TAKE_TRIES; tries++) {
+		struct folio *folio = next_huge(mm, nid, cursor);
 		unsigned long pfn;
+		bool parted;
 		int err;
 
-		cond_resched();
-		*cursor = (*cursor + 1) % blocks;
-		pfn = *cursor << HPAGE_PMD_ORDER;
-		err = part(pfn, nid);
-		if (err == -ENOENT)
+		if (!folio && anew)
+			break;
+		if (!folio) {
+			anew = true;
 			continue;
-		tries++;
-		if (err)
+		}
+		pfn = folio_pfn(folio);
+		parted = part(folio);
+		folio_put(folio);
+		if (!parted)
 			continue;
 		mutex_lock(&takes);
 		WRITE_ONCE(taker, current);

@@ -28,7 +28,8 @@ struct steer_result steer_pages(struct mm_struct *mm, unsigned int nr,
 int steer_node(struct mm_struct *mm, unsigned int nr,
 	       const unsigned long *addrs);
 int steer_split(struct folio *folio);
-struct page *steer_take_block(int nid, unsigned long *cursor);
+struct page *steer_take_block(struct mm_struct *mm, int nid,
+			      unsigned long *cursor);
 int steer_collapse(struct mm_struct *mm, unsigned long addr);
 int steer_fragmentation(unsigned int order);
 void steer_shield(unsigned long pfn);

@@ -49,6 +49,7 @@ enum pseudo_huge_cause {
  * @accessed: accessed bits that the worker took from SPTEs, one of 16, and that
  *	the host has not seen yet
  * @table_read: L1's table was read as a whole, and no SPTE was lost since
+ * @read_unsync: it was read while L1 could write it unseen
  *
  * Protected by mmu_lock held for write, or for read together with
  * mmu_unsync_pages_lock.
@@ -60,6 +61,7 @@ struct pseudo_huge {
 	u16 settled;
 	u32 accessed;
 	bool table_read;
+	bool read_unsync;
 };
 
 /**
@@ -108,6 +110,7 @@ struct kvm_vcpu_nested_align {
 	_(COUNTER, nested_align_copied)			\
 	_(COUNTER, nested_align_zero_skipped)		\
 	_(COUNTER, nested_align_steer_failed)		\
+	_(COUNTER, nested_align_taken)			\
 	_(COUNTER, nested_align_collapsed)		\
 	_(ICOUNTER, nested_align_booked)		\
 	_(COUNTER, nested_align_bookings)		\

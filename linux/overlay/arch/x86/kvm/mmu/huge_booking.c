@@ -63,6 +63,17 @@ static void account(struct huge_booking *booking, long frames)
 	atomic_long_add(frames, &all_held);
 }
 
+static void uncount_misses(struct huge_booking *booking)
+{
+	unsigned int cpu;
+
+	for (cpu = 0; booking->counters && cpu < nr_cpu_ids; cpu++)
+		if (booking->counters[cpu])
+			perf_event_release_kernel(booking->counters[cpu]);
+	kfree(booking->counters);
+	booking->counters = NULL;
+}
+
 static void count_misses(struct huge_booking *booking)
 {
 	struct perf_event_attr attr = {
@@ -86,21 +97,12 @@ static void count_misses(struct huge_booking *booking)
 		event = perf_event_create_kernel_counter(&attr, cpu, NULL, NULL,
 							 NULL);
 		/* No such event, no feedback: fragmentation decides alone. */
-		if (IS_ERR(event))
-			break;
+		if (IS_ERR(event)) {
+			uncount_misses(booking);
+			return;
+		}
 		booking->counters[cpu] = event;
 	}
-}
-
-static void uncount_misses(struct huge_booking *booking)
-{
-	unsigned int cpu;
-
-	for (cpu = 0; booking->counters && cpu < nr_cpu_ids; cpu++)
-		if (booking->counters[cpu])
-			perf_event_release_kernel(booking->counters[cpu]);
-	kfree(booking->counters);
-	booking->counters = NULL;
 }
 
 /* TLB misses since the last call; 0 where they cannot be counted. */
@@ -235,6 +237,13 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 
 	if (!huge_booking_may(booking))
 		return false;
+	/* Counted before they are there: another VM may be at it as well. */
+	account(booking, BOOKING_FRAMES);
+	if (huge_booking_total() >
+	    (unsigned long)READ_ONCE(nested_align_booked_max_all) * BOOKING_FRAMES) {
+		account(booking, -BOOKING_FRAMES);
+		return false;
+	}
 	if (nid == NUMA_NO_NODE)
 		region->block = alloc_pages(gfp, BOOKING_ORDER);
 	else
@@ -244,18 +253,21 @@ bool huge_booking_book(struct huge_booking *booking, struct align_region *region
 		split_page(region->block, BOOKING_ORDER);
 	} else if (effort && nid != NUMA_NO_NODE) {
 		/* Compaction leaves huge pages alone, even those of no use. */
-		region->block = steer_take_block(nid, &booking->cursor);
+		region->block = steer_take_block(booking->kvm->mm, nid,
+						 &booking->cursor);
+		if (region->block)
+			++booking->kvm->stat.nested_align_taken;
 	}
 	if (!region->block) {
+		account(booking, -BOOKING_FRAMES);
 		if (effort)
 			booking->starved_until = jiffies + HZ;
 		++booking->kvm->stat.nested_align_steer_failed;
 		return false;
 	}
-	region->row = page_to_pfn(region->block);
 	bitmap_fill(region->held, BOOKING_FRAMES);
 	region->nr_held = BOOKING_FRAMES;
-	account(booking, BOOKING_FRAMES);
+	region->deadline = jiffies + booking->term;
 	++booking->kvm->stat.nested_align_bookings;
 	return true;
 }
@@ -326,8 +338,10 @@ unsigned long huge_booking_shrink(struct huge_booking *booking,
 }
 
 /*
- * Algorithm 1: alternately measure with the term as it is and try one that is
- * 10 % longer or shorter; keep it if TLB misses fell and FMFI did not rise.
+ * Algorithm 1: measure with the term as it is, then try one that is 10 % longer;
+ * if that is no better measure again and try one that is 10 % shorter.  Better
+ * is what made TLB misses fall and FMFI not rise, or, where these misses cannot
+ * be counted, FMFI fall.  It is kept, and a longer one is tried next.
  */
 static void adapt(struct huge_booking *booking)
 {
@@ -345,13 +359,13 @@ static void adapt(struct huge_booking *booking)
 					TERM_MIN, TERM_MAX);
 		return;
 	}
-	/* A host without the counter has 0 misses always. */
-	better = fragmentation <= booking->fragmentation &&
-		 (misses < booking->misses || (!misses && !booking->misses));
+	better = booking->counters ? misses < booking->misses &&
+				     fragmentation <= booking->fragmentation :
+				     fragmentation < booking->fragmentation;
 	if (!better)
 		booking->term = booking->trial;
 	booking->trial = 0;
-	booking->grow = !booking->grow;
+	booking->grow = better || !booking->grow;
 }
 
 /**

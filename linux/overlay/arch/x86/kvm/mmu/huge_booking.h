@@ -20,7 +20,6 @@ struct page;
  * struct align_region - what is known of a 2 MiB region of a nested guest
  * @table_gfn: L1's leaf table that maps it: the region's name
  * @block: first of the consecutive frames meant for it, NULL if there are none
- * @row: the pfn of the frames that its pages were last put on
  * @held: those of the frames that no page is on yet
  * @nr_held: their number
  * @deadline: when they are given back (jiffies)
@@ -30,7 +29,6 @@ struct page;
 struct align_region {
 	gfn_t table_gfn;
 	struct page *block;
-	kvm_pfn_t row;
 	DECLARE_BITMAP(held, BOOKING_FRAMES);
 	unsigned int nr_held;
 	unsigned long deadline;
@@ -43,7 +41,7 @@ struct align_region {
  * @kvm: the VM
  * @regions: its regions by table gfn; the owner's lock protects all
  * @nr_held: frames held in all regions
- * @cursor: where blocks were last looked for
+ * @cursor: where in the VM's memory a huge page was last taken
  * @starved_until: no use in looking for blocks before (jiffies)
  * @term: how long frames are held without progress, Td in jiffies
  * @trial: the term before the change that is on trial, 0 if none is
@@ -51,7 +49,7 @@ struct align_region {
  * @fragmentation: FMFI at the trial's begin, per cent
  * @misses: TLB misses in the period before the trial's begin
  * @counted: TLB misses when they were last looked at
- * @counters: a counter of TLB misses per CPU, NULL where there are none
+ * @counters: a counter of TLB misses per CPU; NULL where they cannot be counted
  */
 struct huge_booking {
 	struct kvm *kvm;

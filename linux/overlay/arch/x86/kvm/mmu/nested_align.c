@@ -79,31 +79,6 @@ u64 *nested_align_table(struct kvm *kvm)
 }
 
 /**
- * nested_align_small_host - remember memory that the host could map huge
- * @kvm: the VM, mmu_lock held for write
- * @slot: the memory's slot
- * @gfn: a page of it that L1 maps huge for its guest, and the host does not
- *
- * The worker will have the host make a huge page of it.
- */
-void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
-			     gfn_t gfn)
-{
-	struct nested_align *state = kvm->arch.nested_align.state;
-	unsigned long addr = __gfn_to_hva_memslot(slot, gfn) & PMD_MASK;
-	unsigned int i;
-
-	if (!state || ((gfn << PAGE_SHIFT ^ __gfn_to_hva_memslot(slot, gfn)) &
-		       ~PMD_MASK & PAGE_MASK))
-		return;
-	for (i = 0; i < state->nr_small_hosts; i++)
-		if (state->small_hosts[i] == addr)
-			return;
-	if (i < MAX_SMALL_HOSTS)
-		state->small_hosts[state->nr_small_hosts++] = addr;
-}
-
-/**
  * nested_align_fault - make a region fit at the fault that found it whole
  * @vcpu: the vCPU, in kvm->srcu, without mmu_lock
  * @table_gfn: L1's leaf table that maps the region
@@ -119,7 +94,7 @@ void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn)
 	if (!state || !mutex_trylock(&state->lock))
 		return;
 	if (nested_align_in_budget(state))
-		nested_align_steer(state, table_gfn, 0, false);
+		nested_align_steer(state, table_gfn, false);
 	mutex_unlock(&state->lock);
 }
 
@@ -179,8 +154,11 @@ bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 	       sp->pseudo_huge.nr_present < SPTE_ENT_PER_PAGE - 2;
 }
 
-/* The row of frames that all present SPTEs are on, 0 if they are not on one. */
-static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
+/*
+ * Whether all present SPTEs are on frames in a row.  What lacks may well be on
+ * its place, too; else it is put there or the whole is moved when it is mapped.
+ */
+static bool is_in_row(struct kvm_mmu_page *sp)
 {
 	kvm_pfn_t row = 0;
 	unsigned int i;
@@ -191,10 +169,10 @@ static kvm_pfn_t row_of(struct kvm_mmu_page *sp)
 		if (!is_shadow_present_pte(sp->spt[i]))
 			continue;
 		if (pfn % SPTE_ENT_PER_PAGE != i || (row && row != pfn - i))
-			return 0;
+			return false;
 		row = pfn - i;
 	}
-	return row;
+	return true;
 }
 
 /* Most used first, then fullest. */
@@ -220,6 +198,28 @@ static bool settled(struct kvm_mmu_page *sp)
 	       before >= SPTE_ENT_PER_PAGE / 2;
 }
 
+/*
+ * Remembers memory that L1 maps huge for its guest, shadowed with small entries:
+ * no more is needed there than a huge page of the host's.
+ */
+static void note_small_host(struct nested_align *state, struct kvm_mmu_page *sp)
+{
+	struct kvm_memory_slot *slot;
+	unsigned long addr;
+
+	if (sp->nx_huge_page_disallowed || !settled(sp) ||
+	    state->nr_small_hosts == MAX_SMALL_HOSTS)
+		return;
+	slot = __gfn_to_memslot(kvm_memslots_for_spte_role(state->kvm, sp->role),
+				sp->gfn);
+	if (!slot || kvm_slot_dirty_track_enabled(slot))
+		return;
+	addr = __gfn_to_hva_memslot(slot, sp->gfn);
+	/* Else no huge page of the host's could lie as L1's does. */
+	if (!(addr & ~PMD_MASK))
+		state->small_hosts[state->nr_small_hosts++] = addr;
+}
+
 /* Promotes what needs no more, and collects what needs its frames moved. */
 static unsigned int collect(struct nested_align *state)
 {
@@ -227,24 +227,28 @@ static unsigned int collect(struct nested_align *state)
 	unsigned int buckets, nr = 0;
 	struct kvm_mmu_page *sp;
 
+	state->nr_small_hosts = 0;
 	write_lock(&kvm->mmu_lock);
-	for (buckets = 0; buckets < KVM_NUM_MMU_PAGES && nr < MAX_CANDIDATES;
-	     buckets++) {
+	for (buckets = 0; buckets < KVM_NUM_MMU_PAGES && nr < MAX_CANDIDATES &&
+	     state->nr_small_hosts < MAX_SMALL_HOSTS; buckets++) {
 		state->cursor = (state->cursor + 1) % KVM_NUM_MMU_PAGES;
 		hlist_for_each_entry(sp, &kvm->arch.mmu_page_hash[state->cursor],
 				     hash_link) {
-			if (!is_nested_leaf_sp(sp) ||
-			    sp->mmu_valid_gen != kvm->arch.mmu_valid_gen ||
-			    sp->pseudo_huge.sptep || nr == MAX_CANDIDATES)
+			if (sp->mmu_valid_gen != kvm->arch.mmu_valid_gen)
+				continue;
+			if (is_nested_split_sp(sp))
+				note_small_host(state, sp);
+			if (!is_nested_leaf_sp(sp) || sp->pseudo_huge.sptep ||
+			    nr == MAX_CANDIDATES)
 				continue;
 			if (sp->pseudo_huge.nr_present == SPTE_ENT_PER_PAGE &&
 			    pseudo_huge_promote(kvm, sp) != PSEUDO_HUGE_SCATTERED)
 				continue;
-			if (!settled(sp) || !pseudo_huge_possible(kvm, sp))
+			if (!settled(sp) || is_in_row(sp) ||
+			    !pseudo_huge_possible(kvm, sp))
 				continue;
 			state->candidates[nr++] = (struct candidate) {
 				.table_gfn = sp->gfn,
-				.row = row_of(sp),
 				.present = sp->pseudo_huge.nr_present,
 				.accessed = pseudo_huge_take_accessed(sp),
 			};
@@ -258,25 +262,22 @@ static unsigned int collect(struct nested_align *state)
 /* L1 maps these huge; if the host does too, no shadow page is needed at all. */
 static void collapse_small_hosts(struct nested_align *state)
 {
-	unsigned long addrs[MAX_SMALL_HOSTS];
 	struct kvm *kvm = state->kvm;
-	unsigned int i, nr;
+	unsigned int i;
+	int err = 0;
 
-	write_lock(&kvm->mmu_lock);
-	nr = state->nr_small_hosts;
-	memcpy(addrs, state->small_hosts, nr * sizeof(*addrs));
-	state->nr_small_hosts = 0;
-	write_unlock(&kvm->mmu_lock);
-
-	for (i = 0; i < nr && nested_align_in_budget(state); i++) {
+	/* Where there is no memory for one, the next would fare no better. */
+	for (i = 0; i < state->nr_small_hosts && err != -ENOMEM &&
+	     nested_align_in_budget(state); i++) {
 		u64 begin = ktime_get_ns();
-		int err = steer_collapse(kvm->mm, addrs[i]);
 
-		if (!err)
+		err = steer_collapse(kvm->mm, state->small_hosts[i]);
+		if (!err) {
 			++kvm->stat.nested_align_collapsed;
-		trace_nested_align_collapse(addrs[i], err);
+			state->budget_pages -= SPTE_ENT_PER_PAGE;
+		}
+		trace_nested_align_collapse(state->small_hosts[i], err);
 		state->budget_ns -= ktime_get_ns() - begin;
-		state->budget_pages -= SPTE_ENT_PER_PAGE;
 	}
 }
 
@@ -311,7 +312,7 @@ static void scan(struct nested_align *state)
 	for (i = 0; i < nr && nested_align_in_budget(state); i++)
 		steered += nested_align_steer(state,
 					      state->candidates[i].table_gfn,
-					      state->candidates[i].row, true);
+					      true);
 	collapse_small_hosts(state);
 	trace_nested_align_scan(nr, steered, ktime_get_ns() - begin);
 }
@@ -370,7 +371,7 @@ void __nested_align_prepare(struct kvm *kvm)
 	state->budget_at = ktime_get_ns();
 	state->ticked_at = jiffies;
 	state->worker = vhost_task_create(worker, worker_killed, state,
-					  "kvm-nested-align");
+					  "kvm-nest-align");
 	if (IS_ERR_OR_NULL(state->worker)) {
 		kvfree(state);
 		goto unlock;

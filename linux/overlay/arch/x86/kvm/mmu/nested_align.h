@@ -23,8 +23,6 @@ void __nested_align_place(struct kvm_vcpu *vcpu, gfn_t table_gfn,
 			  unsigned int index, gfn_t gfn);
 void __nested_align_enter(struct kvm_vcpu *vcpu);
 bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp);
-void nested_align_small_host(struct kvm *kvm, struct kvm_memory_slot *slot,
-			     gfn_t gfn);
 void nested_align_create_debugfs(struct kvm *kvm);
 void nested_align_destroy(struct kvm *kvm);
 int nested_align_init(void);

@@ -12,16 +12,12 @@
 #include "spte.h"
 #include "huge_booking.h"
 
-#define MAX_CANDIDATES	64
-#define MAX_SMALL_HOSTS	16
+#define MAX_CANDIDATES	256
+#define MAX_SMALL_HOSTS	64
 
-/*
- * A shadow page that lacks nothing, or little, but frames in a row; or whose
- * present SPTEs are in a row, from @row, and the rest is not known.
- */
+/* A shadow page that lacks nothing, or little, but frames in a row. */
 struct candidate {
 	gfn_t table_gfn;
-	kvm_pfn_t row;
 	u16 present;
 	u16 accessed;
 };
@@ -36,13 +32,13 @@ struct candidate {
  * @addrs: where its pages are in the process
  * @frames: and where they shall be in memory
  * @candidates: what the worker has found
+ * @small_hosts: addresses that L1 maps huge and the host does not, as it found
+ * @nr_small_hosts: their number
  * @budget_ns: time that may be spent; negative: overdrawn
  * @budget_pages: pages that may be moved
  * @budget_at: when both were last filled up
  * @ticked_at: when bookings were last looked through (jiffies)
  * @table: a leaf table of L1; protected by mmu_lock
- * @small_hosts: addresses that L1 maps huge and the host does not; by mmu_lock
- * @nr_small_hosts: their number; by mmu_lock
  * @cursor: bucket of mmu_page_hash to go on with; the worker's
  * @worker: the VM's thread for all this
  */
@@ -56,14 +52,14 @@ struct nested_align {
 	unsigned long addrs[SPTE_ENT_PER_PAGE];
 	struct page *frames[SPTE_ENT_PER_PAGE];
 	struct candidate candidates[MAX_CANDIDATES];
+	unsigned long small_hosts[MAX_SMALL_HOSTS];
+	unsigned int nr_small_hosts;
 	s64 budget_ns;
 	s64 budget_pages;
 	u64 budget_at;
 	unsigned long ticked_at;
 
 	u64 table[SPTE_ENT_PER_PAGE];
-	unsigned long small_hosts[MAX_SMALL_HOSTS];
-	unsigned int nr_small_hosts;
 
 	unsigned int cursor;
 	struct vhost_task *worker;
@@ -71,6 +67,6 @@ struct nested_align {
 
 bool nested_align_in_budget(struct nested_align *state);
 bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
-			kvm_pfn_t row, bool effort);
+			bool effort);
 
 #endif /* __KVM_X86_MMU_NESTED_ALIGN_STATE_H */

@@ -139,7 +139,8 @@ static bool book(struct nested_align *state, struct align_region *region,
 		region->retry_at = jiffies + HZ;
 	else if (!region->block &&
 		 huge_booking_book(&state->booking, region, node, effort))
-		trace_nested_align_book(region->table_gfn, region->row);
+		trace_nested_align_book(region->table_gfn,
+					page_to_pfn(region->block));
 	state->budget_ns -= ktime_get_ns() - begin;
 	return node >= NUMA_NO_NODE && region->block;
 }
@@ -189,14 +190,13 @@ static unsigned int move(struct nested_align *state, struct align_region *region
  * nested_align_steer - put the pages of a region onto consecutive frames
  * @state: the VM's state, its lock held
  * @table_gfn: L1's leaf table that maps the region
- * @row: where the pages are that could be seen, if these are in a row; or 0
  * @effort: whether other memory may be moved for the frames
  *
- * Return: whether it was tried; not if the pages are in place, too few, not to
- * be moved to one node, or were tried lately, and not without frames.
+ * Return: whether it was tried; not if the pages are too few, not to be moved to
+ * one node, or were tried lately, and not without frames.
  */
 bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
-			kvm_pfn_t row, bool effort)
+			bool effort)
 {
 	unsigned int wanted = locate(state, table_gfn);
 	struct align_region *region;
@@ -210,9 +210,6 @@ bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 
 	region = huge_booking_region(&state->booking, table_gfn);
 	if (!region || time_before(jiffies, region->retry_at))
-		return false;
-	/* The rest is there as well, but nobody has asked for it yet. */
-	if (row && row == region->row && !region->block)
 		return false;
 	if (!book(state, region, effort))
 		return false;

@@ -23,6 +23,7 @@ static void FNAME(populate)(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 		return;
 
 	sp->pseudo_huge.table_read = true;
+	sp->pseudo_huge.read_unsync = sp->unsync;
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		if (is_shadow_present_pte(sp->spt[i]))
 			continue;
@@ -75,17 +76,12 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 	struct kvm_mmu_page *sp = sptep_to_sp(sptep);
 	struct kvm *kvm = vcpu->kvm;
 
-	if (!nested_align_enabled(kvm) || !fault->slot)
+	if (!nested_align_enabled(kvm) || !fault->slot ||
+	    gw->level != PG_LEVEL_4K || !is_nested_leaf_sp(sp))
 		return false;
-
-	/* Small for want of a huge page of the host's, and for nothing else. */
-	if (gw->level == PG_LEVEL_2M && sp->role.guest_mode &&
-	    fault->goal_level == PG_LEVEL_4K && !fault->huge_page_disallowed &&
-	    !kvm_slot_dirty_track_enabled(fault->slot))
-		nested_align_small_host(kvm, fault->slot, fault->gfn);
-
-	if (gw->level != PG_LEVEL_4K || !is_nested_leaf_sp(sp))
-		return false;
+	/* What L1 added since, while it could unseen, is not known yet. */
+	if (sp->pseudo_huge.read_unsync && !sp->unsync)
+		sp->pseudo_huge.table_read = false;
 	if (!sp->pseudo_huge.table_read)
 		FNAME(populate)(vcpu, sp);
 	return pseudo_huge_promote(kvm, sp) == PSEUDO_HUGE_SCATTERED;

@@ -51,6 +51,13 @@ static inline bool is_nested_leaf_sp(struct kvm_mmu_page *sp)
 	       !sp->role.has_4_byte_gpte && !sp->role.invalid;
 }
 
+/* Whether @sp has the 4 KiB parts of a page that L1 maps huge for its guest. */
+static inline bool is_nested_split_sp(struct kvm_mmu_page *sp)
+{
+	return sp->role.level == PG_LEVEL_4K && sp->role.guest_mode &&
+	       sp->role.direct && !sp->role.passthrough && !sp->role.invalid;
+}
+
 /* Relinks @sp if a 2 MiB SPTE stands for it: one of its SPTEs will change. */
 static inline void pseudo_huge_demote(struct kvm_mmu_page *sp,
 				      enum pseudo_huge_cause cause)

@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_lab::{Scenario, Variant};
 
+/// KVM's parameters: as much alignment as there can be. `vanilla` passes over them.
+const FORCED: &str = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=100 \
+                      nested_align_min_present=256";
+
 /// Programs of `tools/testing/selftests/kvm`, with their arguments, and the status each ends with.
 ///
 /// Two fail on any kernel, for the emulated processor: it does not save the next instruction's
@@ -113,7 +117,7 @@ fn run_programs(
     let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let mut text = format!(
         "about = 'suites'\n[[layer]]\nkernel = '{variant}'\nmemory = '3000M'\n\
-         modules = {{ kvm = 'nested_align=1' }}\nprograms = {files:?}\n{layer}\n"
+         modules = {{ kvm = '{FORCED}' }}\nprograms = {files:?}\n{layer}\n"
     );
     let times = |line: &str| if line == RACY.0 { RACY.1 } else { 1 };
     let lines: Vec<Vec<&str>> = programs
@@ -272,7 +276,7 @@ fn run_unit_tests(variant: Variant, directory: &Path) -> Vec<String> {
     files.extend(FIRMWARE.map(str::to_owned));
     let mut text = format!(
         "about = 'kvm-unit-tests'\n[[layer]]\nkernel = '{variant}'\nmemory = '6000M'\ncpus = 2\n\
-         modules = {{ kvm = 'nested_align=1' }}\nfiles = {files:?}\n\
+         modules = {{ kvm = '{FORCED}' }}\nfiles = {files:?}\n\
          programs = ['/usr/bin/qemu-system-x86_64']\n"
     );
     let tests = unit_tests(directory);

@@ -133,6 +133,11 @@ pub fn run_scenario(name: &str, scenario: Scenario) -> LabReport {
     }
 }
 
+/// What a counter of KVM in L0 rose by since all layers ran.
+pub fn rise(report: &LabReport, name: &str) -> u64 {
+    report.layers[0].after.kvm(name) - report.layers[0].before.kvm(name)
+}
+
 /// Prints what alignment in L0 counted, for who looks at a test's output.
 pub fn tell_alignment(report: &LabReport) {
     for (name, count) in &report.layers[0].after.kvm {

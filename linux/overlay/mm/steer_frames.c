@@ -41,8 +41,8 @@ bool steer_takes(void)
 
 /*
  * The next huge page of a process on this node from @cursor on, of anonymous
- * memory that nobody shares, with a reference; NULL at the end of its memory,
- * where the cursor begins anew.
+ * memory that nobody shares, with a reference.  NULL at the end of its memory,
+ * where the cursor begins anew, and when somebody wants to change that memory.
  */
 static struct folio *next_huge(struct mm_struct *mm, int nid,
 			       unsigned long *cursor)
@@ -55,14 +55,15 @@ static struct folio *next_huge(struct mm_struct *mm, int nid,
 
 	mmap_read_lock(mm);
 	for_each_vma(vmi, vma) {
-		if (!vma_is_anonymous(vma) || is_vm_hugetlb_page(vma))
+		if (!vma_is_anonymous(vma) || !vma->anon_vma)
 			continue;
 		addr = max(*cursor, ALIGN(vma->vm_start, HPAGE_PMD_SIZE));
-		for (; !huge && addr + HPAGE_PMD_SIZE <= vma->vm_end;
-		     addr += HPAGE_PMD_SIZE) {
+		for (; addr + HPAGE_PMD_SIZE <= vma->vm_end; addr += HPAGE_PMD_SIZE) {
 			struct folio_walk fw;
 			struct folio *folio;
 
+			if (huge || mmap_lock_is_contended(mm))
+				goto unlock;
 			cond_resched();
 			folio = folio_walk_start(&fw, vma, addr, 0);
 			if (!folio)
@@ -70,17 +71,20 @@ static struct folio *next_huge(struct mm_struct *mm, int nid,
 			if (fw.level == FW_LEVEL_PMD &&
 			    folio_nid(folio) == nid && folio_test_anon(folio) &&
 			    !folio_likely_mapped_shared(folio) &&
-			    !folio_maybe_dma_pinned(folio)) {
+			    !folio_maybe_dma_pinned(folio) &&
+			    !steer_shielded(folio_pfn(folio))) {
 				folio_get(folio);
 				huge = folio;
 			}
 			folio_walk_end(&fw, vma);
 		}
 		if (huge)
-			break;
+			goto unlock;
 	}
+	addr = 0;
+unlock:
 	mmap_read_unlock(mm);
-	*cursor = huge ? addr : 0;
+	*cursor = addr;
 	return huge;
 }
 
@@ -116,7 +120,7 @@ static bool part(struct folio *folio)
  *
  * A huge page of the process gives way: its contents go to frames of the node
  * that are free one by one.  For a caller who has more use for a row elsewhere
- * in the same memory; nobody else's is touched.
+ * in the same memory; nobody else's is chosen.
  *
  * Return: the first of 512 pages of order 0 that the caller has allocated now,
  * aligned to their number; NULL if a few tries found none.
@@ -135,7 +139,7 @@ struct page *steer_take_block(struct mm_struct *mm, int nid,
 		bool parted;
 		int err;
 
-		if (!folio && anew)
+		if (!folio && (anew || *cursor))
 			break;
 		if (!folio) {
 			anew = true;

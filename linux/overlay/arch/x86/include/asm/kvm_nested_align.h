@@ -48,8 +48,10 @@ enum pseudo_huge_cause {
  * @settled: what @nr_present was at the worker's last visit
  * @accessed: accessed bits that the worker took from SPTEs, one of 16, and that
  *	the host has not seen yet
- * @table_read: L1's table was read as a whole, and no SPTE was lost since
+ * @table_read: L1's table was read as a whole, or the host was asked for a huge
+ *	page where L1 has one, and no SPTE was lost since
  * @read_unsync: it was read while L1 could write it unseen
+ * @read_at: what @nr_present was after it was read
  *
  * Protected by mmu_lock held for write, or for read together with
  * mmu_unsync_pages_lock.
@@ -59,6 +61,7 @@ struct pseudo_huge {
 	struct kvm *kvm;
 	u16 nr_present;
 	u16 settled;
+	u16 read_at;
 	u32 accessed;
 	bool table_read;
 	bool read_unsync;

@@ -340,8 +340,8 @@ unsigned long huge_booking_shrink(struct huge_booking *booking,
 /*
  * Algorithm 1: measure with the term as it is, then try one that is 10 % longer;
  * if that is no better measure again and try one that is 10 % shorter.  Better
- * is what made TLB misses fall and FMFI not rise, or, where these misses cannot
- * be counted, FMFI fall.  It is kept, and a longer one is tried next.
+ * is what made TLB misses fall and FMFI not rise, or, where no such misses are
+ * counted, FMFI fall.  It is kept, and a longer one is tried next.
  */
 static void adapt(struct huge_booking *booking)
 {
@@ -359,9 +359,10 @@ static void adapt(struct huge_booking *booking)
 					TERM_MIN, TERM_MAX);
 		return;
 	}
-	better = booking->counters ? misses < booking->misses &&
-				     fragmentation <= booking->fragmentation :
-				     fragmentation < booking->fragmentation;
+	better = misses || booking->misses ?
+		 misses < booking->misses &&
+		 fragmentation <= booking->fragmentation :
+		 fragmentation < booking->fragmentation;
 	if (!better)
 		booking->term = booking->trial;
 	booking->trial = 0;

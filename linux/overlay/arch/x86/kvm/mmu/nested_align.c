@@ -155,11 +155,13 @@ bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 }
 
 /*
- * Whether all present SPTEs are on frames in a row.  What lacks may well be on
- * its place, too; else it is put there or the whole is moved when it is mapped.
+ * Whether all present SPTEs are on frames in a row, and none is kept for what
+ * lacks.  That may well be on its place, too; if not, the whole is moved when it
+ * is mapped.
  */
-static bool is_in_row(struct kvm_mmu_page *sp)
+static bool is_in_place(struct nested_align *state, struct kvm_mmu_page *sp)
 {
+	struct align_region *region = huge_booking_find(&state->booking, sp->gfn);
 	kvm_pfn_t row = 0;
 	unsigned int i;
 
@@ -172,7 +174,7 @@ static bool is_in_row(struct kvm_mmu_page *sp)
 			return false;
 		row = pfn - i;
 	}
-	return true;
+	return !region || !region->block;
 }
 
 /* Most used first, then fullest. */
@@ -200,16 +202,19 @@ static bool settled(struct kvm_mmu_page *sp)
 
 /*
  * Remembers memory that L1 maps huge for its guest, shadowed with small entries:
- * no more is needed there than a huge page of the host's.
+ * no more is needed there than a huge page of the host's.  Once: what the host
+ * cannot make huge would be tried for ever.
  */
 static void note_small_host(struct nested_align *state, struct kvm_mmu_page *sp)
 {
 	struct kvm_memory_slot *slot;
 	unsigned long addr;
 
-	if (sp->nx_huge_page_disallowed || !settled(sp) ||
+	if (sp->pseudo_huge.table_read || !sp->parent_ptes.val ||
+	    sp->nx_huge_page_disallowed || !settled(sp) ||
 	    state->nr_small_hosts == MAX_SMALL_HOSTS)
 		return;
+	sp->pseudo_huge.table_read = true;
 	slot = __gfn_to_memslot(kvm_memslots_for_spte_role(state->kvm, sp->role),
 				sp->gfn);
 	if (!slot || kvm_slot_dirty_track_enabled(slot))
@@ -227,10 +232,9 @@ static unsigned int collect(struct nested_align *state)
 	unsigned int buckets, nr = 0;
 	struct kvm_mmu_page *sp;
 
-	state->nr_small_hosts = 0;
 	write_lock(&kvm->mmu_lock);
-	for (buckets = 0; buckets < KVM_NUM_MMU_PAGES && nr < MAX_CANDIDATES &&
-	     state->nr_small_hosts < MAX_SMALL_HOSTS; buckets++) {
+	for (buckets = 0; buckets < KVM_NUM_MMU_PAGES && nr < MAX_CANDIDATES;
+	     buckets++) {
 		state->cursor = (state->cursor + 1) % KVM_NUM_MMU_PAGES;
 		hlist_for_each_entry(sp, &kvm->arch.mmu_page_hash[state->cursor],
 				     hash_link) {
@@ -244,7 +248,7 @@ static unsigned int collect(struct nested_align *state)
 			if (sp->pseudo_huge.nr_present == SPTE_ENT_PER_PAGE &&
 			    pseudo_huge_promote(kvm, sp) != PSEUDO_HUGE_SCATTERED)
 				continue;
-			if (!settled(sp) || is_in_row(sp) ||
+			if (!settled(sp) || is_in_place(state, sp) ||
 			    !pseudo_huge_possible(kvm, sp))
 				continue;
 			state->candidates[nr++] = (struct candidate) {
@@ -263,21 +267,22 @@ static unsigned int collect(struct nested_align *state)
 static void collapse_small_hosts(struct nested_align *state)
 {
 	struct kvm *kvm = state->kvm;
-	unsigned int i;
-	int err = 0;
 
-	/* Where there is no memory for one, the next would fare no better. */
-	for (i = 0; i < state->nr_small_hosts && err != -ENOMEM &&
-	     nested_align_in_budget(state); i++) {
+	while (state->nr_small_hosts && nested_align_in_budget(state)) {
+		unsigned long addr = state->small_hosts[state->nr_small_hosts - 1];
 		u64 begin = ktime_get_ns();
+		int err = steer_collapse(kvm->mm, addr);
 
-		err = steer_collapse(kvm->mm, state->small_hosts[i]);
 		if (!err) {
 			++kvm->stat.nested_align_collapsed;
 			state->budget_pages -= SPTE_ENT_PER_PAGE;
 		}
-		trace_nested_align_collapse(state->small_hosts[i], err);
+		trace_nested_align_collapse(addr, err);
 		state->budget_ns -= ktime_get_ns() - begin;
+		/* No memory for one, none for the next; the VM has no more. */
+		if (err == -ENOMEM || err == -EBUSY)
+			break;
+		state->nr_small_hosts--;
 	}
 }
 

@@ -32,7 +32,7 @@ struct candidate {
  * @addrs: where its pages are in the process
  * @frames: and where they shall be in memory
  * @candidates: what the worker has found
- * @small_hosts: addresses that L1 maps huge and the host does not, as it found
+ * @small_hosts: addresses that L1 maps huge and the host does not, to be tried
  * @nr_small_hosts: their number
  * @budget_ns: time that may be spent; negative: overdrawn
  * @budget_pages: pages that may be moved

@@ -215,7 +215,10 @@ bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 		return false;
 
 	postpone(region);
-	move(state, region, 0, SPTE_ENT_PER_PAGE);
+	/* Frames are kept for what L1 has yet to map, not for what cannot move. */
+	if (!move(state, region, 0, SPTE_ENT_PER_PAGE) &&
+	    wanted == SPTE_ENT_PER_PAGE)
+		huge_booking_release(&state->booking, region, false);
 	return true;
 }
 

@@ -23,7 +23,6 @@ static void FNAME(populate)(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 		return;
 
 	sp->pseudo_huge.table_read = true;
-	sp->pseudo_huge.read_unsync = sp->unsync;
 	for (i = 0; i < SPTE_ENT_PER_PAGE; i++) {
 		if (is_shadow_present_pte(sp->spt[i]))
 			continue;
@@ -37,9 +36,23 @@ static void FNAME(populate)(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 		}
 		FNAME(prefetch_gpte)(vcpu, sp, &sp->spt[i], gptes[i]);
 	}
+	sp->pseudo_huge.read_unsync = sp->unsync;
+	sp->pseudo_huge.read_at = sp->pseudo_huge.nr_present;
 	vcpu->kvm->stat.nested_align_populated +=
 		sp->pseudo_huge.nr_present - before;
 	trace_nested_align_populate(sp, sp->pseudo_huge.nr_present - before);
+}
+
+/*
+ * Whether L1 may have added much to a table since that was read, while it could
+ * unseen: it no longer can, or it was asked for as much as there was.
+ */
+static bool FNAME(was_added_to)(struct kvm_mmu_page *sp)
+{
+	struct pseudo_huge *huge = &sp->pseudo_huge;
+
+	return huge->read_unsync &&
+	       (!sp->unsync || huge->nr_present >= 2 * huge->read_at + 8);
 }
 
 /* A fault finds nothing in L1's tables, and L1 is told. */
@@ -79,10 +92,7 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 	if (!nested_align_enabled(kvm) || !fault->slot ||
 	    gw->level != PG_LEVEL_4K || !is_nested_leaf_sp(sp))
 		return false;
-	/* What L1 added since, while it could unseen, is not known yet. */
-	if (sp->pseudo_huge.read_unsync && !sp->unsync)
-		sp->pseudo_huge.table_read = false;
-	if (!sp->pseudo_huge.table_read)
+	if (!sp->pseudo_huge.table_read || FNAME(was_added_to)(sp))
 		FNAME(populate)(vcpu, sp);
 	return pseudo_huge_promote(kvm, sp) == PSEUDO_HUGE_SCATTERED;
 }

@@ -293,6 +293,12 @@ fn run_unit_tests(variant: Variant, directory: &Path) -> Vec<String> {
     }
     let report = run_scenario("kvm-unit-tests", Scenario::parse(&text, "units").unwrap());
     assert_eq!(report.steps.len(), tests.len());
+    // Counters are those of machines that live when a sample is taken.
+    for name in ["filled", "populated", "promoted", "scans", "steered"] {
+        let name = format!("nested_align_{name}");
+        let most = report.layers[0].samples.iter().map(|sample| sample.kvm(&name)).max();
+        println!("{variant}: {name} up to {}", most.unwrap_or_default());
+    }
     let mut results = Vec::new();
     for (step, (program, test)) in report.steps.iter().zip(&tests) {
         let name = test.as_deref().unwrap_or(program);

@@ -109,9 +109,11 @@ fn moved(report: &LabReport, layer: usize, name: &str) -> u64 {
         .0
 }
 
-/// How far a counter of KVM in L0 went in the last `seconds` of a run: the program is at work then.
-fn lately(report: &LabReport, name: &str, seconds: f64) -> u64 {
+/// How far a counter of KVM in L0 went since the step under stress began.
+fn lately(report: &LabReport, name: &str) -> u64 {
     let layer = &report.layers[0];
+    let step = report.steps.iter().rposition(|step| step.what == main_step(report).what);
+    let seconds: f64 = report.steps[step.unwrap()..].iter().map(|step| step.seconds).sum();
     let early = layer.samples.iter().rfind(|sample| sample.at <= layer.after.at - seconds);
     layer.after.kvm(name) - early.expect("it ran longer than that").kvm(name)
 }
@@ -204,7 +206,7 @@ fn memory_keeps_its_contents_under_stress() {
     assert_eq!(complaints, [] as [String; 0]);
     // A kernel with alignment made huge pages meanwhile, and had to give some up.
     if report.layers[0].variant != "vanilla" {
-        let lately = |name: &str| lately(&report, name, seconds.parse().unwrap());
+        let lately = |name: &str| lately(&report, name);
         let kvm = &report.layers[0].after.kvm;
         let names = kvm.keys().filter(|name| name.starts_with("nested_align_demoted_"));
         let demoted: u64 = names.map(|name| lately(name)).sum();
@@ -274,7 +276,7 @@ fn leave_out(name: &str, bit: u32) {
         let (report, complaints) = run_to_any_end(&text);
         if let Ok(report) = &report {
             // A run in which the demotion never came up shows nothing. A layer that died counts no more.
-            let due = lately(report, &format!("nested_align_demoted_{name}"), 120.0);
+            let due = lately(report, &format!("nested_align_demoted_{name}"));
             assert!(due > 0, "{name} was never due");
         }
         match (noticed(&report, &complaints), report) {

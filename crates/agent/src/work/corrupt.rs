@@ -48,6 +48,10 @@ pub(super) fn run(choice: &Corrupt) -> Result<(), String> {
     let mut spoilt = Vec::new();
     for first in (0..half).step_by(step) {
         let pair = [found[first], found[first + half]];
+        // The program may have moved a page, or have something else at its place by now.
+        if pair.iter().any(|(place, address)| page(&file, *place, &pattern) != Some(*address)) {
+            continue;
+        }
         let mut halves = [[0; PAGE / 2]; 2];
         for ((place, _), half) in pair.iter().zip(&mut halves) {
             file.read_exact_at(half, (place + PAGE / 2) as u64).map_err(failed)?;
@@ -67,18 +71,19 @@ pub(super) fn run(choice: &Corrupt) -> Result<(), String> {
 fn pages(file: &File, start: usize, end: usize, pattern: &Pattern) -> Vec<(usize, usize)> {
     (start..end)
         .step_by(PAGE)
-        .filter_map(|place| {
-            let mut word = [0; 8];
-            // A place that cannot be read holds nothing.
-            file.read_exact_at(&mut word, place as u64).ok()?;
-            match pattern.owner(u64::from_ne_bytes(word))? {
-                Owner::Address { address, .. } if address.is_multiple_of(PAGE) => {
-                    Some((place, address))
-                }
-                _ => None,
-            }
-        })
+        .filter_map(|place| Some((place, page(file, place, pattern)?)))
         .collect()
+}
+
+/// Where the program has the page that is at a place of the process's memory, if it is one of its.
+fn page(file: &File, place: usize, pattern: &Pattern) -> Option<usize> {
+    let mut word = [0; 8];
+    // A place that cannot be read holds nothing.
+    file.read_exact_at(&mut word, place as u64).ok()?;
+    match pattern.owner(u64::from_ne_bytes(word))? {
+        Owner::Address { address, .. } if address.is_multiple_of(PAGE) => Some(address),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

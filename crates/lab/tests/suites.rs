@@ -283,7 +283,8 @@ fn run_unit_tests(variant: Variant, directory: &Path) -> Vec<String> {
     for (program, test) in &tests {
         // Not on the first processor, whose flags of a VM the emulator may lose.
         let line = "/bin/busybox taskset -c 1-2 qemu-system-x86_64 -nodefaults -no-reboot \
-             -vga none -display none -serial stdio -device pc-testdev -device isa-debug-exit,iobase=0xf4,iosize=0x4 -L /usr/share/qemu \
+             -vga none -display none -serial stdio -device pc-testdev \
+             -device isa-debug-exit,iobase=0xf4,iosize=0x4 -L /usr/share/qemu \
              -L /usr/share/seabios -machine accel=kvm -cpu max,+svm -m 4g -smp 2 -kernel";
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         words.push(image(program));

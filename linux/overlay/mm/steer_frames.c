@@ -62,7 +62,7 @@ static struct folio *next_huge(struct mm_struct *mm, int nid,
 			struct folio_walk fw;
 			struct folio *folio;
 
-			if (huge || mmap_lock_is_contended(mm))
+			if (mmap_lock_is_contended(mm))
 				goto unlock;
 			cond_resched();
 			folio = folio_walk_start(&fw, vma, addr, 0);
@@ -77,9 +77,11 @@ static struct folio *next_huge(struct mm_struct *mm, int nid,
 				huge = folio;
 			}
 			folio_walk_end(&fw, vma);
+			if (huge) {
+				addr += HPAGE_PMD_SIZE;
+				goto unlock;
+			}
 		}
-		if (huge)
-			goto unlock;
 	}
 	addr = 0;
 unlock:

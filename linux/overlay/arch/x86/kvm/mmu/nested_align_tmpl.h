@@ -43,18 +43,6 @@ static void FNAME(populate)(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp)
 	trace_nested_align_populate(sp, sp->pseudo_huge.nr_present - before);
 }
 
-/*
- * Whether L1 may have added much to a table since that was read, while it could
- * unseen: it no longer can, or it was asked for as much as there was.
- */
-static bool FNAME(was_added_to)(struct kvm_mmu_page *sp)
-{
-	struct pseudo_huge *huge = &sp->pseudo_huge;
-
-	return huge->read_unsync &&
-	       (!sp->unsync || huge->nr_present >= 2 * huge->read_at + 8);
-}
-
 /* A fault finds nothing in L1's tables, and L1 is told. */
 static void FNAME(nested_align_reflect)(struct kvm_vcpu *vcpu,
 					struct kvm_page_fault *fault,
@@ -92,7 +80,7 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 	if (!nested_align_enabled(kvm) || !fault->slot ||
 	    gw->level != PG_LEVEL_4K || !is_nested_leaf_sp(sp))
 		return false;
-	if (!sp->pseudo_huge.table_read || FNAME(was_added_to)(sp))
+	if (!sp->pseudo_huge.table_read || pseudo_huge_outgrown(sp))
 		FNAME(populate)(vcpu, sp);
 	return pseudo_huge_promote(kvm, sp) == PSEUDO_HUGE_SCATTERED;
 }

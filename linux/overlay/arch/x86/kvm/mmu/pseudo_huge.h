@@ -89,6 +89,18 @@ static inline void pseudo_huge_unsync(struct kvm_mmu_page *sp)
 }
 
 /*
+ * Whether L1 may have added much to @sp's table since that was read, while it
+ * could unseen: it no longer can, or it was asked for as much as there was.
+ */
+static inline bool pseudo_huge_outgrown(struct kvm_mmu_page *sp)
+{
+	struct pseudo_huge *huge = &sp->pseudo_huge;
+
+	return huge->read_unsync &&
+	       (!sp->unsync || huge->nr_present >= 2 * huge->read_at + 8);
+}
+
+/*
  * Brings accesses home before an SPTE's are read: those through the 2 MiB SPTE,
  * and those that the worker took.
  */

@@ -356,6 +356,57 @@ fn switching_off_takes_entries_away_and_leaves_frames_in_a_row() {
     assert_eq!([moved, moved_2], [moved_3; 2], "{counts:?}");
 }
 
+/// No VM may move a page of memory that a program touches, and then this one may.
+const OWN_BUDGET: &str = r#"
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "sh", "-c", "echo 0 > /sys/module/kvm/parameters/nested_align_cpu_percent"]
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M", "--stay"]
+stay = true
+[[step]]
+do = "run"
+layer = 0
+program = ["/bin/busybox", "sh", "-c", """
+set -e
+cd /sys/kernel/debug/kvm/*-*
+refused() { if echo $1 > nested_align_cpu_percent; then exit 1; fi; }
+count() { cat nested_align_cpu_percent nested_align_steered; }
+sleep 3
+count
+sleep 3
+refused -2
+refused 4294967296
+count
+echo 50 > nested_align_cpu_percent
+sleep 8
+count
+echo -1 > nested_align_cpu_percent
+count
+cat /sys/module/kvm/parameters/nested_align_cpu_percent
+"""]
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_vm_may_have_a_budget_of_its_own() {
+    let _machine = machine();
+    let report = run(OURS, SCATTERED, OWN_BUDGET);
+    let step = report.steps.last().unwrap();
+    assert_eq!(step.status, Some(0), "{step:?}");
+    let counts: Vec<i64> = step.output.iter().map(|line| line.trim().parse().unwrap()).collect();
+    println!("{counts:?}");
+    let [none, moved, none_2, moved_2, own, moved_3, none_3, _, everyone] = counts[..] else {
+        panic!("{counts:?}")
+    };
+    assert_eq!([none, none_2, own, none_3, everyone], [-1, -1, 50, -1, 0], "{counts:?}");
+    assert_eq!(moved, moved_2, "{counts:?}");
+    // The program's 48 regions, but for what was in a row by chance.
+    assert!(moved_3 - moved_2 >= 40 * 512, "{counts:?}");
+}
+
 /// L1 maps its guest with huge pages, and L0 has none for it until a program has touched its memory; then it
 /// may, and its tables are dropped.
 const SMALL_BELOW: &str = r#"

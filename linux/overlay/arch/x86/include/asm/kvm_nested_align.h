@@ -38,6 +38,28 @@ enum pseudo_huge_cause {
 	NR_PSEUDO_HUGE_CAUSES
 };
 
+/**
+ * enum nested_align_setting - what may be another value for one VM than for all
+ * @NESTED_ALIGN_PERIOD_MS: pause between two scans, in milliseconds
+ * @NESTED_ALIGN_CPU_PERCENT: share of one CPU
+ * @NESTED_ALIGN_PAGES_PER_SECOND: pages that may be moved
+ * @NESTED_ALIGN_MIN_PRESENT: pages of 512 that L1 must map
+ * @NESTED_ALIGN_MAX_FRAGMENTATION: FMFI beyond which these are 512, per cent
+ * @NESTED_ALIGN_BOOKED_MAX: 2 MiB blocks that may be booked
+ * @NESTED_ALIGN_TERM_MS: how long they are at first, in milliseconds
+ * @NR_NESTED_ALIGN_SETTINGS: their number
+ */
+enum nested_align_setting {
+	NESTED_ALIGN_PERIOD_MS,
+	NESTED_ALIGN_CPU_PERCENT,
+	NESTED_ALIGN_PAGES_PER_SECOND,
+	NESTED_ALIGN_MIN_PRESENT,
+	NESTED_ALIGN_MAX_FRAGMENTATION,
+	NESTED_ALIGN_BOOKED_MAX,
+	NESTED_ALIGN_TERM_MS,
+	NR_NESTED_ALIGN_SETTINGS
+};
+
 #ifdef CONFIG_KVM_NESTED_ALIGN
 
 /**
@@ -71,11 +93,13 @@ struct pseudo_huge {
  * struct kvm_nested_align - what a VM knows of the alignment of its guests
  * @state: buffers, bookings and worker; NULL until a nested guest needs them
  * @retry_at: when to try again to get @state
+ * @own: settings, each one more than its value; 0 where all VMs' value holds
  * @off: switched off for this VM
  */
 struct kvm_nested_align {
 	struct nested_align *state;
 	unsigned long retry_at;
+	u64 own[NR_NESTED_ALIGN_SETTINGS];
 	bool off;
 };
 

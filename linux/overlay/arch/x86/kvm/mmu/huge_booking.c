@@ -23,22 +23,14 @@
 #include "mmu_internal.h"
 #include "spte.h"
 #include "huge_booking.h"
+#include "nested_align.h"
 #include "pseudo_huge.h"
 #include "nested_align_trace.h"
-
-static uint nested_align_booked_max = 64;
-module_param(nested_align_booked_max, uint, 0644);
-MODULE_PARM_DESC(nested_align_booked_max, "2 MiB blocks a VM may have booked");
 
 static uint nested_align_booked_max_all = 256;
 module_param(nested_align_booked_max_all, uint, 0644);
 MODULE_PARM_DESC(nested_align_booked_max_all,
 		 "2 MiB blocks all VMs together may have booked");
-
-static uint nested_align_term_ms = 5000;
-module_param(nested_align_term_ms, uint, 0644);
-MODULE_PARM_DESC(nested_align_term_ms,
-		 "How long a booking lasts at first, in milliseconds");
 
 /* A booking is never shorter or longer than this. */
 #define TERM_MIN	(HZ / 2)
@@ -132,11 +124,11 @@ static u64 new_misses(struct huge_booking *booking)
  */
 void huge_booking_init(struct huge_booking *booking, struct kvm *kvm)
 {
+	unsigned int term = nested_align_setting(kvm, NESTED_ALIGN_TERM_MS);
+
 	booking->kvm = kvm;
 	xa_init(&booking->regions);
-	booking->term = clamp_t(unsigned long,
-				msecs_to_jiffies(READ_ONCE(nested_align_term_ms)),
-				TERM_MIN, TERM_MAX);
+	booking->term = clamp(msecs_to_jiffies(term), TERM_MIN, TERM_MAX);
 	booking->grow = true;
 	booking->starved_until = jiffies;
 	count_misses(booking);
@@ -209,7 +201,8 @@ struct align_region *huge_booking_region(struct huge_booking *booking,
  */
 bool huge_booking_may(struct huge_booking *booking)
 {
-	unsigned long limit = READ_ONCE(nested_align_booked_max);
+	unsigned long limit = nested_align_setting(booking->kvm,
+						   NESTED_ALIGN_BOOKED_MAX);
 	unsigned long limit_all = READ_ONCE(nested_align_booked_max_all);
 
 	return booking->nr_held + BOOKING_FRAMES <= limit * BOOKING_FRAMES &&

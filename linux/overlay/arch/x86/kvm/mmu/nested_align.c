@@ -17,10 +17,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/debugfs.h>
 #include <linux/kvm_host.h>
 #include <linux/ktime.h>
-#include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/vhost_task.h>
@@ -39,31 +37,10 @@
 #define CREATE_TRACE_POINTS
 #include "nested_align_trace.h"
 
-static bool nested_align;
-module_param(nested_align, bool, 0644);
-MODULE_PARM_DESC(nested_align,
-		 "Make nested guests' memory fit for huge pages (default off)");
-
-static uint nested_align_period_ms = 1000;
-module_param(nested_align_period_ms, uint, 0644);
-MODULE_PARM_DESC(nested_align_period_ms,
-		 "Pause between two scans of a VM, in milliseconds");
-
 static LIST_HEAD(states);
 /* Protects @states, and the creation of a VM's. */
 static DEFINE_MUTEX(states_lock);
 static struct shrinker *booking_shrinker;
-
-/**
- * nested_align_enabled - whether anything is to be done for a VM's guests
- * @kvm: the VM
- *
- * Return: true if both the host and the VM have it switched on.
- */
-bool nested_align_enabled(struct kvm *kvm)
-{
-	return READ_ONCE(nested_align) && !READ_ONCE(kvm->arch.nested_align.off);
-}
 
 /**
  * nested_align_table - room for a leaf table of L1
@@ -326,9 +303,10 @@ static bool worker(void *data)
 {
 	struct nested_align *state = data;
 	struct kvm *kvm = state->kvm;
+	unsigned int pause = nested_align_setting(kvm, NESTED_ALIGN_PERIOD_MS);
 	int srcu;
 
-	schedule_timeout(msecs_to_jiffies(READ_ONCE(nested_align_period_ms)));
+	schedule_timeout(msecs_to_jiffies(pause));
 	__set_current_state(TASK_RUNNING);
 
 	srcu = srcu_read_lock(&kvm->srcu);
@@ -440,34 +418,6 @@ static unsigned long shrink_booked(struct shrinker *shrinker,
 	}
 	mutex_unlock(&states_lock);
 	return freed;
-}
-
-static int off_get(void *data, u64 *val)
-{
-	struct kvm *kvm = data;
-
-	*val = !READ_ONCE(kvm->arch.nested_align.off);
-	return 0;
-}
-
-static int off_set(void *data, u64 val)
-{
-	struct kvm *kvm = data;
-
-	WRITE_ONCE(kvm->arch.nested_align.off, !val);
-	return 0;
-}
-
-DEFINE_DEBUGFS_ATTRIBUTE(nested_align_fops, off_get, off_set, "%llu\n");
-
-/**
- * nested_align_create_debugfs - a VM's own switch beside its statistics
- * @kvm: the VM
- */
-void nested_align_create_debugfs(struct kvm *kvm)
-{
-	debugfs_create_file("nested_align", 0644, kvm->debugfs_dentry, kvm,
-			    &nested_align_fops);
 }
 
 /**

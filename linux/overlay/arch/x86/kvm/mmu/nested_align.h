@@ -16,6 +16,8 @@ struct kvm_mmu_page;
 #ifdef CONFIG_KVM_NESTED_ALIGN
 
 bool nested_align_enabled(struct kvm *kvm);
+unsigned int nested_align_setting(struct kvm *kvm,
+				  enum nested_align_setting which);
 void __nested_align_prepare(struct kvm *kvm);
 u64 *nested_align_table(struct kvm *kvm);
 void nested_align_fault(struct kvm_vcpu *vcpu, gfn_t table_gfn);

@@ -8,7 +8,6 @@
 
 #include <linux/kvm_host.h>
 #include <linux/ktime.h>
-#include <linux/moduleparam.h>
 #include <linux/steer.h>
 
 #include "mmu.h"
@@ -19,31 +18,12 @@
 #include "pseudo_huge.h"
 #include "nested_align_trace.h"
 
-static uint nested_align_cpu_percent = 5;
-module_param(nested_align_cpu_percent, uint, 0644);
-MODULE_PARM_DESC(nested_align_cpu_percent,
-		 "Share of one CPU a VM's pages may be moved with");
-
-static uint nested_align_pages_per_second = 65536;
-module_param(nested_align_pages_per_second, uint, 0644);
-MODULE_PARM_DESC(nested_align_pages_per_second,
-		 "4 KiB pages of a VM that may be moved in a second");
-
-static uint nested_align_min_present = 448;
-module_param(nested_align_min_present, uint, 0644);
-MODULE_PARM_DESC(nested_align_min_present,
-		 "Pages of 512 that L1 must map before any are moved");
-
-static uint nested_align_max_fragmentation = 90;
-module_param(nested_align_max_fragmentation, uint, 0644);
-MODULE_PARM_DESC(nested_align_max_fragmentation,
-		 "Per cent of free memory unfit for huge pages beyond which incomplete regions wait");
-
 /* Fills the budget up for the time that has passed, a second's worth at most. */
 static void fill_budget(struct nested_align *state)
 {
-	s64 percent = READ_ONCE(nested_align_cpu_percent);
-	s64 pages = READ_ONCE(nested_align_pages_per_second);
+	struct kvm *kvm = state->kvm;
+	s64 percent = nested_align_setting(kvm, NESTED_ALIGN_CPU_PERCENT);
+	s64 pages = nested_align_setting(kvm, NESTED_ALIGN_PAGES_PER_SECOND);
 	u64 now = ktime_get_ns();
 	s64 passed = min_t(u64, now - state->budget_at, NSEC_PER_SEC);
 
@@ -199,13 +179,15 @@ bool nested_align_steer(struct nested_align *state, gfn_t table_gfn,
 			bool effort)
 {
 	unsigned int wanted = locate(state, table_gfn);
+	struct kvm *kvm = state->kvm;
 	struct align_region *region;
 
-	if (!wanted || wanted < READ_ONCE(nested_align_min_present))
+	if (!wanted ||
+	    wanted < nested_align_setting(kvm, NESTED_ALIGN_MIN_PRESENT))
 		return false;
 	if (wanted < SPTE_ENT_PER_PAGE &&
 	    steer_fragmentation(BOOKING_ORDER) >
-	    READ_ONCE(nested_align_max_fragmentation))
+	    nested_align_setting(kvm, NESTED_ALIGN_MAX_FRAGMENTATION))
 		return false;
 
 	region = huge_booking_region(&state->booking, table_gfn);

@@ -1,7 +1,7 @@
 //! The life of a layer's first process.
 
 use crate::execute::Hands;
-use crate::message::{ALONE_END, ALONE_PARAMETER, Event, LAYER_PARAMETER, Order};
+use crate::message::{self, ALONE_END, Event, LAYER_PARAMETER, Order};
 use crate::port::{self, Reporter};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -53,10 +53,8 @@ fn live() -> Result<(), String> {
     }
     let parameters =
         fs::read_to_string("/proc/cmdline").map_err(|error| format!("/proc/cmdline: {error}"))?;
-    if let Some(program) =
-        parameters.split_whitespace().find_map(|word| word.strip_prefix(ALONE_PARAMETER))
-    {
-        return alone(program);
+    if let Some(program) = message::alone(&parameters)? {
+        return alone(&program);
     }
     let layer = parameters
         .split_whitespace()
@@ -90,11 +88,10 @@ fn live() -> Result<(), String> {
 }
 
 /// Runs a program on the console and turns the machine off.
-fn alone(words: &str) -> Result<(), String> {
-    let mut words = words.split(',');
-    let program = words.next().unwrap_or_default();
-    let path = if program.contains('/') { program.to_owned() } else { format!("/bin/{program}") };
-    match Command::new(&path).args(words).status() {
+fn alone(words: &[String]) -> Result<(), String> {
+    let program = &words[0];
+    let path = if program.contains('/') { program.clone() } else { format!("/bin/{program}") };
+    match Command::new(&path).args(&words[1..]).status() {
         Ok(status) => println!("{ALONE_END}{}", crate::program::status(status)),
         Err(error) => println!("strata-agent: cannot start {path}: {error}"),
     }

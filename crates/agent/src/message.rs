@@ -4,8 +4,11 @@
 //! its layer and passes everything else on, commands to the machine it runs and events to where
 //! its own port leads, so that the lab sees all layers through one port.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// Name of the virtio port that leads to the layer below.
 pub const PORT_NAME: &str = "strata";
@@ -13,13 +16,38 @@ pub const PORT_NAME: &str = "strata";
 pub const LAYER_PARAMETER: &str = "strata.layer=";
 /// The file of a layer that programs which are held get as their standard input, if it is there.
 pub const INPUT_FILE: &str = "/stdin";
-/// Kernel parameter of a machine that has no port: its agent runs this program, whose words are
-/// divided by commas, and turns the machine off.
-pub const ALONE_PARAMETER: &str = "strata.alone=";
+/// Kernel parameter of a machine that has no port: its agent runs this program and turns the machine off.
+const ALONE_PARAMETER: &str = "strata.alone=";
 /// What such an agent says at the end, before the program's status.
 pub const ALONE_END: &str = "strata-agent: ended with status ";
 /// Bytes of a file that one [`Reply::Chunk`] holds at most, before encoding.
 pub const CHUNK: usize = 256 * 1024;
+
+/// The kernel parameter for a program alone in its machine: its words may have blanks, parameters may not.
+#[must_use]
+pub fn alone_parameter(program: &[String]) -> String {
+    let words = serde_json::to_vec(program).expect("strings are JSON");
+    format!("{ALONE_PARAMETER}{}", STANDARD.encode(words))
+}
+
+/// The program, at least its name, that a kernel's parameters ask for alone, if they do.
+///
+/// # Errors
+///
+/// If the parameter is not one that [`alone_parameter`] gives.
+pub fn alone(parameters: &str) -> Result<Option<Vec<String>>, String> {
+    let words = parameters.split_whitespace();
+    let Some(words) = words.filter_map(|word| word.strip_prefix(ALONE_PARAMETER)).next() else {
+        return Ok(None);
+    };
+    let wrong = |reason: &dyn Display| format!("the kernel parameter {ALONE_PARAMETER}: {reason}");
+    let words = STANDARD.decode(words).map_err(|error| wrong(&error))?;
+    let words: Vec<String> = serde_json::from_slice(&words).map_err(|error| wrong(&error))?;
+    if words.is_empty() {
+        return Err(wrong(&"no program"));
+    }
+    Ok(Some(words))
+}
 
 /// A command for the agent of one layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -282,5 +310,23 @@ mod tests {
         let report = Report { from: 1, at: 0.5, event: Event::Down { status: -9 } };
         let line = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), report);
+    }
+
+    #[test]
+    fn words_of_a_program_alone_may_have_blanks_and_commas() {
+        let program =
+            ["/bin/qemu", "-append", "console=ttyS0 a,b", "\"\u{fc}\""].map(str::to_owned);
+        let parameter = alone_parameter(&program);
+        assert_eq!(alone(&format!("quiet {parameter} x=1\n")), Ok(Some(program.into())));
+        assert_eq!(alone("quiet strata.layer=1"), Ok(None));
+    }
+
+    #[test]
+    fn a_program_alone_that_is_none_is_refused() {
+        for wrong in ["*", "bm9uZQ==", "e30="] {
+            let error = alone(&format!("{ALONE_PARAMETER}{wrong}")).unwrap_err();
+            assert!(error.starts_with("the kernel parameter strata.alone=: "), "{error}");
+        }
+        assert!(alone(&alone_parameter(&[])).unwrap_err().ends_with("no program"));
     }
 }

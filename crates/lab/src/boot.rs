@@ -14,10 +14,12 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
-use strata_agent::message::{ALONE_PARAMETER, Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET};
+use strata_agent::message::{Command, LAYER_PARAMETER, Layout, Reply, VM_SOCKET, alone_parameter};
 
 /// Where a layer's VMM takes commands.
 pub(crate) const QMP_SOCKET: &str = "/run/qmp.socket";
+/// Characters that a kernel takes of its parameters (`COMMAND_LINE_SIZE` and the end of a string).
+const COMMAND_LINE: usize = 2047;
 /// Huge-page setting of a kernel.
 const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Time of the emulator's processors that a kernel may take to its first program: other work on this
@@ -343,8 +345,8 @@ fn vmm(number: usize, layers: &[Layer]) -> Result<Vec<String>, LabError> {
     Ok(argv)
 }
 
-/// The command that runs one more machine with the kernel of layer `number`, in the layer below it: a
-/// program alone, whose output is its console.
+/// The command that runs one more machine with the kernel of layer `number` and its setting of huge
+/// pages, in the layer below it: a program alone, whose output is its console.
 pub(crate) fn guest(
     number: usize,
     layers: &[Layer],
@@ -352,9 +354,21 @@ pub(crate) fn guest(
     cpus: u8,
     program: &[String],
 ) -> Result<Vec<String>, LabError> {
-    let program = program.join(",");
-    let own = parameters(number, &layers[number]);
-    plain_vmm(number, layers, memory, cpus, format!("{own} {ALONE_PARAMETER}{program}"))
+    let layer = &layers[number];
+    let mut own = parameters(number, layer);
+    if let Some(thp) = &layer.thp {
+        let _ = write!(own, " transparent_hugepage={thp}");
+    }
+    let _ = write!(own, " {}", alone_parameter(program));
+    if own.len() > COMMAND_LINE {
+        return Err(LabError::Scenario(format!(
+            "one more guest of L{} needs {} characters of kernel parameters, and its kernel takes \
+             {COMMAND_LINE}: give its program fewer words",
+            number - 1,
+            own.len()
+        )));
+    }
+    plain_vmm(number, layers, memory, cpus, own)
 }
 
 /// What starts a VMM on the processors of its layer that may run VMs: in L0 all but the first.

@@ -201,10 +201,13 @@ pub enum Step {
         layer: u8,
         /// Its memory.
         memory: String,
-        /// Its CPUs.
+        /// It has a guest of its own, with the kernel of one layer more, and this much memory; the
+        /// program is alone in that one.
+        nested: Option<String>,
+        /// Its CPUs, and those of its guest.
         #[serde(default = "one")]
         cpus: u8,
-        /// Program and arguments, without blanks and commas.
+        /// Program and arguments.
         program: Vec<String>,
         /// Seconds after which its VMM is killed.
         die: Option<f64>,
@@ -418,15 +421,27 @@ impl Scenario {
             Step::Run { layer, .. } => layer.unwrap_or(0),
             Step::Write { layer, .. } => *layer,
             Step::Qmp { layer, .. } => *layer + 1,
-            Step::Guest { layer, memory, program, die, .. } => {
-                bytes(memory)?;
+            Step::Guest { layer, memory, nested, program, die, .. } => {
+                let outer = bytes(memory)?;
                 if die.is_some_and(|die| !(die >= 0.0 && die.is_finite())) {
                     return Err(format!("a guest dies after so many seconds: {step:?}"));
                 }
-                if program.is_empty() || program.iter().any(|word| word.contains([' ', ','])) {
-                    return Err(format!("a guest's program has no blanks and commas: {step:?}"));
+                if program.is_empty() {
+                    return Err(format!("a guest runs no program: {step:?}"));
                 }
-                *layer + 1
+                if let Some(inner) = nested {
+                    if bytes(inner)? >= outer {
+                        return Err(format!("a guest has less memory than its guest: {step:?}"));
+                    }
+                    // Of Debian's, the lab would have to load the modules first.
+                    let host = self.layers.get(usize::from(*layer) + 1);
+                    if host.is_some_and(|host| host.kernel == Kernel::Debian) {
+                        return Err(format!(
+                            "a guest that has a guest needs a kernel of the lab's, not Debian's: {step:?}"
+                        ));
+                    }
+                }
+                *layer + 1 + u8::from(nested.is_some())
             }
             Step::Reset => 1,
             Step::Sleep { .. } | Step::Scan => 0,
@@ -564,8 +579,12 @@ mod tests {
         let write = "step = [{ do = 'write', layer = 2, path = '', text = '' }]\n";
         says(&stress(write), "a step is for L2");
         says(&stress("step = []\n").replace("every = 1", "every = 0"), "are seconds");
-        let guest = "step = [{ do = 'guest', layer = 0, memory = '1M', program = ['a b'] }]\n";
-        says(&stress(guest), "no blanks");
+        let guest = "step = [{ do = 'guest', layer = 0, memory = '9M', program = [] }]\n";
+        says(&stress(guest), "runs no program");
+        let nested = guest.replace("program = []", "program = ['true'], nested = '8M'");
+        says(&stress(&nested), "a step is for L2, but the layers are L0 to L1");
+        says(&stress(&nested.replace("8M", "9M")), "less memory than its guest");
+        says(&stress(&nested).replace("kernel = 'lab'", "kernel = 'debian'"), "not Debian's");
         says(&format!("about = 'x'\n{layer}[[step]]\ndo = 'reset'\n"), "a step is for L1");
         let message = Scenario::load("vanila").unwrap_err().to_string();
         assert!(message.contains("clean"), "{message}");

@@ -394,11 +394,17 @@ pub(crate) fn with_path(argv: &[String]) -> Vec<String> {
 
 /// The command of a step that runs one more guest.
 pub(crate) fn guest_argv(scenario: &Scenario, step: &Step) -> Result<Vec<String>, LabError> {
-    let Step::Guest { layer, memory, cpus, program, .. } = step else {
+    let Step::Guest { layer, memory, nested, cpus, program, .. } = step else {
         unreachable!("only a guest's step has a guest's command")
     };
-    let number = usize::from(*layer) + 1;
-    boot::guest(number, &scenario.layers, memory, *cpus, program)
+    let (number, layers) = (usize::from(*layer) + 1, &scenario.layers);
+    match nested {
+        Some(inner) => {
+            let vmm = boot::guest(number + 1, layers, inner, *cpus, program)?;
+            boot::guest(number, layers, memory, *cpus, &vmm)
+        }
+        None => boot::guest(number, layers, memory, *cpus, program),
+    }
 }
 
 /// Status of the program in one more guest, which its agent tells on the console. A guest that was

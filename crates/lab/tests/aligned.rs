@@ -257,6 +257,53 @@ fn guests_beside_and_after_each_other_are_aligned() {
     assert_eq!(lives, 2, "{entries:?}");
 }
 
+/// Two machines of L0 that each have a guest. The first one's worker may move nothing from when its guest's
+/// memory is in a row; the second one comes then, and dies.
+const MACHINES: &str = r#"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
+stay = true
+[[step]]
+do = "sleep"
+seconds = 10
+[[step]]
+do = "write"
+layer = 0
+path = "/sys/kernel/debug/kvm/*/nested_align_cpu_percent"
+text = "0"
+[[step]]
+do = "guest"
+layer = 0
+memory = "700M"
+nested = "400M"
+program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
+die = 120
+[[step]]
+do = "scan"
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn machines_beside_each_other_are_aligned_each_within_its_budget() {
+    let _machine = machine();
+    let (kernel, parameters) = OURS;
+    // The second machine's L1 comes up by itself: its kernel has KVM built in.
+    let text = three_layers(kernel, parameters, SCATTERED).replacen("debian", "vanilla", 1);
+    let text = text + MACHINES;
+    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+    let samples = &report.layers[0].samples;
+    let entries: Vec<u64> =
+        samples.iter().map(|sample| sample.kvm("nested_align_pseudo_huge")).collect();
+    println!("{entries:?}");
+    let whole = 96 / 2 * 95 / 100;
+    let (first, most) =
+        (report.layers[0].after.kvm("nested_align_pseudo_huge"), entries.iter().max());
+    assert!(first >= whole, "{entries:?}");
+    assert!(most >= Some(&(first + whole)), "{first} of {entries:?}");
+    assert!(in_a_row(&report) >= 0.95, "{}", in_a_row(&report));
+}
+
 /// What a run counted, by name.
 type Counts = Vec<(&'static str, u64)>;
 

@@ -7,14 +7,15 @@
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install lab lab-test lab-unit-tests lab-smoke lab-deps published format lint doc
+.PHONY: demo test deps build install lab lab-test lab-unit-tests lab-smoke lab-deps published format \
+  lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
 BUILD_PACKAGES = gcc libc6-dev qemu-user
 # What the demonstration runs.
 DEMO_PACKAGES = sqlite3
 # What the tests run through the emulator, besides.
-TEST_PACKAGES = xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
+TEST_PACKAGES = procps patch xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
 # What the lab builds its kernel with, and runs.
 LAB_PACKAGES = make patch flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
 
@@ -32,6 +33,7 @@ test: deps format lint doc
 	cargo test --workspace --quiet
 
 deps: rust
+	@scripts/rust fmt clippy
 	scripts/packages $(BUILD_PACKAGES) $(DEMO_PACKAGES) $(TEST_PACKAGES)
 
 # Where the program and the plugin it loads go.
@@ -64,6 +66,7 @@ lab-smoke: lab-deps build
 
 # The lab downloads packages without installing them, for which their lists must be there.
 lab-deps: rust
+	@scripts/rust fmt clippy
 	scripts/packages $(BUILD_PACKAGES) $(LAB_PACKAGES)
 	@apt-cache show linux-source-6.12 >/dev/null 2>&1 || apt-get update --quiet --quiet
 
@@ -86,8 +89,5 @@ lint:
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 
-.PHONY: rust
 rust:
-	@command -v cargo >/dev/null || { \
-	  echo "Rust is missing: install it as https://rustup.rs says, then run make again" >&2; \
-	  exit 1; }
+	@scripts/rust

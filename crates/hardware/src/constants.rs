@@ -124,36 +124,59 @@ impl CpuModel {
     /// Changes the constant of this dotted name. Sizes may end in `KiB`, `MiB` or `GiB`.
     ///
     /// # Errors
-    /// [`ModelError`] when there is no such constant, `value` is not of its kind, or the model
-    /// would be impossible; the model is unchanged then.
+    /// As [`CpuModel::set_all`].
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ModelError> {
+        self.set_all([(name, value)])
+    }
+
+    /// Changes constants by their dotted names, in order. The model is judged when all have their
+    /// values: some, such as the entries and ways of a TLB array, are possible only together.
+    ///
+    /// # Errors
+    /// [`ModelError`] when there is no such constant, a value is not of its kind, or the model
+    /// would be impossible; the model is unchanged then.
+    pub fn set_all<'a>(
+        &mut self,
+        assignments: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<(), ModelError> {
         let names = self.leaves();
         let names = || names.iter().map(|(name, _)| name.as_str());
-        if !names().any(|known| known == name) {
-            return Err(ModelError::UnknownConstant {
-                name: name.to_owned(),
-                nearest: nearest(name, names()).unwrap_or_default().to_owned(),
-            });
-        }
         let mut model = self.as_value();
-        let leaf = name.split('.').try_fold(&mut model, |at, key| at.get_mut(key));
-        let leaf = leaf.expect("a known name leads to a leaf");
-        *leaf = parse_as(leaf, value).ok_or_else(|| ModelError::WrongKind {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            kind: match leaf {
-                Value::Boolean(_) => "true or false",
-                Value::Float(_) => "a number",
-                _ => "a whole number",
-            },
-        })?;
-        let model: Self = model.try_into().map_err(|error: toml::de::Error| {
-            ModelError::Impossible { name: name.to_owned(), cause: error.message().to_owned() }
-        })?;
+        for (name, value) in assignments {
+            if !names().any(|known| known == name) {
+                return Err(ModelError::UnknownConstant {
+                    name: name.to_owned(),
+                    nearest: nearest(name, names()).unwrap_or_default().to_owned(),
+                });
+            }
+            assign(&mut model, name, value)?;
+        }
+        let model: Self = model.try_into().expect("every value was read back when it was set");
         model.check()?;
         *self = model;
         Ok(())
     }
+}
+
+/// Puts a value in the place of another of its kind.
+fn assign(model: &mut Value, name: &str, value: &str) -> Result<(), ModelError> {
+    let leaf = name.split('.').try_fold(&mut *model, |at, key| at.get_mut(key));
+    let leaf = leaf.expect("a known name leads to a leaf");
+    *leaf = parse_as(leaf, value).ok_or_else(|| ModelError::WrongKind {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        kind: match leaf {
+            Value::Boolean(_) => "true or false",
+            Value::Float(_) => "a number",
+            _ => "a whole number",
+        },
+    })?;
+    // Whole numbers have ranges of their own, which the types know.
+    let read: Result<CpuModel, toml::de::Error> = model.clone().try_into();
+    read.map(drop).map_err(|error| ModelError::Impossible {
+        name: name.to_owned(),
+        cause: error.message().to_owned(),
+    })
 }
 
 fn parse_as(old: &Value, text: &str) -> Option<Value> {
@@ -204,6 +227,35 @@ mod tests {
         assert_eq!(model.cache.llc.bytes, 40 << 20);
         assert_eq!(model.core.base_cpi, 1.0);
         assert!(!model.walk.combined);
+    }
+
+    #[test]
+    fn values_that_are_possible_only_together_are_set_in_any_order() {
+        let (entries, ways) = (("tlb.l2.4k-2m.entries", "2048"), ("tlb.l2.4k-2m.ways", "8"));
+        let mut forwards = model();
+        forwards.set_all([entries, ways]).unwrap();
+        let mut backwards = model();
+        backwards.set_all([ways, entries]).unwrap();
+        assert_eq!(forwards, backwards);
+        assert_eq!(forwards.tlb.l2.0["4k-2m"], crate::TlbArray { entries: 2048, ways: 8 });
+        // A later value replaces one that would not have been possible.
+        forwards.set_all([("core.base_cpi", "-1"), ("core.base_cpi", "2")]).unwrap();
+        assert_eq!(forwards.core.base_cpi, 2.0);
+    }
+
+    #[test]
+    fn what_is_impossible_together_is_named_together() {
+        let mut model = model();
+        let before = model.clone();
+        let mut message = |all: [(&str, &str); 2]| model.set_all(all).unwrap_err().to_string();
+        assert_eq!(
+            message([("tlb.l2.4k-2m.entries", "2048"), ("tlb.l2.4k-2m.ways", "12")]),
+            "tlb.l2.4k-2m.entries and tlb.l2.4k-2m.ways: 2048 entries in 12 ways: entries / ways \
+             must be a power of two"
+        );
+        let cache = message([("cache.llc.bytes", "1000"), ("core.base_cpi", "1")]);
+        assert!(cache.starts_with("cache.llc.bytes and cache.llc.ways: 1000 bytes in"), "{cache}");
+        assert_eq!(model, before);
     }
 
     #[test]

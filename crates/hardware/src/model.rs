@@ -246,7 +246,9 @@ fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
     let mut held = Vec::new();
     for (key, array) in &level.0 {
         let name = format!("{name}.{key}");
-        let impossible = |cause| Err(ModelError::Impossible { name: name.clone(), cause });
+        let of = |name: String, cause| Err(ModelError::Impossible { name, cause });
+        let impossible = |cause| of(name.clone(), cause);
+        let together = |cause| of(format!("{name}.entries and {name}.ways"), cause);
         let Some(sizes) = page_sizes(key) else {
             return impossible("name it by page sizes: 4k, 2m, 1g, 4k-2m, 4k-2m-1g".to_owned());
         };
@@ -256,37 +258,42 @@ fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
         held.extend(sizes);
         let TlbArray { entries, ways } = *array;
         if ways == 0 || !entries.is_multiple_of(ways) || !(entries / ways).is_power_of_two() {
-            return impossible(format!(
+            return together(format!(
                 "{entries} entries in {ways} ways: entries / ways must be a power of two"
             ));
         }
         if ways > MAX_WAYS && ways != entries {
-            return impossible(format!("{ways} ways: at most {MAX_WAYS}, or all entries"));
+            return together(format!("{ways} ways: at most {MAX_WAYS}, or all entries"));
         }
         if entries > u32::from(u16::MAX / 2) {
-            return impossible(format!("{entries} entries: at most {}", u16::MAX / 2));
+            let most = u16::MAX / 2;
+            return of(format!("{name}.entries"), format!("{entries} entries: at most {most}"));
         }
     }
     Ok(())
 }
 
 fn check_cache(name: &str, cache: &CacheGeometry) -> Result<(), ModelError> {
-    let impossible = |cause| Err(ModelError::Impossible { name: name.to_owned(), cause });
+    let of = |name: String, cause| Err(ModelError::Impossible { name, cause });
+    let together = |cause| of(format!("{name}.bytes and {name}.ways"), cause);
     if cache.bytes == 0 {
         return Ok(());
     }
     if cache.ways == 0 || (cache.sets() * u64::from(cache.ways)) << cache::LINE_SHIFT != cache.bytes
     {
-        return impossible(format!(
+        return together(format!(
             "{} bytes in {} ways: bytes must be a multiple of ways x 64",
             cache.bytes, cache.ways
         ));
     }
     if cache.ways > cache::MAX_WAYS {
-        return impossible(format!("{} ways: at most {}", cache.ways, cache::MAX_WAYS));
+        return of(
+            format!("{name}.ways"),
+            format!("{} ways: at most {}", cache.ways, cache::MAX_WAYS),
+        );
     }
     if !(cache::MIN_SETS..=cache::MAX_SETS).contains(&cache.sets()) {
-        return impossible(format!(
+        return together(format!(
             "{} sets: must be {} to {}",
             cache.sets(),
             cache::MIN_SETS,

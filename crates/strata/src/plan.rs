@@ -186,10 +186,10 @@ fn constants(
     let mut cpu = cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT))?;
     let constants: Vec<String> = cpu.constants().map(|constant| constant.name).collect();
     let parameters: Vec<&str> = catalogue.parameters.iter().map(|p| p.name).collect();
-    let mut overrides = Vec::new();
+    let (mut of_cpu, mut overrides) = (Vec::new(), Vec::new());
     for (name, value) in &args.set {
         if constants.contains(name) {
-            cpu.set(name, value).map_err(|error| Failure::usage(format!("--set: {error}")))?;
+            of_cpu.push((name.as_str(), value.as_str()));
         } else if parameters.contains(&name.as_str()) {
             let owners = OWNED.iter().find(|(prefix, _)| name.starts_with(prefix));
             let idle = |owners: &&[&str]| pairs.iter().all(|(_, p)| !owners.contains(&p.as_str()));
@@ -206,6 +206,7 @@ fn constants(
             return Err(Failure::usage(message));
         }
     }
+    cpu.set_all(of_cpu).map_err(|error| Failure::usage(format!("--set: {error}")))?;
     Ok((cpu, overrides))
 }
 
@@ -322,6 +323,19 @@ mod tests {
         let plan = plan_of("--set core.base_cpi=2 --set thp.scan_sleep=7").unwrap();
         assert_eq!(plan.setups[0].overrides, [("thp.scan_sleep".into(), "7".into())]);
         assert_eq!(plan.setups[0].cpu.core.base_cpi, 2.0);
+    }
+
+    #[test]
+    fn constants_that_are_possible_only_together_may_come_in_any_order() {
+        let (entries, ways) = ("--set tlb.l2.4k-2m.entries=2048", "--set tlb.l2.4k-2m.ways=8");
+        for words in [format!("{entries} {ways}"), format!("{ways} {entries}")] {
+            let array = plan_of(&words).unwrap().setups[0].cpu.tlb.l2.0["4k-2m"];
+            assert_eq!((array.entries, array.ways), (2048, 8), "{words}");
+        }
+        let message =
+            plan_of(&format!("{entries} --set tlb.l2.4k-2m.ways=12")).unwrap_err().message;
+        let both = "--set: tlb.l2.4k-2m.entries and tlb.l2.4k-2m.ways: 2048 entries in 12 ways";
+        assert!(message.starts_with(both), "{message}");
     }
 
     #[test]

@@ -82,6 +82,25 @@ fn a_configuration_does_what_the_command_line_does() {
 }
 
 #[test]
+fn constants_of_one_array_are_set_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let (entries, ways) = ("tlb.l2.4k-2m.entries", "tlb.l2.4k-2m.ways");
+    let line = format!("run {SMALL} --policy base --json -");
+    let by_line = run(&format!("{line} --set {entries}=2048 --set {ways}=8"));
+    let set = "[set]\ntlb.l2.4k-2m.entries = 2048\ntlb.l2.4k-2m.ways = 8\n";
+    fs::write(directory.path().join("a.toml"), set).unwrap();
+    let by_file = strata(&format!("{line} --config a.toml")).current_dir(&directory).output();
+    for report in [json(&by_line), json(&by_file.unwrap())] {
+        let parameters = &report.runs[0].parameters;
+        assert_eq!((&*parameters[entries], &*parameters[ways]), ("2048", "8"));
+    }
+    // Half of it in the file, half on the line.
+    fs::write(directory.path().join("b.toml"), "[set]\ntlb.l2.4k-2m.ways = 8\n").unwrap();
+    let line = format!("{line} --config b.toml --set {entries}=2048");
+    json(&strata(&line).current_dir(&directory).output().unwrap());
+}
+
+#[test]
 fn mistakes_are_one_line_with_cause_and_remedy() {
     let cases = [
         ("run", 2, "nothing to run; give a program after --, a trace, or --workload"),

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use strata_ring::{Cut, Drain, Message, Ring, SlotIndex, decode};
 use strata_stream::{
     Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
+    command_line,
 };
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
@@ -35,7 +36,7 @@ pub struct Capture {
     /// Producers open the ring through this process's descriptor.
     _file: File,
     supervisor: Supervisor,
-    name: String,
+    argv: Vec<String>,
     drain: Drain,
     /// How much of each slot was delivered, by index: a cut delivers a part ahead.
     progress: Vec<Progress>,
@@ -78,12 +79,12 @@ impl Capture {
         let launch = Launch::prepare(program, args, options, &file)?;
         let supervisor = launch.start(ring.clone())?;
         let words = [program].into_iter().chain(args.iter().map(OsString::as_os_str));
-        let name: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+        let argv = words.map(|word| word.to_string_lossy().into_owned()).collect();
         Ok(Self {
             ring,
             _file: file,
             supervisor,
-            name: name.join(" "),
+            argv,
             drain: Drain::default(),
             progress: Vec::new(),
             processes: Processes::default(),
@@ -304,7 +305,7 @@ impl Capture {
             }
             return Err(SourceError::Invalid(format!(
                 "{}: the emulator could not run it; try qemu-x86_64 with it alone",
-                self.name
+                self.argv[0]
             )));
         }
         self.ring.sleep(*sleep);
@@ -325,7 +326,8 @@ impl Source for Capture {
         count(self.ring.lost(), "accesses lost: more threads than the capture can hold");
         count(self.stray, "accesses left out: made by processes that had already ended");
         WorkloadInfo {
-            name: self.name.clone(),
+            name: command_line(self.argv.iter().map(String::as_str)),
+            argv: self.argv.clone(),
             kind: "live",
             notes,
             exit_status: self.supervisor.known_status().and_then(exit_code),

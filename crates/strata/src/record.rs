@@ -52,12 +52,16 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     // A program that was not disturbed by it ended as it would have.
     let undisturbed = input.is_live() && info.exit_status == Some(0);
     let pressed = (interrupt.happened() && !undisturbed).then(|| interrupt.reason());
-    let outcome = Outcome {
-        tables: None,
-        command: vec![info.name],
-        exit_status: info.exit_status,
-        partial: failed.clone().or(pressed),
-        notes: info.notes,
+    let outcome = match info.recorded {
+        // A copy says what its source says, damage included.
+        Some(recorded) => Outcome { partial: pressed.or(recorded.partial), ..recorded },
+        None => Outcome {
+            tables: None,
+            command: if info.argv.is_empty() { vec![info.name] } else { info.argv },
+            exit_status: info.exit_status,
+            partial: failed.clone().or(pressed),
+            notes: info.notes,
+        },
     };
     writer.finish(outcome).map_err(cannot)?;
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use strata_capture::Capture;
 use strata_engine::OpenError;
-use strata_stream::{Source, WorkloadInfo};
+use strata_stream::{Source, WorkloadInfo, command_line};
 use strata_workloads::{Format, Generator, Measured};
 
 /// Where a stream comes from.
@@ -62,8 +62,10 @@ impl Input {
     /// What is known before a live program starts.
     pub fn live_info(&self) -> Option<WorkloadInfo> {
         let Self::Live(command) = self else { return None };
-        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        Some(WorkloadInfo { name: words.join(" "), kind: "live", ..WorkloadInfo::default() })
+        let argv: Vec<_> =
+            command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let name = command_line(argv.iter().map(String::as_str));
+        Some(WorkloadInfo { name, argv, kind: "live", ..WorkloadInfo::default() })
     }
 
     /// Opens the stream from its beginning; a program starts.

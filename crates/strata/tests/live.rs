@@ -108,6 +108,32 @@ fn a_truncated_recording_is_used_up_to_the_damage() {
 }
 
 #[test]
+fn a_copy_of_a_recording_is_the_recording() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_it = |line: &str| strata(line).current_dir(&directory).output().unwrap();
+    let bytes = |name: &str| fs::read(directory.path().join(name)).unwrap();
+    let script = "echo 'a  b' > /dev/null; exit 3";
+    let mut record = strata("record -o a.strata -- sh -c");
+    let recorded = record.arg(script).current_dir(&directory).output().unwrap();
+    assert_eq!(recorded.status.code(), Some(3), "{}", complaint(&recorded));
+    let copied = in_it("record -o b.strata a.strata");
+    assert_eq!(copied.status.code(), Some(0), "{}", complaint(&copied));
+    assert!(bytes("a.strata") == bytes("b.strata"));
+    // One of half of it is whole, and says what it is.
+    let whole = bytes("a.strata");
+    fs::write(directory.path().join("cut.strata"), &whole[..whole.len() / 2]).unwrap();
+    let copied = in_it("record -o c.strata cut.strata");
+    assert_eq!(copied.status.code(), Some(1), "{}", complaint(&copied));
+    let copied = in_it("record -o d.strata c.strata");
+    assert_eq!(copied.status.code(), Some(0), "{}", complaint(&copied));
+    assert!(bytes("c.strata") == bytes("d.strata"));
+    let table = in_it("run --policy base c.strata").stdout;
+    let text = String::from_utf8(table).unwrap();
+    let words: Vec<_> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains("recording is partial: recording 'cut.strata'"), "{text}");
+}
+
+#[test]
 fn a_full_disk_while_recording_is_told() {
     let line = "record -o /dev/full --workload random:size=1MiB,accesses=3M";
     refused(&run(line), 1, "/dev/full");

@@ -8,9 +8,11 @@
 mod access;
 mod batch;
 mod event;
+mod outcome;
 mod source;
 
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
 pub use event::{Advice, Backing, Event, Pid, Protection, Tid};
+pub use outcome::{Outcome, command_line};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};

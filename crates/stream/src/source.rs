@@ -1,13 +1,17 @@
 //! Where a stream comes from.
 
-use crate::Batch;
+use crate::{Batch, Outcome};
 use serde::Serialize;
 
 /// What is known of a workload, before or after it has been read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WorkloadInfo {
-    /// What the user asked for: a command line, a file name, a generator's description.
+    /// What the user asked for: a command line, quoted for a shell, a file name, a generator's
+    /// description.
     pub name: String,
+    /// The words of the command line of a live program; of a recording, what it says it is of.
+    /// Empty otherwise.
+    pub argv: Vec<String>,
     /// `live`, `recording`, `champsim`, `cloudsuite`, `lackey` or `generator`.
     pub kind: &'static str,
     /// Bytes of memory the workload will touch, at base-page grain, when known beforehand.
@@ -20,6 +24,8 @@ pub struct WorkloadInfo {
     pub exit_status: Option<i32>,
     /// The number of the page tables that were captured with the stream.
     pub tables: Option<u64>,
+    /// What a recording says of the program, if the stream is one: a copy of it says the same.
+    pub recorded: Option<Outcome>,
 }
 
 /// What [`Source::fill`] left to do.

@@ -249,6 +249,70 @@ fn same_stream_same_bytes() {
     assert_eq!(record(&long_stream()).0, record(&long_stream()).0);
 }
 
+/// What a copy of a recording holds, and how reading it ended.
+fn copy(file: &[u8]) -> (Vec<u8>, Option<String>) {
+    let mut reader = reader(file).unwrap();
+    let mut encoder = Encoder::new(Vec::new()).unwrap();
+    let mut batch = Batch::new();
+    let ended = loop {
+        let filled = reader.fill(&mut batch);
+        encoder.push(&batch).unwrap();
+        match filled {
+            Ok(Fill::More) => {}
+            Ok(Fill::End) => break None,
+            Err(error) => break Some(error.to_string()),
+        }
+    };
+    let outcome = reader.info().recorded.expect("a recording says what it is of");
+    (encoder.finish(outcome).unwrap().0, ended)
+}
+
+/// A recording of which everything is known.
+fn described() -> Vec<u8> {
+    let outcome = Outcome {
+        command: vec!["sh".into(), "-c".into(), "a  b".into()],
+        exit_status: Some(3),
+        partial: Some("interrupted by Ctrl-C".into()),
+        notes: vec!["a note".into()],
+        tables: Some(7),
+    };
+    let mut encoder = Encoder::new(Vec::new()).unwrap();
+    long_stream().iter().for_each(|batch| encoder.push(batch).unwrap());
+    encoder.finish(outcome).unwrap().0
+}
+
+#[test]
+fn a_copy_is_the_same_bytes() {
+    let file = described();
+    assert!(copy(&file) == (file.clone(), None));
+    let surplus = [&file[..], b"something else"].concat();
+    assert!(copy(&surplus) == (file.clone(), None), "what is no part of it is left out");
+    let plain = record(&long_stream()).0;
+    assert!(copy(&plain) == (plain, None));
+}
+
+#[test]
+fn a_copy_of_a_damaged_recording_says_what_is_lost() {
+    let file = described();
+    // Without its end nothing is known of the program.
+    let (cut, told) = copy(&file[..file.len() / 2]);
+    let outcome = reader(&cut).unwrap().info().recorded.unwrap();
+    assert_eq!(outcome, Outcome { partial: told.clone(), ..Outcome::default() });
+    assert!(told.unwrap().contains("cut short at byte"));
+    assert!(copy(&cut) == (cut.clone(), None), "the copy is whole");
+    // With a bad block all that is known stays, save that it is partial.
+    let mut altered = file.clone();
+    altered[file.len() / 2] ^= 1;
+    let (part, told) = copy(&altered);
+    let outcome = reader(&part).unwrap().info().recorded.unwrap();
+    assert_eq!((outcome.exit_status, outcome.tables), (Some(3), Some(7)));
+    assert_eq!((outcome.command.len(), &outcome.notes[..]), (3, &["a note".to_owned()][..]));
+    assert_eq!(outcome.partial, told);
+    assert!(told.unwrap().contains("damaged at byte"));
+    // What is damaged after the last access is whole again.
+    assert!(copy(&file[..file.len() - 1]).0 == file);
+}
+
 fn tempdir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }

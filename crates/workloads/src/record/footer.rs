@@ -1,6 +1,7 @@
 //! The end of a recording: its totals and where its blocks are.
 
 use serde::{Deserialize, Serialize};
+use strata_stream::Outcome;
 use strata_varint::{put, take};
 
 /// First bytes of the footer.
@@ -44,6 +45,19 @@ pub struct Summary {
     /// The number that the tables file captured with this recording has, too; never 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tables: Option<u64>,
+}
+
+impl Summary {
+    /// The part of it that the stream alone does not say.
+    pub fn outcome(&self) -> Outcome {
+        Outcome {
+            command: self.command.clone(),
+            exit_status: self.exit_status,
+            partial: self.partial.clone(),
+            notes: self.notes.clone(),
+            tables: self.tables,
+        }
+    }
 }
 
 /// Where a block is.

@@ -14,7 +14,8 @@ mod writer;
 
 pub use footer::Summary;
 pub use reader::Reader;
-pub use writer::{Encoder, Outcome, Writer};
+pub use strata_stream::Outcome;
+pub use writer::{Encoder, Writer};
 
 /// First bytes of a recording. The first is no text and the last a line feed, so a transfer that
 /// mistakes the file for text is noticed at once.

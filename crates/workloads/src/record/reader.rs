@@ -8,7 +8,9 @@ use super::{HEADER_LEN, check_file_header, items};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use strata_stream::{Access, Batch, Fill, Item, Source, SourceError, Tid, WorkloadInfo};
+use strata_stream::{
+    Access, Batch, Fill, Item, Outcome, Source, SourceError, Tid, WorkloadInfo, command_line,
+};
 
 /// A recording that is read.
 ///
@@ -349,6 +351,21 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Fill::More)
     }
 
+    /// What a recording of what is read says. Damage after the last access loses nothing.
+    fn outcome(&self) -> Outcome {
+        let mut outcome = self.summary.as_ref().map(Summary::outcome).unwrap_or_default();
+        if let Some(damage) = self.damage.filter(|damage| !self.lost_nothing(damage)) {
+            outcome.partial = Some(self.message(damage));
+        }
+        outcome
+    }
+
+    /// Whether all accesses and events come before the damage.
+    fn lost_nothing(&self, damage: &Damage) -> bool {
+        let last = self.index.last();
+        self.summary.is_some() && last.is_none_or(|block| block.offset < damage.offset)
+    }
+
     fn message(&self, damage: Damage) -> String {
         let Damage { offset, access, cause } = damage;
         let what = match cause {
@@ -356,7 +373,7 @@ impl<R: Read + Seek> Reader<R> {
             Cause::Altered => format!("damaged at byte {offset}"),
         };
         let name = &self.name;
-        if self.summary.is_some() && self.index.last().is_none_or(|block| block.offset < offset) {
+        if self.lost_nothing(&damage) {
             return format!(
                 "recording '{name}' is {what}, after its last access ({access}): nothing was \
                  lost, but copy it again to be sure"
@@ -378,8 +395,15 @@ impl<R: Read + Seek + Send> Source for Reader<R> {
             info.accesses = Some(summary.accesses);
             info.exit_status = summary.exit_status;
             info.tables = summary.tables;
-            if !summary.command.is_empty() {
-                info.notes.push(format!("recording of: {}", summary.command.join(" ")));
+            info.argv.clone_from(&summary.command);
+            match &summary.command[..] {
+                [] => {}
+                // A description, which may have blanks.
+                [one] => info.notes.push(format!("recording of: {one}")),
+                words => {
+                    let line = command_line(words.iter().map(String::as_str));
+                    info.notes.push(format!("recording of: {line}"));
+                }
             }
             if let Some(why) = &summary.partial {
                 info.notes.push(format!("recording is partial: {why}"));
@@ -397,6 +421,7 @@ impl<R: Read + Seek + Send> Source for Reader<R> {
             info.accesses = Some(damage.access);
             info.notes.push(self.message(damage));
         }
+        info.recorded = Some(self.outcome());
         info
     }
 

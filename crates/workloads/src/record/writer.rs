@@ -7,22 +7,7 @@ use crate::Footprint;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use strata_outfile::{OutFile, PUBLIC};
-use strata_stream::{Access, Batch, Event, SourceError, Step, Tid};
-
-/// What is known of a recorded program when it is over.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// The command line, or a description.
-    pub command: Vec<String>,
-    /// Exit status of the program: the code, or 128 + the signal's number.
-    pub exit_status: Option<i32>,
-    /// Why the recording ends before the program did, if it does; such as `interrupted by Ctrl-C`.
-    pub partial: Option<String>,
-    /// What a reader of results must know.
-    pub notes: Vec<String>,
-    /// Names the page tables that were captured with it, if any were; see [`Summary::tables`].
-    pub tables: Option<u64>,
-}
+use strata_stream::{Access, Batch, Event, Outcome, SourceError, Step, Tid};
 
 /// Writes a recording to any sink. [`Writer`] does so to a file with a name.
 pub struct Encoder<W> {

@@ -26,6 +26,8 @@ pub struct Input {
     /// Decompressed bytes before `start`.
     offset: u64,
     ended: bool,
+    /// Whether it is decompressed on the way.
+    packed: bool,
     /// Why no more can be read. Kept, as a decompressor asked again after an error may claim a
     /// regular end.
     failure: Option<io::Error>,
@@ -64,8 +66,9 @@ impl Input {
     /// When it cannot be read.
     pub fn new(raw: impl Read + Send + 'static, name: String) -> Result<Self, SourceError> {
         match decompressed(raw) {
-            Ok(reader) => Ok(Self {
+            Ok((reader, packed)) => Ok(Self {
                 reader,
+                packed,
                 buffer: Vec::new(),
                 start: 0,
                 offset: 0,
@@ -80,6 +83,11 @@ impl Input {
     /// The file's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is decompressed on the way.
+    pub fn is_packed(&self) -> bool {
+        self.packed
     }
 
     /// Position in the decompressed bytes.
@@ -177,13 +185,13 @@ fn explained(error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, why)
 }
 
-/// Puts a decompressor around `raw` if its first bytes ask for one.
-fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+/// Puts a decompressor around `raw` if its first bytes ask for one, and says whether it did.
+fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<(Box<dyn Read + Send>, bool)> {
     let mut magic = Vec::new();
     raw.by_ref().take(6).read_to_end(&mut magic)?;
     let kind = magic.clone();
     let raw = BufReader::with_capacity(BUFFER, io::Cursor::new(magic).chain(raw));
-    Ok(match kind.as_slice() {
+    let decoder: Box<dyn Read + Send> = match kind.as_slice() {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(raw)),
         [0xfd, b'7', b'z', b'X', b'Z', 0] => {
             let stream = Stream::new_stream_decoder(DECOMPRESSOR_MEMORY, CONCATENATED)?;
@@ -194,6 +202,7 @@ fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read 
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             Box::new(decoder)
         }
-        _ => Box::new(raw),
-    })
+        _ => return Ok((Box::new(raw), false)),
+    };
+    Ok((decoder, true))
 }

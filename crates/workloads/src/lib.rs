@@ -22,6 +22,7 @@ mod infer;
 mod input;
 mod measured;
 mod size;
+mod spool;
 mod suggest;
 
 pub use footprint::Footprint;
@@ -31,20 +32,25 @@ pub use input::Input;
 pub use measured::Measured;
 pub use size::{parse_count, parse_size};
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 use strata_stream::{Source, SourceError};
 
-/// Opens a trace file of any known format, compressed or not.
+/// Opens a trace file of any known format, compressed or not; `-` is the standard input.
 ///
 /// The format is recognised by content, and by name where content leaves it open, unless `format`
-/// says what it is.
+/// says what it is. A recording that comes through a pipe, or compressed, is kept in a temporary
+/// file without a name, since recordings are read from their end.
 ///
 /// # Errors
 /// When the file cannot be read, is empty, or is of no known format.
 pub fn open(path: &Path, format: Option<Format>) -> Result<Box<dyn Source>, SourceError> {
     let invalid = |why: String| SourceError::Invalid(format!("'{}' {why}", path.display()));
-    let mut input = Input::open(path)?;
+    let pipe = path == Path::new("-") || path.metadata().is_ok_and(|found| !found.is_file());
+    let mut input = match path == Path::new("-") {
+        true => Input::new(io::stdin(), "-".to_owned())?,
+        false => Input::open(path)?,
+    };
     // A file that breaks in its head may still have a recognisable one.
     let _ = input.peek(Format::HEAD);
     let head = input.window();
@@ -67,30 +73,13 @@ pub fn open(path: &Path, format: Option<Format>) -> Result<Box<dyn Source>, Sour
         })?,
     };
     Ok(match found {
-        Format::Recording if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) => {
-            return Err(invalid(
-                "is a recording in a pipe: they are read from their end; save it to a file first"
-                    .into(),
-            ));
+        Format::Recording if pipe || input.is_packed() => {
+            let name = input.name().to_owned();
+            Box::new(record::Reader::new(spool::spool(input)?, name)?)
         }
-        Format::Recording => match record::Reader::open(path) {
-            Err(SourceError::Invalid(_)) if head.starts_with(&record::MAGIC) && is_packed(path) => {
-                return Err(invalid("is a compressed recording; decompress it first".into()));
-            }
-            reader => Box::new(reader?),
-        },
+        Format::Recording => Box::new(record::Reader::open(path)?),
         Format::ChampSim => Box::new(champsim::Reader::new(input, champsim::Layout::ChampSim)),
         Format::CloudSuite => Box::new(champsim::Reader::new(input, champsim::Layout::CloudSuite)),
         Format::Lackey => Box::new(lackey::Reader::new(input)),
     })
-}
-
-/// Whether a file that decompresses to a recording is not one itself.
-fn is_packed(path: &Path) -> bool {
-    let head = || -> io::Result<[u8; 8]> {
-        let mut head = [0; 8];
-        io::Read::read_exact(&mut std::fs::File::open(path)?, &mut head)?;
-        Ok(head)
-    };
-    head().is_ok_and(|head| head != record::MAGIC)
 }

@@ -2,13 +2,15 @@
 //!
 //! A file is read as if it were a command line: each key is the long name of an option, so the
 //! same parser checks it. `trace` and `program` stand for the arguments without a name, and the
-//! table `[set]` for every `--set`.
+//! table `[set]` for every `--set`. Files that it names are looked for where it is itself, as is
+//! usual for files that name others; a program's words are left as they are.
 
 use crate::args::{Cli, Command, Input, RunArgs};
 use crate::failure::{Failure, unknown};
+use crate::plan::names_a_file;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Options that make no sense in a file.
@@ -19,12 +21,33 @@ const NOT_IN_FILES: [&str; 3] = ["config", "help", "version"];
 /// # Errors
 /// When the file cannot be read, is no TOML, or has a key or value that no option takes.
 pub fn complete(line: RunArgs) -> Result<RunArgs, Failure> {
-    let Some(path) = &line.config else { return Ok(line) };
-    let file = read(path).map_err(|failure| Failure {
+    let Some(path) = line.config.clone() else { return Ok(line) };
+    let file = read(&path).map_err(|failure| Failure {
         message: format!("{}: {}", path.display(), failure.message),
         ..failure
     })?;
-    Ok(merge(line, file))
+    Ok(merge(line, placed(file, &path)))
+}
+
+/// The file's options with its paths relative to its own directory. What is read from a pipe has
+/// none: its paths stay.
+fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
+    let directory = match path.parent() {
+        Some(directory) if path.is_file() => directory,
+        _ => return args,
+    };
+    let place = |path: &mut PathBuf| {
+        // `-` is no file.
+        if path != Path::new("-") {
+            *path = directory.join(&*path);
+        }
+    };
+    let RunArgs { input, tables, json, output, cpu, .. } = &mut args;
+    [&mut input.trace, tables, json, output].into_iter().flatten().for_each(place);
+    if let Some(cpu) = cpu.as_mut().filter(|cpu| names_a_file(cpu)) {
+        *cpu = directory.join(&*cpu).to_string_lossy().into_owned();
+    }
+    args
 }
 
 fn read(path: &Path) -> Result<RunArgs, Failure> {

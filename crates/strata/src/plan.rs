@@ -211,7 +211,7 @@ fn constants(
 }
 
 /// Whether `--cpu` means a file, not a preset.
-fn names_a_file(cpu: &str) -> bool {
+pub fn names_a_file(cpu: &str) -> bool {
     cpu.ends_with(".toml") || cpu.contains('/')
 }
 

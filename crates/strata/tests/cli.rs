@@ -82,6 +82,28 @@ fn a_configuration_does_what_the_command_line_does() {
 }
 
 #[test]
+fn files_of_a_configuration_are_where_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |line: &str| strata(line).current_dir(&directory).output().unwrap();
+    fs::create_dir(directory.path().join("sub")).unwrap();
+    assert!(at(&format!("record -o sub/a.strata {SMALL}")).status.success());
+    let presets = concat!(env!("CARGO_MANIFEST_DIR"), "/../hardware/presets/zen2.toml");
+    fs::copy(presets, directory.path().join("sub/own.toml")).unwrap();
+    let text = "trace = \"a.strata\"\ncpu = \"own.toml\"\npolicy = \"base\"\noutput = \"o.txt\"\n\
+                json = \"o.json\"\n";
+    fs::write(directory.path().join("sub/a.toml"), text).unwrap();
+    let output = at("run --config sub/a.toml --json here.json");
+    assert!(output.status.success(), "{}", complaint(&output));
+    let there = |name: &str| directory.path().join(name).exists();
+    assert!(there("sub/o.txt") && there("here.json") && !there("o.txt") && !there("sub/o.json"));
+    // What comes through a pipe is nowhere: the working directory counts.
+    let script = format!("cat a.toml | {} run --config /dev/stdin", program().display());
+    let sub = directory.path().join("sub");
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&sub).output().unwrap();
+    assert!(output.status.success() && there("sub/o.json"), "{}", complaint(&output));
+}
+
+#[test]
 fn constants_of_one_array_are_set_together() {
     let directory = tempfile::tempdir().unwrap();
     let (entries, ways) = ("tlb.l2.4k-2m.entries", "tlb.l2.4k-2m.ways");

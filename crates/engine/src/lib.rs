@@ -9,6 +9,7 @@
 //! ```
 
 pub mod memory;
+pub mod options;
 mod pass;
 mod replay;
 pub mod report;

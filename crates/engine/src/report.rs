@@ -5,6 +5,7 @@
 //! bytes.
 
 use crate::StackKind;
+use crate::options::{Options, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_stream::WorkloadInfo;
@@ -268,8 +269,12 @@ impl RunResult {
 /// What was run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
-    /// A command line, a file name or a generator's description.
+    /// A command line, quoted for a shell, a file name or a generator's description.
     pub name: String,
+    /// The words of a live program's command line; of a recording, what it says it is of. Empty
+    /// otherwise.
+    #[serde(default)]
+    pub argv: Vec<String>,
     /// `live`, `recording`, `champsim`, `cloudsuite`, `lackey` or `generator`.
     pub kind: String,
     /// Bytes of memory it touches, when known.
@@ -286,6 +291,7 @@ impl From<WorkloadInfo> for Workload {
     fn from(info: WorkloadInfo) -> Self {
         Self {
             name: info.name,
+            argv: info.argv,
             kind: info.kind.to_owned(),
             footprint_bytes: info.footprint_bytes,
             accesses: info.accesses,
@@ -316,6 +322,16 @@ pub struct CapturedTables {
 pub struct Report {
     /// [`VERSION`].
     pub strata: u32,
+    /// The program that wrote it.
+    #[serde(default)]
+    pub version: Version,
+    /// The command line, word by word, that gives the same bytes for the same input: configuration
+    /// files are folded in, and what changes no result is left out.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// The options in force.
+    #[serde(default)]
+    pub options: Options,
     /// Not everything asked for is here: runs that did not see the whole stream have their own
     /// `partial` set, runs never begun are missing.
     pub partial: bool,
@@ -346,6 +362,9 @@ impl Report {
         let killed = runs.iter().any(|run| run.out_of_memory);
         Self {
             strata: VERSION,
+            version: Version::default(),
+            command: Vec::new(),
+            options: Options::default(),
             partial: killed,
             partial_reason: killed.then(|| "a run ended for want of memory".to_owned()),
             workload: workload.into(),

@@ -3,6 +3,7 @@
 //! It is a library so that tests can run it over machines of their own; `main.rs` hands it the
 //! real ones.
 
+mod again;
 pub mod args;
 pub mod config;
 pub mod failure;
@@ -26,6 +27,7 @@ pub mod table;
 pub mod tables;
 mod top;
 pub mod verdict;
+mod version;
 mod walk;
 mod workload;
 

@@ -18,6 +18,13 @@ pub fn bytes(value: u64) -> String {
     scaled(value as f64, 1024.0, &UNITS)
 }
 
+/// A size in bytes, exact, in the largest unit that it is a whole number of: `8GiB`, `1000`.
+pub fn exact_size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (bytes.trailing_zeros() as usize / 10).min(UNITS.len() - 1);
+    if bytes == 0 { "0".to_owned() } else { format!("{}{}", bytes >> (10 * unit), UNITS[unit]) }
+}
+
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value / step;
     let mut unit = 0;
@@ -90,6 +97,8 @@ mod tests {
     fn sizes_shares_and_ratios() {
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(3 << 29), "1.50 GiB");
+        assert_eq!([0, 1000, 8 << 30, 3 << 29].map(exact_size), ["0", "1000", "8GiB", "1536MiB"]);
+        assert_eq!(exact_size(5 << 50), "5120TiB");
         assert_eq!(percent(0.414), "41 %");
         assert_eq!(percent(0.0414), "4.1 %");
         assert_eq!(percent(0.0), "0 %");

@@ -1,5 +1,6 @@
 //! From options to machines: defaults, checks, the cross product of stacks and policies.
 
+use crate::again;
 use crate::args::{Fragmentation, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::output::{self, Target};
@@ -7,15 +8,25 @@ use crate::tables;
 use crate::workload::Input;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use strata_engine::options::Options;
 use strata_engine::{Catalogue, Setup, StackKind};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_tables::Capture;
 
+/// The stack when none is named.
+pub const DEFAULT_STACK: StackKind = StackKind::Nested;
+
 /// Policies compared when none are named.
-const DEFAULT_POLICIES: [&str; 5] = ["base", "thp", "gemini", "xgemini", "aligned"];
+pub const DEFAULT_POLICIES: [&str; 5] = ["base", "thp", "gemini", "xgemini", "aligned"];
 
 /// FMFI when none is given: moderately fragmented.
-const DEFAULT_FMFI: f64 = 0.8;
+pub const DEFAULT_FMFI: f64 = 0.8;
+
+/// Levels of page tables when none are given.
+pub const DEFAULT_LEVELS: u8 = 4;
+
+/// The seed when none is given.
+pub const DEFAULT_SEED: u64 = 1;
 
 /// The least memory a guest can do anything with.
 const LEAST_MEMORY: u64 = 64 << 20;
@@ -31,6 +42,8 @@ pub struct Plan {
     pub input: Input,
     /// The machines, in the order of the report.
     pub setups: Vec<Setup>,
+    /// The options in force, for the report.
+    pub options: Options,
     /// Page tables captured from a real machine, instead of modelled stacks.
     pub tables: Option<Capture>,
     /// Most machines to hold at once.
@@ -77,7 +90,7 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         policy,
         cpu: cpu.clone(),
         memory: args.memory,
-        levels: args.levels.unwrap_or(4),
+        levels: args.levels.unwrap_or(DEFAULT_LEVELS),
         fragmentation: fragmentation(stack, args.fragmentation.as_ref()),
         reused: args.reused.unwrap_or(false),
         misaligned: match args.tlb_misaligned.as_deref() {
@@ -85,12 +98,14 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
             _ => Misaligned::Splinter,
         },
         warmup: args.warmup.unwrap_or(0),
-        seed: args.seed.unwrap_or(1),
+        seed: args.seed.unwrap_or(DEFAULT_SEED),
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),
     };
+    let setups: Vec<Setup> = pairs.into_iter().map(setup).collect();
     Ok(Plan {
-        setups: pairs.into_iter().map(setup).collect(),
+        options: again::options(&args, &setups),
+        setups,
         tables,
         jobs: args.jobs,
         threads: args.threads,
@@ -129,7 +144,7 @@ fn cross_product(
     catalogue: &Catalogue,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<(StackKind, String)>, Failure> {
-    let stacks = args.stack.clone().unwrap_or_else(|| vec![StackKind::Nested]);
+    let stacks = args.stack.clone().unwrap_or_else(|| vec![DEFAULT_STACK]);
     let named = args.policy.clone();
     let policies = named.clone().unwrap_or_else(|| DEFAULT_POLICIES.map(str::to_owned).to_vec());
     for (index, stack) in stacks.iter().enumerate() {

@@ -5,7 +5,7 @@ use crate::failure::{FAILED, Failure, USAGE};
 use crate::interrupt::Interrupt;
 use crate::number::bytes;
 use crate::plan::{Plan, plan};
-use crate::{config, progress, table, tables};
+use crate::{again, config, progress, table, tables};
 use std::io::{IsTerminal, stderr, stdout};
 use std::num::NonZeroUsize;
 use strata_engine::report::CapturedTables;
@@ -70,8 +70,12 @@ fn measure(
             info
         }
     };
-    let at_once = plan.jobs.filter(|_| !live).or_else(|| limit(plan, &workload));
-    if live && plan.jobs.is_some() {
+    let repeatable = plan.input.is_repeatable();
+    let at_once = match repeatable {
+        true => plan.jobs.or_else(|| limit(plan, &workload)),
+        false => None,
+    };
+    if !repeatable && plan.jobs.is_some() {
         crate::complain("note: --jobs is for streams that can be read again: left out");
     }
     let (stop, progress) = (Stop::default(), Progress::default());
@@ -94,7 +98,7 @@ fn measure(
     let options = Sweep {
         workload,
         open: Box::new(move || opened.take().map_or_else(|| plan.input.open(), Ok)),
-        replayable: !live,
+        replayable: repeatable,
         builds: builds.collect(),
         at_once,
         threads: plan.threads,
@@ -110,6 +114,7 @@ fn measure(
     let mut report = Report::new(swept.workload, swept.runs);
     report.seed = plan.setups[0].seed;
     report.warmup = plan.setups[0].warmup;
+    again::note(&mut report, plan.options.clone(), &plan.input);
     report.tables = plan.tables.as_ref().map(CapturedTables::new);
     let failed = match swept.cut_short {
         Some(CutShort::Failed(error)) => Some(error.to_string()),

@@ -1,12 +1,13 @@
 //! The text report: what each policy costs, side by side.
 
 use crate::number::{bytes, count, percent, ratio, share};
-use crate::verdict;
+use crate::{again, verdict, version};
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use std::fmt::Write;
 use strata_engine::{Report, RunResult, StackKind};
+use strata_stream::command_line;
 
 /// Columns a terminal is taken to have when nothing is known.
 pub const DEFAULT_WIDTH: usize = 80;
@@ -31,6 +32,7 @@ pub fn render(report: &Report, width: usize) -> String {
         let text = format!("{accesses} accesses, {instructions} instructions, {touched} touched");
         paragraph(&mut out, &text, width);
     }
+    paragraph(&mut out, &made_by(report), width);
     if report.partial {
         let why = report.partial_reason.as_deref().unwrap_or("cut short");
         let _ = writeln!(out, "{WARNING}PARTIAL RESULT{WARNING:#}: {why}");
@@ -64,6 +66,16 @@ pub fn render(report: &Report, width: usize) -> String {
         across_stacks(&mut out, &stacks);
     }
     out
+}
+
+/// Which program wrote it with which options, in one line where it is wide enough.
+fn made_by(report: &Report) -> String {
+    let differing = again::differing(&report.options);
+    let options = match &differing[..] {
+        [] => "default options".to_owned(),
+        words => command_line(words.iter().map(String::as_str)),
+    };
+    format!("strata {}, {options}", version::line(&report.version))
 }
 
 /// Text broken into lines of at most `width` columns.

@@ -4,7 +4,7 @@ use crate::args;
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use strata_capture::Capture;
 use strata_engine::OpenError;
@@ -59,11 +59,36 @@ impl Input {
         matches!(self, Self::Live(_))
     }
 
+    /// Whether it is the same when it is opened again: programs and pipes are not.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Live(_) => false,
+            Self::Trace(path, _) => {
+                path != Path::new("-") && path.metadata().is_ok_and(|metadata| metadata.is_file())
+            }
+            Self::Generator(_) => true,
+        }
+    }
+
+    /// The words that name it on the command line, after the options.
+    pub fn words(&self) -> Vec<String> {
+        match self {
+            Self::Live(command) => {
+                let words = command.iter().map(|word| word.to_string_lossy().into_owned());
+                ["--".to_owned()].into_iter().chain(words).collect()
+            }
+            Self::Trace(path, _) => match path.display().to_string() {
+                name if name.starts_with('-') && name != "-" => vec![format!("./{name}")],
+                name => vec![name],
+            },
+            Self::Generator(spec) => vec!["--workload".to_owned(), spec.clone()],
+        }
+    }
+
     /// What is known before a live program starts.
     pub fn live_info(&self) -> Option<WorkloadInfo> {
         let Self::Live(command) = self else { return None };
-        let argv: Vec<_> =
-            command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let argv: Vec<_> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let name = command_line(argv.iter().map(String::as_str));
         Some(WorkloadInfo { name, argv, kind: "live", ..WorkloadInfo::default() })
     }
@@ -82,7 +107,15 @@ impl Input {
                 Ok(Box::new(Measured::new(capture)))
             }
             Self::Trace(path, format) => {
+                if path == Path::new("-") && std::io::stdin().is_terminal() {
+                    let why = "the standard input is a terminal; give it a trace, as with 'xzcat \
+                               TRACE.xz | strata run -'";
+                    return Err(OpenError(why.to_owned()));
+                }
                 let trace = strata_workloads::open(path, *format).map_err(|error| {
+                    if path == Path::new("-") {
+                        return OpenError(error.to_string());
+                    }
                     if format.is_none() && is_program(path) {
                         return OpenError(format!(
                             "'{0}' is a program, not a trace; to run it write it after --: strata \

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
 
 /// Fields whose keys are data: reasons, page sizes, counter and parameter names.
-const MAPS: [&str; 4] = ["exits", "fills", "counters", "parameters"];
+const MAPS: [&str; 5] = ["exits", "fills", "counters", "parameters", "set"];
 
 /// Every field of `value` as a path: `runs[].tlb.l1_misses`.
 fn paths(prefix: &str, value: &Value, into: &mut BTreeSet<String>) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use strata_engine::options::{Options, Version};
 use strata_engine::report::{
     Alignment, Cause, CpuTotals, Cycles, LayerMemory, Memory, PerLayer, Sample, Tlb, WalkPosition,
 };
@@ -157,7 +158,22 @@ pub fn report(stacks: &[StackKind]) -> Report {
         ..WorkloadInfo::default()
     };
     let runs = stacks.iter().flat_map(|&stack| FIVE.iter().map(move |shape| result(stack, shape)));
-    Report::new(info, runs.collect())
+    let mut report = Report::new(info, runs.collect());
+    let commit = Some("0123456789abcdef0123456789abcdef01234567".to_owned());
+    report.version = Version { package: "0.1.0".to_owned(), commit };
+    report.options = Options {
+        stack: stacks.to_vec(),
+        policy: FIVE.iter().map(|shape| shape.policy.to_owned()).collect(),
+        cpu: "broadwell-e5-2620v4".to_owned(),
+        levels: Some(4),
+        memory_bytes: Some(PerLayer { guest: 8 << 30, l1: Some(9 << 30), host: Some(10 << 30) }),
+        fragmentation: Some(PerLayer { guest: 0.8, l1: Some(0.8), host: Some(0.8) }),
+        reused: Some(false),
+        tlb_misaligned: "splinter".to_owned(),
+        seed: 1,
+        ..Options::default()
+    };
+    report
 }
 
 /// A report cut short, with notes and explanations.
@@ -165,12 +181,14 @@ pub fn partial_report() -> Report {
     let mut report = report(&[StackKind::Nested]);
     report.partial = true;
     report.partial_reason = Some("interrupted by Ctrl-C".to_owned());
+    report.options.explain = true;
+    report.options.memory = Some("2GiB".to_owned());
     report.workload.notes.push("mappings inferred from the addresses touched".to_owned());
     for run in &mut report.runs {
         run.partial = true;
     }
     let thp = &mut report.runs[1];
-    thp.notes.push("guest out of memory: killed process 3".to_owned());
+    thp.notes.push("12 pages were touched outside every known mapping".to_owned());
     let ranges = (0..6).map(|i| [0x7f00_0000_0000 + (i << 30), 0x7f00_0040_0000 + (i << 30)]);
     thp.explain.push(Cause {
         layer: "l1".to_owned(),

@@ -197,6 +197,9 @@ pub struct RunResult {
     /// A layer ran out of memory and killed what was running.
     #[serde(default)]
     pub out_of_memory: bool,
+    /// What was killed for that, and by which layer.
+    #[serde(default)]
+    pub killed: Vec<String>,
     /// Loads and stores.
     pub accesses: u64,
     /// Instructions retired.
@@ -244,7 +247,7 @@ pub struct RunResult {
     pub counters: BTreeMap<String, u64>,
     /// What each virtual CPU did.
     pub cpus: Vec<CpuTotals>,
-    /// What a reader must know, such as a process killed for want of memory.
+    /// What a reader must know, such as accesses that were left out.
     pub notes: Vec<String>,
     /// Whether `--explain` asked where misalignment comes from.
     #[serde(default)]
@@ -359,14 +362,14 @@ impl Report {
         if let Some(touched) = workload.footprint_bytes {
             runs.iter_mut().for_each(|run| run.memory.touched_bytes = touched);
         }
-        let killed = runs.iter().any(|run| run.out_of_memory);
+        let partial_reason = out_of_memory(&runs);
         Self {
             strata: VERSION,
             version: Version::default(),
             command: Vec::new(),
             options: Options::default(),
-            partial: killed,
-            partial_reason: killed.then(|| "a run ended for want of memory".to_owned()),
+            partial: partial_reason.is_some(),
+            partial_reason,
             workload: workload.into(),
             seed: 0,
             warmup: 0,
@@ -386,6 +389,28 @@ impl Report {
         }
         stacks
     }
+}
+
+/// Which runs ended for want of memory and say nothing of their policies, if any did.
+fn out_of_memory(runs: &[RunResult]) -> Option<String> {
+    let several = runs.iter().any(|run| run.stack != runs[0].stack);
+    let mut ended: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.out_of_memory) {
+        let stack = if several { format!("{} ", run.stack) } else { String::new() };
+        let name = format!("{stack}{}", run.policy);
+        ended.entry(run.killed.join(", ")).or_default().push(name);
+    }
+    let ended: Vec<_> = ended
+        .into_iter()
+        .map(|(killed, names)| match &killed[..] {
+            "" => names.join(", "),
+            killed => format!("{} ({killed})", names.join(", ")),
+        })
+        .collect();
+    (!ended.is_empty()).then(|| {
+        let ended = ended.join(", ");
+        format!("memory ran out under {ended}, so that nothing compares with it: raise --memory")
+    })
 }
 
 fn relate(runs: &mut [RunResult]) {

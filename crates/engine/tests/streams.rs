@@ -417,7 +417,7 @@ fn memory_that_runs_out_ends_processes_and_not_the_machine() {
             let batches = batches(&ops, 2);
             let Some(result) = run(&machine, &batches) else { continue };
             check(&machine, &batches, &result);
-            let told = |what| result.notes.iter().filter(|note| note.contains(what)).count();
+            let told = |what| result.killed.iter().filter(|killed| killed.contains(what)).count();
             let (killed, dead) = (told("killed process"), told("killed the VM"));
             assert!(killed == 3 || dead == 1, "{machine:?}");
             assert!(result.partial, "what was killed did not run to its end: {machine:?}");

@@ -122,12 +122,14 @@ fn measure(
     };
     // A program that was not disturbed by it ended as it would have.
     let undisturbed = live && report.workload.exit_status == Some(0);
-    if failed.is_some() {
-        report.partial_reason = failed.clone();
-    } else if interrupt.happened() && !undisturbed {
-        report.partial_reason = Some(interrupt.reason());
+    let mut reasons: Vec<String> = failed.iter().cloned().collect();
+    if failed.is_none() && interrupt.happened() && !undisturbed {
+        reasons.push(interrupt.reason());
         report.runs.iter_mut().for_each(|run| run.partial |= live);
     }
+    // That memory ran out is told besides.
+    reasons.extend(report.partial_reason.take());
+    report.partial_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     report.partial = report.partial_reason.is_some();
     Ok((report, failed))
 }

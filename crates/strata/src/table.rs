@@ -18,6 +18,9 @@ const BOLD: Style = Style::new().bold();
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
 
+/// What a report begins with that does not hold everything asked for.
+const PARTIAL: &str = "PARTIAL RESULT";
+
 /// The whole report in at most `width` columns, with ANSI styles.
 pub fn render(report: &Report, width: usize) -> String {
     let mut out = String::new();
@@ -35,7 +38,9 @@ pub fn render(report: &Report, width: usize) -> String {
     paragraph(&mut out, &made_by(report), width);
     if report.partial {
         let why = report.partial_reason.as_deref().unwrap_or("cut short");
-        let _ = writeln!(out, "{WARNING}PARTIAL RESULT{WARNING:#}: {why}");
+        let mut text = String::new();
+        paragraph(&mut text, &format!("{PARTIAL}: {why}"), width);
+        out += &text.replacen(PARTIAL, &format!("{WARNING}{PARTIAL}{WARNING:#}"), 1);
     }
     for note in &workload.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
@@ -197,7 +202,7 @@ fn translation(lines: &mut Lines<'_>) {
     lines.row("references per walk", |run| {
         ratio((run.walks > 0).then(|| run.walk_refs as f64 / run.walks as f64))
     });
-    lines.row("cycles in walks", |run| percent(share(run.walk_cycles, run.cycles)));
+    lines.row("share of cycles in walks", |run| percent(share(run.walk_cycles, run.cycles)));
 }
 
 fn huge_pages(lines: &mut Lines<'_>) {
@@ -324,6 +329,9 @@ fn notes(out: &mut String, runs: &[&RunResult], width: usize) {
             paragraph(out, &format!("{}: {note}.", run.policy), width);
         }
     }
+    if let Some(below) = less_used_than_touched(runs) {
+        paragraph(out, &below, width);
+    }
     if let Some(nothing) = nothing_to_explain(runs) {
         out.push('\n');
         paragraph(out, &nothing, width);
@@ -337,6 +345,23 @@ fn notes(out: &mut String, runs: &[&RunResult], width: usize) {
             ranges(out, &cause.ranges);
         }
     }
+}
+
+/// Why the memory used is less than that touched, where it is, to the digits shown.
+fn less_used_than_touched(runs: &[&RunResult]) -> Option<String> {
+    let less = |run: &&&RunResult| {
+        let memory = run.memory;
+        let ran = !run.layers.is_empty() && !run.out_of_memory;
+        ran && (memory.used_bytes as f64) < 0.995 * memory.touched_bytes as f64
+    };
+    let names: Vec<&str> = runs.iter().filter(less).map(|run| run.policy.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        let whose = if names.len() == runs.len() { "all".to_owned() } else { names.join(", ") };
+        format!(
+            "{whose}: less memory used than touched: what was given back was used again, or \
+             processes share pages that each of them touched."
+        )
+    })
 }
 
 /// What an explanation says of the runs that have no misaligned page.

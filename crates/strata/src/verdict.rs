@@ -1,6 +1,7 @@
 //! What dominates and what would help, in two or three sentences computed from the numbers.
 
 use crate::number::{percent, ratio, share};
+use strata_addr::PageSize;
 use strata_engine::report::Cycles;
 use strata_engine::{RunResult, StackKind};
 
@@ -30,7 +31,7 @@ const KINDS: [Kind; 5] = [
     },
     Kind {
         name: "faults and exits",
-        cycles: |cycles| cycles.faults + cycles.exits,
+        cycles: touching,
         remedy: "Fewer, larger allocations and memory the layers below already back help.",
     },
     Kind {
@@ -48,31 +49,67 @@ const KINDS: [Kind; 5] = [
 /// What to say about the runs of one stack. The first is the one compared with.
 pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
     let Some(&first) = runs.first() else { return Vec::new() };
-    let (killed, runs): (Vec<&RunResult>, Vec<&RunResult>) =
-        runs.iter().copied().partition(|run| run.out_of_memory);
-    let mut sentences = Vec::new();
-    if !first.out_of_memory {
-        if first.cycles == 0 {
-            return vec!["Nothing was counted: no access came after the warm-up.".to_owned()];
-        }
-        sentences.push(dominates(first));
-        sentences.extend(best(first, &runs));
-        sentences.extend(without_l1(&runs));
-        sentences.extend(bound(first, &runs));
+    // What ran out of memory says nothing of its policy, as the head of the report does.
+    if first.out_of_memory {
+        return Vec::new();
     }
-    sentences.extend(out_of_memory(&killed));
+    if first.cycles == 0 {
+        return vec!["Nothing was counted: no access came after the warm-up.".to_owned()];
+    }
+    let runs: Vec<&RunResult> = runs.iter().copied().filter(|run| !run.out_of_memory).collect();
+    let mut sentences = vec![dominates(first)];
+    sentences.extend(first_touch(first));
+    if let Some((best, text)) = best(first, &runs) {
+        sentences.push(text);
+        sentences.extend(best.and_then(|best| steady(first, best)));
+    }
+    sentences.extend(without_l1(&runs));
+    sentences.extend(bound(first, &runs));
     sentences
 }
 
-/// Which runs say nothing of their policies.
-fn out_of_memory(killed: &[&RunResult]) -> Option<String> {
-    let names: Vec<&str> = killed.iter().map(|run| run.policy.as_str()).collect();
-    (!names.is_empty()).then(|| {
+/// Cycles of faults and exits: what first touch costs, and touching again what was given back.
+fn touching(cycles: &Cycles) -> u64 {
+    cycles.faults + cycles.exits
+}
+
+/// Faults of the guest for each page it touched, above which some pages faulted more than once.
+const AGAIN: f64 = 1.1;
+
+/// Whether faults and exits are paid once or go on, where they are worth a word. Under base pages
+/// each page touched takes one fault of the guest, and more only if it was given back.
+fn first_touch(first: &RunResult) -> Option<String> {
+    let part = share(touching(&first.cycles_by_kind), first.cycles_by_kind.total());
+    let pages = first.memory.touched_bytes / PageSize::Base.bytes();
+    if part < NOTABLE || pages == 0 || first.layers.is_empty() {
+        return None;
+    }
+    let each = first.faults.guest as f64 / pages as f64;
+    Some(if each <= AGAIN {
+        "Faults and exits come with the first touch of memory, once, and weigh less the longer the \
+         program runs."
+            .to_owned()
+    } else {
         format!(
-            "Memory ran out under {}, so that nothing compares with it: raise --memory.",
-            joined(&names)
+            "The guest took {} faults for each page: memory is given back and touched again, so that \
+             faults and exits go on.",
+            ratio(Some(each))
         )
     })
+}
+
+/// What the best policy gains where neither faults nor exits come any more.
+fn steady(first: &RunResult, best: &RunResult) -> Option<String> {
+    let part = share(touching(&first.cycles_by_kind), first.cycles_by_kind.total());
+    let rest = |run: &RunResult| run.cycles_by_kind.total() - touching(&run.cycles_by_kind);
+    if part < NOTABLE || rest(best) == 0 || best.policy == first.policy {
+        return None;
+    }
+    let factor = ratio(Some(rest(first) as f64 / rest(best) as f64));
+    Some(format!(
+        "In the steady state, the cycles without faults and exits, {} is {factor} times as fast.",
+        best.policy
+    ))
 }
 
 fn dominates(run: &RunResult) -> String {
@@ -97,8 +134,8 @@ fn dominates(run: &RunResult) -> String {
     format!("{text}. {}", largest.remedy)
 }
 
-/// Which policy is fastest and by what it wins.
-fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
+/// Which policy is fastest and by what it wins, if one does.
+fn best<'a>(first: &RunResult, runs: &[&'a RunResult]) -> Option<(Option<&'a RunResult>, String)> {
     let gain = |run: &RunResult| run.relative_throughput.unwrap_or(0.0);
     let rivals: Vec<&RunResult> =
         runs.iter().copied().filter(|run| run.policy != UPPER_BOUND).collect();
@@ -108,7 +145,7 @@ fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
     }
     if most < 1.0 + NOTABLE {
         let first = &first.policy;
-        return Some(format!("No policy is notably faster than {first}."));
+        return Some((None, format!("No policy is notably faster than {first}.")));
     }
     // The plainest of those that are as good as the fastest: the others gain nothing over it.
     let mut equals = rivals.iter().filter(|run| gain(run) >= most * (1.0 - NOTABLE));
@@ -141,7 +178,7 @@ fn best(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
         let aligned = share(alignment.well_aligned, alignment.guest_huge);
         text += &format!(", with {} of its huge pages well aligned", percent(aligned));
     }
-    Some(text + ".")
+    Some((Some(best), text + "."))
 }
 
 /// `a`, `a and b`, `a, b and c`.

@@ -157,6 +157,47 @@ fn the_verdict_names_what_helps_and_what_could() {
     assert!(text.contains("not bound by translation"), "{text}");
 }
 
+/// Runs over 1000 pages that spend their cycles like this, with so many faults of the guest.
+fn touching(runs: &[(&str, Cycles, u64)]) -> String {
+    let runs = runs.iter().map(|(policy, cycles_by_kind, faults)| {
+        let mut run = result(StackKind::Nested, &common::FIVE[0]);
+        run.policy = (*policy).to_owned();
+        (run.cycles, run.elapsed_cycles) = (cycles_by_kind.total(), cycles_by_kind.total());
+        (run.cycles_by_kind, run.faults.guest) = (*cycles_by_kind, *faults);
+        run.memory.touched_bytes = 1000 * 4096;
+        run
+    });
+    let report = Report::new(Default::default(), runs.collect());
+    sentences(&report.runs.iter().collect::<Vec<_>>()).join(" ")
+}
+
+#[test]
+fn first_touch_and_steady_state_are_told_apart() {
+    let cycles = |faults, walks| Cycles { execution: 100, faults, walks, ..Cycles::default() };
+    let text = touching(&[("base", cycles(100, 50), 1000), ("thp", cycles(10, 20), 10)]);
+    assert!(text.contains("come with the first touch of memory, once"), "{text}");
+    let steady =
+        "In the steady state, the cycles without faults and exits, thp is 1.25 times as fast";
+    assert!(text.contains("thp is fastest, 1.92 times base"), "{text}");
+    assert!(text.contains(steady), "{text}");
+    // Memory that is given back and touched again is no first touch.
+    let text = touching(&[("base", cycles(100, 50), 2500), ("thp", cycles(10, 20), 10)]);
+    assert!(text.contains("The guest took 2.50 faults for each page"), "{text}");
+    assert!(!text.contains("once"), "{text}");
+    // Where nothing faults there is nothing to tell apart.
+    let text = touching(&[("base", cycles(0, 50), 0), ("thp", cycles(0, 20), 0)]);
+    assert!(!text.contains("steady") && !text.contains("first touch"), "{text}");
+}
+
+#[test]
+fn memory_used_below_what_was_touched_is_explained() {
+    let mut report = report(&[StackKind::Nested]);
+    assert!(!plain(&report).contains("less memory used"));
+    report.runs[1].memory.used_bytes = 900 << 20;
+    let text = plain(&report).replace('\n', " ");
+    assert!(text.contains("thp: less memory used than touched: what was given back"), "{text}");
+}
+
 #[test]
 fn nothing_counted_is_said() {
     assert!(verdict(&[("base", Cycles::default())]).contains("no access came after the warm-up"));

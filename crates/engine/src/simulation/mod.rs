@@ -395,9 +395,7 @@ impl Simulation {
         // What is killed takes its memory along.
         self.note_state();
         if exhausted.layer > 0 {
-            self.dead = Some(format!(
-                "{layer} ran out of memory and killed the VM; the rest of the stream was not run"
-            ));
+            self.dead = Some(format!("{layer} killed the VM"));
             return;
         }
         let Some(space) = space.or_else(|| self.largest_process()) else { return };

@@ -124,6 +124,7 @@ impl Simulation {
             cpu: self.outcome.cpu.clone(),
             partial: self.ran_out_of_memory(),
             out_of_memory: self.ran_out_of_memory(),
+            killed: self.killed(),
             accesses: counters.accesses,
             instructions: counters.instructions,
             tlb: tlb(&counters),
@@ -224,14 +225,15 @@ impl Simulation {
             .collect()
     }
 
+    /// What the layers killed when they ran out of memory.
+    fn killed(&self) -> Vec<String> {
+        let processes = self.stack.killed().iter();
+        let processes = processes.map(|pid| format!("the guest killed process {}", pid.0));
+        self.dead.iter().cloned().chain(processes).collect()
+    }
+
     fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self.dead.iter().cloned().collect();
-        for pid in self.stack.killed() {
-            notes.push(format!(
-                "the guest ran out of memory and killed process {}: raise --memory",
-                pid.0
-            ));
-        }
+        let mut notes = Vec::new();
         if self.lost_accesses > 0 {
             notes.push(format!(
                 "{} accesses of killed or unknown threads were left out",

@@ -70,12 +70,17 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// Puts the snapshots of `docs/examples` where the commands look for them.
-fn examples(directory: &Path) {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples");
-    for layer in ["guest", "host"] {
-        let from = examples.join(format!("{layer}.scan"));
-        fs::copy(from, directory.join(format!("example-{layer}.scan"))).unwrap();
+/// Copies what the commands use of the tree, which is where a reader types them.
+fn tree(directory: &Path) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for part in ["docs", "docs/examples", "demo"] {
+        fs::create_dir(directory.join(part)).unwrap();
+        for entry in fs::read_dir(root.join(part)).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                let name = directory.join(part).join(entry.file_name());
+                fs::copy(entry.path(), name).unwrap();
+            }
+        }
     }
 }
 
@@ -100,7 +105,7 @@ fn run_blocks(wanted: impl Fn(&Block) -> bool) -> usize {
     let mut run = 0;
     for document in documents() {
         let directory = tempfile::tempdir().unwrap();
-        examples(directory.path());
+        tree(directory.path());
         for block in blocks(&fs::read_to_string(&document).unwrap()) {
             if !wanted(&block) {
                 continue;
@@ -136,7 +141,7 @@ fn every_option_is_in_the_documentation() {
         for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
             let shown = commands.contains(&format!("--{option}"));
             let short = option == "output" && commands.contains("-o ");
-            assert!(shown || short || option == "help", "no example of --{option}");
+            assert!(shown || short, "no example of --{option}");
         }
     }
 }

@@ -319,6 +319,10 @@ pub struct WalkArgs {
     /// Page size of the second stage: 4k (as by default), 2m or 1g.
     #[arg(long, value_name = "SIZE", value_parser = ["4k", "2m", "1g"])]
     pub host_page: Option<String>,
+
+    /// Write the walk as JSON in place of the drawing; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// FMFI of the layers: one for all, or guest, L1 and host.

@@ -11,6 +11,9 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
 /// Fields whose keys are data: reasons, page sizes, counter and parameter names.
 const MAPS: [&str; 5] = ["exits", "fills", "counters", "parameters", "set"];
 
+/// Where the documentation of another command's JSON begins.
+const WALK: &str = "# The JSON of `strata walk`";
+
 /// Every field of `value` as a path: `runs[].tlb.l1_misses`.
 fn paths(prefix: &str, value: &Value, into: &mut BTreeSet<String>) {
     match value {
@@ -46,11 +49,34 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     let mut written = BTreeSet::new();
     paths("", &report, &mut written);
     let docs = std::fs::read_to_string(DOCS).unwrap();
+    assert_documented(&written, docs.split_once(WALK).unwrap().0);
+}
+
+#[test]
+fn every_field_of_a_walk_is_documented() {
+    let docs = std::fs::read_to_string(DOCS).unwrap();
+    for (line, host, count) in
+        [("walk --json -", "4k".into(), 24), ("walk --host-levels 0 --json -", Value::Null, 4)]
+    {
+        let walk: Value = serde_json::from_slice(&common::run(line).stdout).unwrap();
+        let mut written = BTreeSet::new();
+        paths("", &walk, &mut written);
+        assert_documented(&written, docs.split_once(WALK).unwrap().1);
+        assert_eq!((&walk["host_page"], &walk["count"]), (&host, &count.into()), "{line}");
+        assert_eq!(walk["references"].as_array().unwrap().len(), count);
+    }
+    let walk: Value = serde_json::from_slice(&common::run("walk --json -").stdout).unwrap();
+    let first = &walk["references"][0];
+    assert_eq!((&first["position"], &first["table"]), (&"g4n4".into(), &"host".into()));
+}
+
+/// Asserts that the tables of `docs` have the fields `written`, and no others.
+fn assert_documented(written: &BTreeSet<String>, docs: &str) {
     let rows = docs.lines().filter_map(|line| line.strip_prefix("| `"));
     let documented: BTreeSet<String> =
         rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect();
     let missing: Vec<_> = written.difference(&documented).collect();
-    let invented: Vec<_> = documented.difference(&written).collect();
+    let invented: Vec<_> = documented.difference(written).collect();
     assert!(missing.is_empty(), "not documented: {missing:#?}");
     assert!(invented.is_empty(), "documented but not written: {invented:#?}");
 }

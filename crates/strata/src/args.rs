@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::inspect_args::{JoinArgs, ScanArgs, TopArgs};
+use crate::values::{positive, whole};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -14,7 +15,12 @@ use strata_lab::Variant;
 /// modelled native machine, virtual machine or nested virtual machine under several huge-page
 /// policies, and says what each costs and why.
 #[derive(Debug, Parser)]
-#[command(name = "strata", version, max_term_width = 100)]
+#[command(
+    name = "strata",
+    version = crate::version::LINE,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -37,6 +43,7 @@ pub enum Command {
     /// Show huge pages and the backing of VMs on this machine, refreshed.
     Top(TopArgs),
     /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
+    #[command(disable_help_subcommand = true)]
     Lab {
         /// What to do with it.
         #[command(subcommand)]
@@ -53,6 +60,12 @@ pub enum Command {
         /// The shell.
         #[arg(value_enum)]
         shell: clap_complete::Shell,
+    },
+    /// Print help on the program, on a command, or ('strata help terms') on the words of its output.
+    Help {
+        /// The command, or terms.
+        #[arg(value_name = "COMMAND|terms")]
+        topic: Vec<String>,
     },
 }
 
@@ -86,7 +99,7 @@ pub enum LabCommand {
     /// Boot the layers and look around in one of them.
     Shell {
         /// The layer: 0 for L0, 1 for L1, 2 for L2.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = whole::<u8>(0, 2))]
         level: u8,
 
         /// The layers: a name from 'strata list scenarios', or a file.
@@ -95,6 +108,12 @@ pub enum LabCommand {
     },
     /// Remove what was built, downloaded and logged.
     Clean,
+    /// Print help on the lab or one of its commands.
+    Help {
+        /// The command.
+        #[arg(value_name = "COMMAND")]
+        topic: Vec<String>,
+    },
 }
 
 /// Kernels that `strata lab build` makes.
@@ -139,7 +158,7 @@ pub struct LabRunArgs {
     pub output: Option<PathBuf>,
 
     /// Seconds the program may take; then it is killed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>(1, u64::MAX))]
     pub limit: u64,
 
     /// Copy a file or a directory with all that is in it to the same place in the innermost layer;
@@ -173,7 +192,8 @@ pub struct LabRunArgs {
 /// Where the stream comes from.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Input {
-    /// A recording, a ChampSim or CloudSuite trace (raw, .gz, .xz) or valgrind lackey output.
+    /// A recording, a ChampSim or CloudSuite trace (raw, .gz, .xz) or valgrind lackey output; - is
+    /// the standard input.
     #[arg(value_name = "TRACE")]
     pub trace: Option<PathBuf>,
 
@@ -196,7 +216,8 @@ impl Input {
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         let program = self.program.first().map(Path::new);
         let named = program.filter(|path| path.components().count() > 1 || path.is_absolute());
-        let trace = self.trace.as_deref().map(|path| ("the trace", path));
+        let trace = self.trace.as_deref().filter(|path| *path != Path::new("-"));
+        let trace = trace.map(|path| ("the trace", path));
         trace.into_iter().chain(named.map(|path| ("the program", path))).collect()
     }
 }
@@ -228,7 +249,7 @@ pub struct RunArgs {
     pub tables: Option<PathBuf>,
 
     /// Levels of every page table, 4 or 5 [default: 4].
-    #[arg(long, value_parser = clap::value_parser!(u8).range(4..=5))]
+    #[arg(long, value_parser = whole::<u8>(4, 5))]
     pub levels: Option<u8>,
 
     /// Memory of the guest; L1 and the host get more in proportion [default: 8GiB, or half as much
@@ -255,16 +276,16 @@ pub struct RunArgs {
     pub warmup: Option<u64>,
 
     /// Seed of everything random; equal seeds give equal bytes [default: 1].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0, u64::MAX))]
     pub seed: Option<u64>,
 
     /// Most machines to hold in memory at once; the stream is read again for the rest [default:
     /// as many as fit]. A live program's cannot be: all run together.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub jobs: Option<NonZeroUsize>,
 
     /// Threads to use [default: one per core]. Results do not depend on it.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<NonZeroUsize>,
 
     /// Write everything found as JSON; - is the standard output.
@@ -305,7 +326,7 @@ pub struct RecordArgs {
 #[derive(Args, Clone, Debug)]
 pub struct WalkArgs {
     /// Levels of the guest's page table.
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(4..=5))]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = whole::<u8>(4, 5))]
     pub guest_levels: u8,
 
     /// Levels of the second stage; 0 walks natively.
@@ -368,6 +389,28 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_answered_in_plain_words() {
+        fn check(path: &[&str], command: &clap::Command) {
+            for option in command.get_arguments().filter(|option| option.get_long().is_some()) {
+                let named = format!("--{}", option.get_long().unwrap());
+                for value in ["x", "", "-1", "1e3", "99999999999999999999999"] {
+                    let given = format!("{named}={value}");
+                    let words = path.iter().copied().chain([&given[..]]);
+                    let Err(error) = Cli::try_parse_from(words) else { continue };
+                    let message = crate::failure::Failure::from_clap(&error).message;
+                    for raw in ["digit", "number too", "cannot parse", "zero", "provided string"] {
+                        assert!(!message.contains(raw), "{path:?} {given}: {message}");
+                    }
+                }
+            }
+            for inner in command.get_subcommands() {
+                check(&[path, &[inner.get_name()]].concat(), inner);
+            }
+        }
+        check(&["strata"], &Cli::command());
     }
 
     #[test]

@@ -261,7 +261,7 @@ mod tests {
             message("polcy = 1")
         );
         assert!(message("config = 1").contains("no key is called 'config'"));
-        assert!(message("levels = 6").contains("4..=5"));
+        assert!(message("levels = 6").contains("from 4 to 5"));
         assert!(message("a = 1\nb = = 2").starts_with("line 2:"), "{}", message("a = 1\nb = = 2"));
         assert!(message("set = 3").contains("[set]"));
         assert!(message("program = \"ls\"").contains("[\"name\", \"argument\"]"));

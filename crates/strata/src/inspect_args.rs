@@ -59,7 +59,7 @@ pub struct TopArgs {
     pub interval: f64,
 
     /// Pictures to show before ending [default: without end; one when not on a terminal].
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = crate::values::whole::<u64>(1, u64::MAX))]
     pub count: Option<u64>,
 
     /// Show one picture and end.

@@ -42,6 +42,10 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
         LabCommand::Shell { level, scenario } => {
             return shell(&scenario, level, &cache).map(status).map_err(|error| failure(&error));
         }
+        LabCommand::Help { topic } => {
+            let words = ["lab"].into_iter().chain(topic.iter().map(String::as_str));
+            return crate::help::help(words).map(|()| 0);
+        }
         LabCommand::Clean => cache.clean().map(|bytes| {
             say(&format!("{} freed", crate::number::bytes(bytes)));
         }),

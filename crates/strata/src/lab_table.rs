@@ -248,6 +248,13 @@ mod tests {
     }
 
     #[test]
+    fn every_counter_has_a_term() {
+        for (name, _) in ROWS {
+            assert!(crate::terms::find(name).is_some(), "'{name}' is no term");
+        }
+    }
+
+    #[test]
     fn a_change_says_where_the_counter_stands() {
         assert_eq!(change(0, 1_500), "1.50k");
         assert_eq!(change(500, 1_500), "1.00k (1.50k)");

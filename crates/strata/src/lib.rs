@@ -9,6 +9,7 @@ pub mod config;
 pub mod failure;
 mod gain;
 mod gain_tables;
+mod help;
 pub mod inspect_args;
 mod interrupt;
 mod join;
@@ -25,7 +26,9 @@ mod scan;
 mod sight;
 pub mod table;
 pub mod tables;
+pub mod terms;
 mod top;
+mod values;
 pub mod verdict;
 mod version;
 mod walk;
@@ -73,6 +76,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::Top(args) => top::top(&args),
         Command::Lab { command } => lab::lab(command),
+        Command::Help { topic } => help::help(topic.iter().map(String::as_str)).map(|()| 0),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),
         Command::Completions { shell } => {
             let mut script = Vec::new();

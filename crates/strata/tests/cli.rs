@@ -104,6 +104,41 @@ fn files_of_a_configuration_are_where_it_is() {
 }
 
 #[test]
+fn a_trace_may_come_through_a_pipe() {
+    let directory = tempfile::tempdir().unwrap();
+    let piped = |script: &str| {
+        let script = script.replace("strata", &program().display().to_string());
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", &script]).current_dir(&directory).output().unwrap()
+    };
+    let named = |script: &str| json(&piped(script));
+    let lackey =
+        "I  04000000,3\n L 1ffeffe7e0,8\n S 1ffeffe7e8,8\nI  04000003,3\n M 1ffeffe7f0,4\n";
+    fs::write(directory.path().join("a.lackey"), lackey.repeat(500)).unwrap();
+    let made = piped(&format!("strata record -o a {SMALL}; xz -k a; xz -k a.lackey"));
+    assert!(made.status.success(), "{}", complaint(&made));
+    for (file, pipes) in [
+        ("a.lackey", ["cat a.lackey | ", "xzcat a.lackey.xz | ", "cat a.lackey.xz | "]),
+        ("a", ["cat a | ", "xzcat a.xz | ", "cat a.xz | "]),
+    ] {
+        let expected = named(&format!("strata run --policy base,thp --json - {file}")).runs;
+        assert!(expected[0].accesses > 1000);
+        for pipe in pipes {
+            let report = named(&format!("{pipe}strata run --policy base,thp --json - -"));
+            assert!(report.runs == expected, "{pipe}");
+            assert_eq!(report.command.last().unwrap(), "-");
+        }
+    }
+    let copied = piped("cat a | strata record -o b -; cmp a b; strata run --policy base a.xz");
+    assert!(copied.status.success(), "{}", complaint(&copied));
+    refused(&piped("strata run - < /dev/null"), 1, "'-' is empty");
+    refused(&piped("head -c 5000 /dev/zero | strata run -"), 1, "no trace of a known format");
+    let cut = piped("head -c 50000 a | strata run --policy base -");
+    assert_eq!(cut.status.code(), Some(1), "{}", complaint(&cut));
+    assert!(complaint(&cut).contains("recording '-' is cut short"), "{}", complaint(&cut));
+}
+
+#[test]
 fn constants_of_one_array_are_set_together() {
     let directory = tempfile::tempdir().unwrap();
     let (entries, ways) = ("tlb.l2.4k-2m.entries", "tlb.l2.4k-2m.ways");
@@ -140,7 +175,7 @@ fn mistakes_are_one_line_with_cause_and_remedy() {
         ("run --format lackey /bin/ls", 1, "has no line that lackey writes"),
         ("record -o /nonexistent/x --workload random", 1, "create its directory first"),
         ("run --cpu pentium --workload random", 2, "'strata list cpus' shows all"),
-        ("run --levels 6 --workload random", 2, "4..=5"),
+        ("run --levels 6 --workload random", 2, "give a whole number from 4 to 5"),
         ("run --config /nonexistent.toml", 1, "check its name"),
         ("run /nonexistent.trace", 1, "to run a program write it after --"),
         ("run --workload random --json /nonexistent/x", 1, "create the directory first"),
@@ -398,10 +433,25 @@ fn walks_are_drawn_and_counted() {
 
 #[test]
 fn help_and_completions_go_to_standard_output() {
-    for line in ["--help", "help run", "run --help", "--version", "completions bash"] {
+    for line in ["--help", "help run", "run --help", "--version", "completions bash", "help"] {
         let output = run(line);
         assert!(output.status.success() && !output.stdout.is_empty(), "{line}");
     }
+    for (line, expected) in [
+        ("help --help", "help"),
+        ("help help", "COMMAND|terms"),
+        ("help lab run", "--trace-limit"),
+        ("lab help run", "--trace-limit"),
+        ("lab help --help", "COMMAND"),
+        ("help terms", "well aligned"),
+    ] {
+        let output = run(line);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains(expected), "{line}: {text}");
+    }
+    assert_eq!(run("help run").stdout, run("run --help").stdout);
+    refused(&run("help recrod"), 2, "no command is called 'recrod'; did you mean 'record'?");
+    refused(&run("help term"), 2, "did you mean 'terms'?");
     let output = Command::new(program()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }

@@ -86,6 +86,22 @@ fn the_gain_is_estimated_on_request() {
 }
 
 #[test]
+fn every_row_about_huge_pages_has_a_term() {
+    let output = run(&format!("join {} --gain", pair()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut rows = 0;
+    for heading in ["guest huge pages ", "model "] {
+        let table = text.lines().skip_while(|line| !line.starts_with(heading)).skip(1);
+        for line in table.take_while(|line| !line.is_empty() && !line.contains("accesses to")) {
+            let label = line[..27].trim();
+            assert!(strata::terms::find(label).is_some(), "'{label}' is no term: {text}");
+            rows += 1;
+        }
+    }
+    assert!(rows >= 7, "{rows} rows: {text}");
+}
+
+#[test]
 fn snapshots_go_through_pipes_and_devices() {
     let scanned = run("scan -o -");
     assert!(scanned.stdout.starts_with(b"STRATAS\n"), "{}", complaint(&scanned));

@@ -4,8 +4,10 @@
 mod common;
 
 use common::{partial_report, report, result};
+use std::collections::BTreeSet;
 use std::path::Path;
 use strata::table::render;
+use strata::terms;
 use strata::verdict::sentences;
 use strata_engine::report::Cycles;
 use strata_engine::{Report, RunResult, StackKind};
@@ -36,6 +38,38 @@ fn three_stacks_are_three_sections_and_a_comparison() {
 #[test]
 fn a_partial_result_says_so_and_explanations_follow() {
     golden("partial.txt", &plain(&partial_report()));
+}
+
+#[test]
+fn every_row_of_the_table_has_a_term_and_a_name_of_its_own() {
+    let mut report = report(&StackKind::ALL);
+    for reason in ["ept_violation", "l1_ept_violation", "l1_ept_write", "l1_invept", "reflected"] {
+        report.runs.last_mut().unwrap().exits.insert(reason.to_owned(), 1);
+    }
+    let text = plain(&report);
+    let (mut headings, mut rows) = (0, 0);
+    let mut seen = BTreeSet::new();
+    for section in text.split("\n\n").filter(|section| section.contains("relative to base\n")) {
+        seen.clear();
+        for line in section.lines().skip(2) {
+            match line.strip_prefix("  ") {
+                Some(row) => {
+                    let label = row[..row.len().min(25)].trim();
+                    assert!(terms::find(label).is_some(), "'{label}' is no term");
+                    rows += 1;
+                    // Layers and sums come in several sections.
+                    let again = ["guest", "l1", "host", "all"].contains(&label);
+                    assert!(seen.insert(label) || again, "'{label}' comes twice");
+                }
+                None => headings += 1,
+            }
+        }
+    }
+    assert!(headings >= 15 && rows > 60, "{headings} headings, {rows} rows");
+    let listed = terms::text();
+    assert!(
+        seen.iter().all(|label| !label.starts_with("L1 TLB") || listed.contains("L1 TLB misses"))
+    );
 }
 
 #[test]

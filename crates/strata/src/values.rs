@@ -1,0 +1,41 @@
+//! Values of options that are read the same way wherever they stand.
+
+use std::num::NonZeroUsize;
+
+/// Reads whole numbers from `least` to `most`. What it says of anything else is what would have
+/// been right.
+pub fn whole<T: TryFrom<u64>>(
+    least: u64,
+    most: u64,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
+            u64::MAX => format!("give a whole number from {least} up"),
+            _ => format!("give a whole number from {least} to {most}"),
+        })
+    }
+}
+
+/// Reads a whole number above 0.
+pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
+    let number: usize = whole(1, u64::MAX)(text)?;
+    Ok(NonZeroUsize::new(number).expect("above 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_answered_with_what_is() {
+        let levels = whole::<u8>(4, 5);
+        assert_eq!(levels("5"), Ok(5));
+        for wrong in ["", "x", "3", "6", "-1", "4.5", "99999999999999999999999"] {
+            assert_eq!(levels(wrong).unwrap_err(), "give a whole number from 4 to 5");
+        }
+        assert_eq!(whole::<u64>(0, u64::MAX)("x").unwrap_err(), "give a whole number from 0 up");
+        assert_eq!(positive("3").unwrap().get(), 3);
+        assert_eq!(positive("0").unwrap_err(), "give a whole number from 1 up");
+    }
+}

@@ -59,12 +59,11 @@ pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
     let runs: Vec<&RunResult> = runs.iter().copied().filter(|run| !run.out_of_memory).collect();
     let mut sentences = vec![dominates(first)];
     sentences.extend(first_touch(first));
-    if let Some((best, text)) = best(first, &runs) {
-        sentences.push(text);
-        sentences.extend(best.and_then(|best| steady(first, best)));
-    }
+    let (best, text) = best(first, &runs).unzip();
+    sentences.extend(text);
     sentences.extend(without_l1(&runs));
     sentences.extend(bound(first, &runs));
+    sentences.extend(best.flatten().and_then(|best| steady(first, best)));
     sentences
 }
 

@@ -85,8 +85,8 @@ fn first_touch(first: &RunResult) -> Option<String> {
     }
     let each = first.faults.guest as f64 / pages as f64;
     Some(if each <= AGAIN {
-        "Faults and exits come with the first touch of memory, once, and weigh less the longer the \
-         program runs."
+        "Faults and exits come mostly with the first touch of memory, once, and weigh less the longer \
+         the program runs."
             .to_owned()
     } else {
         format!(

@@ -81,3 +81,20 @@ proptest! {
         fuzz::texts(format!("{kind}:{}", keys.join(",")).as_bytes());
     }
 }
+
+/// The fuzz targets are a workspace of their own, which nothing else here builds.
+#[test]
+fn every_fuzz_target_is_in_its_manifest() {
+    let fuzz = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let targets = manifest["bin"].as_array().unwrap();
+    let mut named: Vec<_> = targets.iter().map(|bin| bin["path"].as_str().unwrap()).collect();
+    named.sort_unstable();
+    let mut there: Vec<_> = std::fs::read_dir(fuzz.join("fuzz_targets"))
+        .unwrap()
+        .map(|entry| format!("fuzz_targets/{}", entry.unwrap().file_name().to_str().unwrap()))
+        .collect();
+    there.sort_unstable();
+    assert_eq!(named, there);
+}

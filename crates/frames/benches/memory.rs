@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use strata_frames::{Fragmenter, Frame, HUGE_ORDER, Memory, REGION_FRAMES};
+use strata_frames::{Fragmenter, Frame, HUGE_ORDER, Holders, Memory, REGION_FRAMES};
 
 const GIB: u64 = 1 << 18;
 
@@ -37,7 +37,7 @@ impl Bench {
     fn fragmented(&self, target_fmfi: f64) -> Memory {
         let mut memory = Memory::new(self.gib * GIB);
         Fragmenter { target_fmfi, ..Default::default() }
-            .apply(&mut memory, |_, _| 0)
+            .apply(&mut memory, Holders::default())
             .expect("settings in range");
         memory
     }
@@ -74,14 +74,14 @@ impl Bench {
     }
 
     fn fragmenting(&self) {
-        for (target_fmfi, owner) in [(0.5, 0), (1.0, 0), (1.0, 1)] {
+        for target_fmfi in [0.5, 1.0] {
             let fragmenter = Fragmenter { target_fmfi, ..Default::default() };
             self.time(
-                &format!("fragment {} GiB to {target_fmfi}, owner {owner}", self.gib),
+                &format!("fragment {} GiB to {target_fmfi}", self.gib),
                 1,
                 || Memory::new(self.gib * GIB),
                 |memory| {
-                    black_box(fragmenter.apply(memory, |_, _| owner)).expect("settings in range");
+                    black_box(fragmenter.apply(memory, Holders::default())).expect("in range");
                 },
             );
         }

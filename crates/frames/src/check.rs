@@ -25,6 +25,9 @@ pub enum Violation {
     /// The contiguity list is wrong about a region.
     #[error("the contiguity list is wrong about the region of {0:?}")]
     Contiguity(Frame),
+    /// Something is written of a region that is folded.
+    #[error("the region of {0:?} is folded, and frames of it are in use")]
+    Written(Frame),
     /// A counter differs from what it counts.
     #[error("counter of {what} is {counter}, counted {counted}")]
     Counter {
@@ -50,11 +53,13 @@ impl Memory {
         let listed = self.check_blocks()?;
         self.check_frames(&listed)?;
         self.check_regions()?;
+        self.check_folds()?;
         for bitmap in &self.blocks {
             summary("free blocks", bitmap)?;
         }
         summary("free regions", &self.regions)?;
-        summary("reservations", &self.reservations.map)
+        summary("reservations", &self.reservations.map)?;
+        summary("folded regions", &self.folds.map)
     }
 
     /// Each block on its own; returns the frames in blocks.
@@ -79,7 +84,8 @@ impl Memory {
                     return Err(Violation::Unmerged(block, order));
                 }
             }
-            let counted = blocks.iter().count() as u64;
+            let folded = self.folds.free_blocks(order as usize);
+            let counted = blocks.iter().count() as u64 + folded;
             counter("free blocks", self.counts[order as usize], counted)?;
             let nonempty = u64::from(self.nonempty >> order & 1);
             counter("orders with free blocks", nonempty, u64::from(counted != 0))?;
@@ -87,8 +93,9 @@ impl Memory {
         Ok(listed)
     }
 
+    /// Whether a frame can be in no listed block.
     fn is_held(&self, frame: Frame) -> bool {
-        self.is_allocated(frame) || self.is_reserved(frame)
+        self.is_allocated(frame) || self.is_reserved(frame) || self.folds.holds(frame.get())
     }
 
     fn check_frames(&self, listed: &[bool]) -> Result<(), Violation> {
@@ -102,7 +109,7 @@ impl Memory {
             }
             if self.is_reserved(frame) {
                 reserved += 1;
-            } else if listed[frame.get() as usize] {
+            } else if listed[frame.get() as usize] || self.folds.holds(frame.get()) {
                 free += 1;
             } else {
                 return Err(Violation::Unlisted(frame));
@@ -110,6 +117,22 @@ impl Memory {
         }
         counter("free frames", self.free, free)?;
         counter("free reserved frames", self.reservations.free, reserved)
+    }
+
+    fn check_folds(&self) -> Result<(), Violation> {
+        let regions = self.folds.iter().count() as u64;
+        counter("folded regions", self.folds.regions, regions)?;
+        let start = |region| Frame::new(region * REGION_FRAMES);
+        let taken = |region| self.allocated_in_region(start(region)).count() as u64;
+        counter("folded frames", self.folds.frames, self.folds.iter().map(taken).sum())?;
+        for (order, &lowest) in self.folds.lowest.iter().enumerate() {
+            let found = self.folds.next_with(order, 0);
+            counter("the lowest folded region with a block", lowest, found)?;
+        }
+        match self.folds.iter().find(|&region| !self.used.is_whole(region)) {
+            Some(region) => Err(Violation::Written(start(region))),
+            None => Ok(()),
+        }
     }
 
     fn check_regions(&self) -> Result<(), Violation> {

@@ -3,19 +3,10 @@
 //! The papers fragment guest and host with a program that takes pages until the FMFI is as wanted
 //! (Gemini, section 6.1; xGemini, section VI). Here the same is done in one call.
 
+use crate::fold::Holders;
 use crate::index::unusable;
-use crate::occupancy::REGION_WORDS;
-use crate::random::Random;
-use crate::{Frame, HUGE_ORDER, Memory, REGION_FRAMES};
-
-/// Whether the content of a frame can be migrated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Movability {
-    /// Compaction may move it.
-    Movable,
-    /// It stays for good, and with it the region it is in.
-    Unmovable,
-}
+use crate::pattern::Patterns;
+use crate::{HUGE_ORDER, Memory};
 
 /// Takes frames at random until the memory has a wanted FMFI.
 ///
@@ -49,8 +40,6 @@ pub struct Fragmented {
     pub regions: u64,
     /// Frames taken.
     pub frames: u64,
-    /// Those of them that are movable.
-    pub movable: u64,
     /// The FMFI reached, for order 9.
     pub fmfi: f64,
 }
@@ -69,6 +58,9 @@ pub enum FragmenterError {
     Movable(f64),
 }
 
+/// Ranks are sorted into as many parts, by their highest bits.
+const PARTS: usize = 1 << 12;
+
 impl Fragmenter {
     /// Fragments `memory`: allocates frames until its FMFI for order 9 is as near the target as
     /// whole regions allow. One of `n` free regions moves the index by at most about
@@ -76,48 +68,27 @@ impl Fragmenter {
     /// 0.01 from 67 free regions (134 MiB) on. The result says what was reached.
     ///
     /// A memory that is fragmented more than wanted is left as it is. Reserved regions are left
-    /// alone.
-    ///
-    /// `mark` is called for every frame taken, ascending in a region, and returns its owner (see
-    /// [`Memory::owner`]), 0 for none.
+    /// alone. Costs some nanoseconds and a bit for each free region; the frames of a region are
+    /// written when something there is first changed, or by the next fragmenter that has to do
+    /// something.
     ///
     /// # Errors
     /// When a setting is outside its range; the memory is unchanged then.
     pub fn apply(
         &self,
         memory: &mut Memory,
-        mut mark: impl FnMut(Frame, Movability) -> u64,
+        holders: Holders,
     ) -> Result<Fragmented, FragmenterError> {
         self.validate()?;
-        let mut random = Random::new(self.seed);
-        let mut done =
-            Fragmented { regions: 0, frames: 0, movable: 0, fmfi: memory.fmfi(HUGE_ORDER) };
-        // A shuffle of the free regions, drawn as far as it is needed.
-        let mut candidates: Vec<u64> = memory.regions.iter().collect();
-        for next in 0..candidates.len() {
-            if done.fmfi >= self.target_fmfi {
-                break;
-            }
-            let drawn = next + random.below((candidates.len() - next) as u64) as usize;
-            candidates.swap(next, drawn);
-            let region = candidates[next];
-
-            let holes = self.draw_frames(&mut random);
-            let taken: u32 = holes.iter().map(|word| word.count_ones()).sum();
-            let fmfi = memory.fmfi_without(u64::from(taken));
-            if (fmfi - self.target_fmfi).abs() > (done.fmfi - self.target_fmfi).abs() {
-                break;
-            }
-            memory.isolate_region(region);
-            memory.used.take_scattered(region, &holes);
-            memory.list_region(region);
-            done.regions += 1;
-            done.frames += u64::from(taken);
-            done.movable += self.mark_frames(memory, region, &holes, &mut random, &mut mark);
-            done.fmfi = fmfi;
+        if memory.fmfi(HUGE_ORDER) < self.target_fmfi {
+            memory.unfold_all();
+            let patterns = Patterns::draw(self);
+            let end = self.end(memory, &patterns);
+            memory.fold(patterns, holders, |rank| end.is_none_or(|end| rank < end));
+            let (regions, frames) = (memory.folds.regions, memory.folds.frames);
+            return Ok(Fragmented { regions, frames, fmfi: memory.fmfi(HUGE_ORDER) });
         }
-        debug_assert_eq!(done.fmfi, memory.fmfi(HUGE_ORDER));
-        Ok(done)
+        Ok(Fragmented { regions: 0, frames: 0, fmfi: memory.fmfi(HUGE_ORDER) })
     }
 
     fn validate(&self) -> Result<(), FragmenterError> {
@@ -133,53 +104,68 @@ impl Fragmenter {
         Ok(())
     }
 
-    /// The frames to take in one region: a bit each.
-    fn draw_frames(&self, random: &mut Random) -> [u64; REGION_WORDS] {
-        let mut frames = std::array::from_fn(|_| random.word(self.occupied));
-        if frames == [0; REGION_WORDS] {
-            let frame = random.below(REGION_FRAMES) as usize;
-            frames[frame / 64] = 1 << (frame % 64);
-        }
-        frames
-    }
-
-    /// Reports the frames taken; returns the number of movable ones.
-    fn mark_frames(
-        &self,
-        memory: &mut Memory,
-        region: u64,
-        frames: &[u64; REGION_WORDS],
-        random: &mut Random,
-        mark: &mut impl FnMut(Frame, Movability) -> u64,
-    ) -> u64 {
-        let mut movable_frames = 0;
-        for (at, &word) in frames.iter().enumerate() {
-            let movable = random.word(self.movable);
-            movable_frames += u64::from((word & movable).count_ones());
-            let mut rest = word;
-            while rest != 0 {
-                let bit = rest.trailing_zeros();
-                rest &= rest - 1;
-                let movability = match movable >> bit & 1 {
-                    0 => Movability::Unmovable,
-                    _ => Movability::Movable,
-                };
-                let number = region * REGION_FRAMES + at as u64 * 64 + u64::from(bit);
-                let owner = mark(Frame::new(number), movability);
-                if owner != 0 {
-                    memory.set_owner(Frame::new(number), owner);
-                }
+    /// Free regions are fragmented in the order of their ranks. The rank to end at, `None` for all.
+    fn end(&self, memory: &Memory, patterns: &Patterns) -> Option<u64> {
+        let part = |rank: u64| (rank >> (u64::BITS - PARTS.ilog2())) as usize;
+        let ranked = || {
+            memory.regions.iter().map(|region| {
+                let shape = patterns.shape(region);
+                (shape.rank, patterns.pattern(shape.pattern).frames)
+            })
+        };
+        let mut parts = vec![Lost::default(); PARTS];
+        ranked().for_each(|(rank, frames)| parts[part(rank)].add(frames));
+        // Whole parts, as far as they do not reach the target.
+        let mut lost = Lost::default();
+        let last = parts.iter().position(|more| {
+            let sum =
+                Lost { regions: lost.regions + more.regions, frames: lost.frames + more.frames };
+            let reaches = memory.fmfi_without(sum) >= self.target_fmfi;
+            if !reaches {
+                lost = sum;
             }
+            reaches
+        })?;
+        // Then one by one, as long as that comes nearer.
+        let mut regions: Vec<(u64, u64)> =
+            ranked().filter(|&(rank, _)| part(rank) == last).collect();
+        regions.sort_unstable();
+        let mut fmfi = memory.fmfi_without(lost);
+        for (rank, frames) in regions {
+            lost.add(frames);
+            let next = memory.fmfi_without(lost);
+            let is_nearer = (next - self.target_fmfi).abs() <= (fmfi - self.target_fmfi).abs();
+            if fmfi >= self.target_fmfi || !is_nearer {
+                return Some(rank);
+            }
+            fmfi = next;
         }
-        movable_frames
+        // All of the part, and its ranks are the lowest left.
+        ranked().map(|(rank, _)| rank).filter(|&rank| part(rank) > last).min()
+    }
+}
+
+/// What a memory loses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lost {
+    /// Free regions that are whole no more.
+    regions: u64,
+    /// Frames.
+    frames: u64,
+}
+
+impl Lost {
+    /// One more region, and frames of it.
+    fn add(&mut self, frames: u64) {
+        self.regions += 1;
+        self.frames += frames;
     }
 }
 
 impl Memory {
-    /// The FMFI for order 9 after one more free region loses `frames` of its frames.
-    fn fmfi_without(&self, frames: u64) -> f64 {
+    /// The FMFI for order 9 after a loss.
+    fn fmfi_without(&self, lost: Lost) -> f64 {
         let free = self.free_frames() + self.reserved_free_frames();
-        let suitable = self.suitable_regions();
-        unusable(free - frames, suitable - 1, HUGE_ORDER)
+        unusable(free - lost.frames, self.suitable_regions() - lost.regions, HUGE_ORDER)
     }
 }

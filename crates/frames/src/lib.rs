@@ -9,11 +9,11 @@
 //! here is a [`Frame`] of that role.
 //!
 //! ```
-//! use strata_frames::{Fragmenter, HUGE_ORDER, Memory};
+//! use strata_frames::{Fragmenter, HUGE_ORDER, Holders, Memory};
 //!
 //! let mut memory = Memory::new(1 << 18); // 1 GiB
 //! let fragmenter = Fragmenter { target_fmfi: 0.5, ..Default::default() };
-//! fragmenter.apply(&mut memory, |_frame, _movability| 0)?;
+//! fragmenter.apply(&mut memory, Holders::default())?;
 //! assert!((memory.fmfi(HUGE_ORDER) - 0.5).abs() < 0.01);
 //!
 //! let run = memory.largest_run().expect("half of the free memory is whole");
@@ -27,7 +27,8 @@
 //! A memory of 640 GiB has 160 M frames and several exist at once, so all state is bitmaps, 3 bits
 //! a frame, and one owner word a frame, 64 bits held in 32. Both are allocated zeroed, and a zero bit
 //! is what a fresh memory has nearly everywhere, so the operating system commits pages only where
-//! the model touches them, and construction writes only the bitmap of the largest blocks.
+//! the model touches them, and construction writes only the bitmap of the largest blocks. Of regions
+//! that a [`Fragmenter`] took frames in a bit each is written until the model changes something there.
 //!
 //! # Determinism
 //! Linux takes the head of a free list, so the most recently freed block. Here an allocation takes
@@ -38,17 +39,20 @@
 mod bitmap;
 mod check;
 mod contiguity;
+mod fold;
 mod fragment;
 mod index;
 mod memory;
 mod occupancy;
 mod owner;
+mod pattern;
 mod random;
 mod reserve;
 
 pub use check::Violation;
 pub use contiguity::Run;
-pub use fragment::{Fragmented, Fragmenter, FragmenterError, Movability};
+pub use fold::Holders;
+pub use fragment::{Fragmented, Fragmenter, FragmenterError};
 pub use memory::Memory;
 pub use random::shuffled;
 

@@ -1,7 +1,8 @@
 //! The buddy allocator.
 
 use crate::bitmap::Bitmap;
-use crate::occupancy::{Occupancy, WORD_ORDER, for_each_block};
+use crate::fold::Folds;
+use crate::occupancy::{Occupancy, REGION_WORDS, for_each_free_block};
 use crate::owner::Owners;
 use crate::reserve::Reservations;
 use crate::{Frame, HUGE_ORDER, MAX_ORDER, REGION_FRAMES};
@@ -13,20 +14,25 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 /// Frames are numbered from 0. A *block* of order `o` is `1 << o` frames, naturally aligned. At
 /// any time a frame is exactly one of: free in the buddy allocator, free in a reserved region
 /// ([`Memory::reserve_region`]), allocated.
+///
+/// What a [`Fragmenter`](crate::Fragmenter) did to a region is written when the region is first
+/// changed; nothing behaves differently for that.
 pub struct Memory {
     frames: u64,
     pub(crate) used: Occupancy,
-    /// For each order, the free blocks. A free, unreserved frame is in exactly one of them, and
-    /// no two of them are buddies.
+    /// For each order, the free blocks, but for those of folded regions. A free, unreserved frame
+    /// is in exactly one of them, and no two of them are buddies.
     pub(crate) blocks: [Bitmap; ORDERS],
+    /// Free blocks of each order, those of folded regions included.
     pub(crate) counts: [u64; ORDERS],
     /// Bit `o` is set when `counts[o]` is not zero.
     pub(crate) nonempty: u32,
-    /// Frames in `blocks`.
+    /// Frames in free blocks.
     pub(crate) free: u64,
     /// The HPAS regions that lie in free blocks: the contiguity list.
     pub(crate) regions: Bitmap,
     pub(crate) reservations: Reservations,
+    pub(crate) folds: Folds,
     pub(crate) owners: Owners,
 }
 
@@ -49,6 +55,7 @@ impl Memory {
             free: frames,
             regions: Bitmap::new(frames / REGION_FRAMES),
             reservations: Reservations::new(frames / REGION_FRAMES),
+            folds: Folds::none(),
             owners: Owners::new(frames),
         };
         let largest = frames >> MAX_ORDER;
@@ -103,9 +110,20 @@ impl Memory {
             return None;
         }
         let from = order + candidates.trailing_zeros();
-        let frame = self.blocks[from as usize].first()? << from;
+        let mut frame = self.lowest_listed(from);
+        let folded = self.folds.lowest[from as usize];
+        if folded < frame >> HUGE_ORDER {
+            self.unfold(folded);
+            frame = self.lowest_listed(from);
+        }
         self.carve(from, frame, order);
         Some(Frame::new(frame))
+    }
+
+    /// The first frame of the lowest listed block of an order; past every memory when there is none.
+    #[inline]
+    fn lowest_listed(&self, order: u32) -> u64 {
+        self.blocks[order as usize].first().map_or(u64::MAX, |index| index << order)
     }
 
     /// Allocates exactly the block at `frame`, if all of it is free and none of it reserved.
@@ -117,7 +135,14 @@ impl Memory {
     pub fn alloc_at(&mut self, frame: Frame, order: u32) -> bool {
         self.debug_check_block(frame, order);
         let frame = frame.get();
-        if frame + (1 << order) > self.frames || !self.used.all_free(frame, order) {
+        if frame + (1 << order) > self.frames {
+            return false;
+        }
+        // A folded region is in no larger block.
+        if order < HUGE_ORDER && self.folds.holds(frame) {
+            self.unfold(frame / REGION_FRAMES);
+        }
+        if !self.used.all_free(frame, order) {
             return false;
         }
         // Free blocks are maximal, so a free range lies in one block, unless it is reserved.
@@ -134,17 +159,26 @@ impl Memory {
     #[inline]
     pub fn is_free(&self, frame: Frame, order: u32) -> bool {
         self.debug_check_block(frame, order);
-        let frame = frame.get();
-        frame + (1 << order) <= self.frames
-            && self.used.all_free(frame, order)
+        let (frame, last) = (frame.get(), frame.get() + (1 << order) - 1);
+        if last >= self.frames {
+            return false;
+        }
+        if self.folds.holds(frame) || self.folds.holds(last) {
+            return order < HUGE_ORDER && self.folds.patterns().is_free(frame, order);
+        }
+        self.used.all_free(frame, order)
             && !self.reservations.holds(frame)
-            && !self.reservations.holds(frame + (1 << order) - 1)
+            && !self.reservations.holds(last)
     }
 
     /// Whether this frame is allocated. False past the end of memory.
     #[inline]
     pub fn is_allocated(&self, frame: Frame) -> bool {
-        frame.get() < self.frames && self.used.all_used(frame.get(), 0)
+        let frame = frame.get();
+        if self.folds.holds(frame) {
+            return self.folds.patterns().is_taken(frame);
+        }
+        frame < self.frames && self.used.all_used(frame, 0)
     }
 
     /// Frees a block, merging it with its free buddies. It need not have been allocated as one:
@@ -160,6 +194,7 @@ impl Memory {
         self.debug_check_block(frame, order);
         let number = frame.get();
         debug_assert!(number + (1 << order) <= self.frames, "{frame:?} is past the end");
+        self.unfold_block(number, order);
         debug_assert!(self.used.all_used(number, order), "{frame:?} order {order} freed twice");
         self.debug_check_unowned(frame, order);
         if !self.reservations.is_empty() {
@@ -184,15 +219,25 @@ impl Memory {
         if frame.get() >= self.frames {
             return 0;
         }
+        if self.folds.holds(frame.get()) {
+            let pattern = self.folds.patterns().of(frame.get() / REGION_FRAMES);
+            return (REGION_FRAMES - pattern.frames) as u32;
+        }
         self.used.free_in(frame.get() / REGION_FRAMES)
     }
 
     /// The allocated frames of the HPAS region that holds `frame`, ascending.
     pub fn allocated_in_region(&self, frame: Frame) -> impl Iterator<Item = Frame> + '_ {
-        let start = frame.get() / REGION_FRAMES * REGION_FRAMES;
+        let region = frame.get() / REGION_FRAMES;
+        let start = region * REGION_FRAMES;
+        let used = match frame.get() < self.frames {
+            true if self.folds.holds(start) => self.folds.patterns().taken(region),
+            true => *self.used.region(region),
+            false => [0; REGION_WORDS],
+        };
         (start..self.frames.min(start + REGION_FRAMES))
+            .filter(move |at| used[(at - start) as usize / 64] >> (at % 64) & 1 != 0)
             .map(Frame::new)
-            .filter(|&frame| self.is_allocated(frame))
     }
 
     /// Takes the block at `frame` out of the free block of order `from` that holds it, and puts
@@ -234,19 +279,14 @@ impl Memory {
     /// Lists the free frames of a region of which none is listed; returns their number.
     pub(crate) fn list_region(&mut self, region: u64) -> u64 {
         let base = region * REGION_FRAMES;
-        // Words that are free as a whole form blocks of orders 6 to 9, the others smaller ones.
-        let mut whole_words = 0;
-        for word in 0..REGION_FRAMES / 64 {
-            match !self.used.region(region)[word as usize] {
-                u64::MAX => whole_words |= 1 << word,
-                free => for_each_block(free, |order, bit| {
-                    self.insert(order, (base + word * 64 + u64::from(bit)) >> order);
-                }),
+        let used = *self.used.region(region);
+        for_each_free_block(&used, |order, frame| {
+            let index = (base + frame) >> order;
+            // What is less than the region has a buddy in it, which is in use.
+            match order {
+                HUGE_ORDER => self.insert_merged(order, index),
+                _ => self.insert(order, index),
             }
-        }
-        for_each_block(whole_words, |order, word| {
-            let order = order + WORD_ORDER;
-            self.insert_merged(order, (base + u64::from(word) * 64) >> order);
         });
         let listed = u64::from(self.used.free_in(region));
         self.free += listed;

@@ -30,46 +30,34 @@ impl Occupancy {
         Self { words }
     }
 
-    /// The words of a block, and the bits of each that are the block's.
-    #[inline]
-    fn span(frame: u64, order: u32) -> (std::ops::Range<usize>, u64) {
-        let word = (frame / 64) as usize;
-        if order < WORD_ORDER {
-            (word..word + 1, ((1 << (1 << order)) - 1) << (frame % 64))
-        } else {
-            (word..word + (1 << (order - WORD_ORDER)), u64::MAX)
-        }
-    }
-
     #[inline]
     pub fn all_free(&self, frame: u64, order: u32) -> bool {
-        let (words, mask) = Self::span(frame, order);
-        self.words[words].iter().all(|word| word & mask == 0)
+        all_clear(&self.words, frame, order)
     }
 
     #[inline]
     pub fn all_used(&self, frame: u64, order: u32) -> bool {
-        let (words, mask) = Self::span(frame, order);
+        let (words, mask) = span(frame, order);
         self.words[words].iter().all(|word| word & mask == mask)
     }
 
     #[inline]
     pub fn take(&mut self, frame: u64, order: u32) {
-        let (words, mask) = Self::span(frame, order);
+        let (words, mask) = span(frame, order);
         self.words[words].iter_mut().for_each(|word| *word |= mask);
     }
 
     #[inline]
     pub fn give(&mut self, frame: u64, order: u32) {
-        let (words, mask) = Self::span(frame, order);
+        let (words, mask) = span(frame, order);
         self.words[words].iter_mut().for_each(|word| *word &= !mask);
     }
 
     /// The bits of HPAS region number `region`.
     #[inline]
-    pub fn region(&self, region: u64) -> &[u64] {
+    pub fn region(&self, region: u64) -> &[u64; REGION_WORDS] {
         let start = region as usize * REGION_WORDS;
-        &self.words[start..start + REGION_WORDS]
+        self.words[start..].first_chunk().expect("memory ends with a whole region")
     }
 
     /// Takes the frames of a wholly free region whose bits are set in `mask`.
@@ -89,6 +77,40 @@ impl Occupancy {
     pub fn is_whole(&self, region: u64) -> bool {
         self.all_free(region << HUGE_ORDER, HUGE_ORDER)
     }
+}
+
+/// The words of a block, and the bits of each that are the block's.
+#[inline]
+fn span(frame: u64, order: u32) -> (std::ops::Range<usize>, u64) {
+    let word = (frame / 64) as usize;
+    if order < WORD_ORDER {
+        (word..word + 1, ((1 << (1 << order)) - 1) << (frame % 64))
+    } else {
+        (word..word + (1 << (order - WORD_ORDER)), u64::MAX)
+    }
+}
+
+/// Whether no bit of a block is set.
+#[inline]
+pub(crate) fn all_clear(words: &[u64], frame: u64, order: u32) -> bool {
+    let (range, mask) = span(frame, order);
+    words[range].iter().all(|word| word & mask == 0)
+}
+
+/// Calls `visit(order, frame)` for the maximal free blocks of a region, given the frames in use.
+#[inline]
+pub(crate) fn for_each_free_block(used: &[u64; REGION_WORDS], mut visit: impl FnMut(u32, u64)) {
+    // Words that are free as a whole form blocks of orders 6 to 9, the others smaller ones.
+    let mut whole_words = 0;
+    for (word, &used) in used.iter().enumerate() {
+        match !used {
+            u64::MAX => whole_words |= 1 << word,
+            free => {
+                for_each_block(free, |order, bit| visit(order, word as u64 * 64 + u64::from(bit)))
+            }
+        }
+    }
+    for_each_block(whole_words, |order, word| visit(order + WORD_ORDER, u64::from(word) * 64));
 }
 
 /// Calls `visit(order, bit)` for the maximal naturally aligned blocks of ones in `word`.

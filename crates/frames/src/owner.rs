@@ -1,5 +1,6 @@
 //! Who has a frame: one opaque word each.
 
+use crate::pattern::RegionBits;
 use crate::{Frame, Memory};
 use rustc_hash::FxHashMap;
 
@@ -10,6 +11,9 @@ impl Memory {
     /// Past the end of memory.
     #[inline]
     pub fn owner(&self, frame: Frame) -> u64 {
+        if self.folds.holds(frame.get()) {
+            return self.folds.owner(frame.get());
+        }
         self.owners.get(frame.get())
     }
 
@@ -23,6 +27,7 @@ impl Memory {
     pub fn set_owner(&mut self, frame: Frame, owner: u64) {
         debug_assert!(self.is_allocated(frame), "{frame:?} is free and cannot be owned");
         debug_assert!(owner != 0, "owner 0 is nobody");
+        self.unfold_block(frame.get(), 0);
         let word = self.owner(frame);
         debug_assert!(word == 0, "{frame:?} is owned by {word:#x} and wanted by {owner:#x}");
         self.owners.set(frame.get(), owner);
@@ -35,6 +40,7 @@ impl Memory {
     /// Past the end of memory.
     #[inline]
     pub fn take_owner(&mut self, frame: Frame) -> u64 {
+        self.unfold_block(frame.get(), 0);
         self.owners.take(frame.get())
     }
 
@@ -106,6 +112,27 @@ impl Owners {
         self.codes[frame as usize] = number << KEPT | kept;
         if number == SPILLED {
             self.spilled.insert(frame, word);
+        }
+    }
+
+    /// Gives frames that nobody owns to `word`, 0 for nobody: those whose bits are set in `mask`,
+    /// counted from `first`.
+    pub fn set_all(&mut self, first: u64, mask: &RegionBits, word: u64) {
+        if word == 0 {
+            return;
+        }
+        let number = self.number(word >> KEPT);
+        let code = number << KEPT | word as u32 & ((1 << KEPT) - 1);
+        for (at, &bits) in (first..).step_by(64).zip(mask) {
+            let mut rest = bits;
+            while rest != 0 {
+                let frame = at + u64::from(rest.trailing_zeros());
+                rest &= rest - 1;
+                self.codes[frame as usize] = code;
+                if number == SPILLED {
+                    self.spilled.insert(frame, word);
+                }
+            }
         }
     }
 

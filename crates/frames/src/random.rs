@@ -3,6 +3,17 @@
 
 pub(crate) struct Random(u64);
 
+/// Between the states of two numbers.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[inline]
+fn mix(state: u64) -> u64 {
+    let mut z = state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
 /// log2 of the steps in which a density is given.
 const DENSITY_BITS: u32 = 16;
 
@@ -13,11 +24,15 @@ impl Random {
 
     #[inline]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
+    }
+
+    /// What [`next`](Self::next) gives after `n` others: any part of a stream without those before.
+    /// A bijection of `n`.
+    #[inline]
+    pub fn nth(seed: u64, n: u64) -> u64 {
+        mix(seed.wrapping_add(STEP.wrapping_mul(n.wrapping_add(1))))
     }
 
     /// A number below `end`; the bias is below `end / 2^64`.
@@ -78,6 +93,7 @@ mod tests {
         let mut random = Random::new(1_234_567);
         let expected = [6457827717110365317, 3203168211198807973, 9817491932198370423];
         assert_eq!([random.next(), random.next(), random.next()], expected);
+        assert_eq!([0, 1, 2].map(|n| Random::nth(1_234_567, n)), expected);
     }
 
     #[test]

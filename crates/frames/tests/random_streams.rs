@@ -3,7 +3,7 @@
 mod twin;
 
 use proptest::prelude::*;
-use strata_frames::{Frame, MAX_ORDER, Memory, REGION_FRAMES};
+use strata_frames::{Fragmenter, Frame, Holders, MAX_ORDER, Memory, REGION_FRAMES};
 use twin::{State, Twin};
 
 /// Positions are shares of the memory, in 65536ths, cut to the alignment the operation needs.
@@ -22,6 +22,8 @@ enum Op {
     AllocInside(u8, u16, u32),
     Release(u16),
     ReleaseAll,
+    /// Takes a frame from its owner, and gives it to another if the word is not 0.
+    Own(u16, u64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -41,6 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(n, at, order)| Op::AllocInside(n, at, order)),
         4 => any::<u16>().prop_map(Op::Release),
         1 => Just(Op::ReleaseAll),
+        8 => (any::<u16>(), 0..4u64).prop_map(|(at, owner)| Op::Own(at, owner)),
     ]
 }
 
@@ -48,13 +51,30 @@ fn op() -> impl Strategy<Value = Op> {
 struct Pair {
     memory: Memory,
     twin: Twin,
+    owners: Vec<u64>,
     /// Start and order of what was allocated, freed since or not.
     blocks: Vec<(u64, u32)>,
 }
 
 impl Pair {
     fn new(frames: u64) -> Self {
-        Self { memory: Memory::new(frames), twin: Twin::new(frames), blocks: Vec::new() }
+        let owners = vec![0; frames as usize];
+        Self { memory: Memory::new(frames), twin: Twin::new(frames), owners, blocks: Vec::new() }
+    }
+
+    /// The memory is fragmented, and nothing of that written; in the twin all of it is.
+    fn fragmented(frames: u64, fragmenter: &Fragmenter) -> Self {
+        let mut pair = Self::new(frames);
+        fragmenter.apply(&mut pair.memory, Holders { movable: 77, unmovable: 1 << 60 }).unwrap();
+        for number in 0..frames {
+            let frame = Frame::new(number);
+            pair.owners[number as usize] = pair.memory.owner(frame);
+            if pair.memory.is_allocated(frame) {
+                assert!(pair.twin.alloc_at(number, 0));
+            }
+        }
+        assert_eq!(pair.memory.folded_frames(), pair.memory.used_frames());
+        pair
     }
 
     fn position(&self, share: u16, order: u32) -> u64 {
@@ -123,6 +143,20 @@ impl Pair {
                     regions.into_iter().map(|r| twin.release(r.get() / REGION_FRAMES)).sum();
                 prop_assert_eq!(returned, expected);
             }
+            Op::Own(at, owner) => {
+                let start = self.position(at, 0);
+                if self.twin.can_free(start, 0) {
+                    let memory = &mut self.memory;
+                    let before = memory.take_owner(Frame::new(start));
+                    prop_assert_eq!(
+                        before,
+                        std::mem::replace(&mut self.owners[start as usize], owner)
+                    );
+                    if owner != 0 {
+                        memory.set_owner(Frame::new(start), owner);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -133,6 +167,13 @@ impl Pair {
 
     fn free(&mut self, start: u64, order: u32) {
         if self.twin.can_free(start, order) {
+            for frame in start..start + (1 << order) {
+                let owner = std::mem::take(&mut self.owners[frame as usize]);
+                // A folded region is unfolded by freeing, too, where nobody owns the frame.
+                if owner != 0 {
+                    assert_eq!(self.memory.take_owner(Frame::new(frame)), owner);
+                }
+            }
             self.memory.free(Frame::new(start), order);
             self.twin.free(start, order);
         }
@@ -188,7 +229,33 @@ impl Pair {
             prop_assert_eq!(memory.free_in_region(last) as usize, states.len() - expected.len());
             prop_assert_eq!(memory.allocated_in_region(start).collect::<Vec<_>>(), expected);
         }
+        for (frame, &owner) in (0..).map(Frame::new).zip(&self.owners) {
+            prop_assert_eq!(memory.owner(frame), owner);
+            prop_assert_eq!(memory.is_allocated(frame), twin.can_free(frame.get(), 0));
+            for order in (0..=MAX_ORDER).filter(|order| frame.get() % (1 << order) == 0) {
+                let free = twin.all(frame.get(), order, State::Free);
+                prop_assert_eq!(memory.is_free(frame, order), free);
+            }
+        }
         Ok(())
+    }
+
+    /// All operations, with looks at everything on the way.
+    fn run(&mut self, ops: Vec<Op>) -> Result<(), TestCaseError> {
+        self.compare_counters()?;
+        for (number, op) in ops.into_iter().enumerate() {
+            self.apply(op)?;
+            self.memory.check().map_err(|violation| {
+                TestCaseError::fail(format!("{violation} after {op:?}, operation {number}"))
+            })?;
+            if number % 8 == 0 {
+                self.compare_counters()?;
+                self.compare_regions()?;
+            }
+        }
+        self.compare_counters()?;
+        self.compare_regions()?;
+        self.compare_frames()
     }
 }
 
@@ -200,21 +267,21 @@ proptest! {
         frames in prop_oneof![1..1500u64, 1500..9000u64, (1..10u64).prop_map(|n| n * 1024)],
         ops in prop::collection::vec(op(), 0..160),
     ) {
-        let mut pair = Pair::new(frames);
-        pair.compare_counters()?;
-        for (number, op) in ops.into_iter().enumerate() {
-            pair.apply(op)?;
-            pair.memory.check().map_err(|violation| {
-                TestCaseError::fail(format!("{violation} after {op:?}, operation {number}"))
-            })?;
-            if number % 8 == 0 {
-                pair.compare_counters()?;
-                pair.compare_regions()?;
-            }
-        }
-        pair.compare_counters()?;
-        pair.compare_regions()?;
-        pair.compare_frames()?;
+        Pair::new(frames).run(ops)?;
+    }
+
+    #[test]
+    fn a_fragmented_memory_agrees_with_one_that_is_written_at_once(
+        frames in prop_oneof![1500..9000u64, (1..10u64).prop_map(|n| n * 1024)],
+        target_fmfi in prop_oneof![Just(1.0), 0.0..1.0],
+        // Large blocks are free where little is taken, and whole regions are taken where all is.
+        occupied in prop_oneof![0.001..0.02, 0.1..0.9, Just(0.9999)],
+        movable in 0.0..1.0,
+        seed: u64,
+        ops in prop::collection::vec(op(), 0..160),
+    ) {
+        let fragmenter = Fragmenter { target_fmfi, occupied, movable, seed };
+        Pair::fragmented(frames, &fragmenter).run(ops)?;
     }
 }
 

@@ -9,7 +9,7 @@ use crate::stack::{Exhausted, SecondStage, SecondStageTable, Stack, StackLayer, 
 use crate::thp::ThpParameters;
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, Range, space::Lower};
-use strata_frames::{Fragmenter, FragmenterError, Memory, Movability, shuffled};
+use strata_frames::{Fragmenter, FragmenterError, Holders, Memory, shuffled};
 use strata_stream::{Backing, Event, Pid, Protection};
 
 strata_params::parameters! {
@@ -219,10 +219,10 @@ fn build_layer(
             seed: config.seed.wrapping_add(layer as u64),
         };
         fragmenter
-            .apply(&mut memory, |_, movability| match movability {
-                Movability::Movable => Owner::Movable.word(),
-                Movability::Unmovable => Owner::Pinned.word(),
-            })
+            .apply(
+                &mut memory,
+                Holders { movable: Owner::Movable.word(), unmovable: Owner::Pinned.word() },
+            )
             .map_err(|source| BuildError::Fragmentation { layer, source })?;
     }
     let mut kernel = Kernel::new(memory, config.levels, settings.thp);

@@ -99,8 +99,11 @@ impl Run for Simulation {
             Some(table) if stack.depth() > 2 => table.table_pages(),
             _ => 0,
         };
-        let owners: u64 =
-            (0..stack.depth()).map(|layer| stack.kernel(layer).memory().used_frames() * 4).sum();
+        let owned = |layer| {
+            let memory = stack.kernel(layer).memory();
+            memory.used_frames() - memory.folded_frames()
+        };
+        let owners: u64 = (0..stack.depth()).map(|layer| owned(layer) * 4).sum();
         (tables + shadow) as u64 * 4096 + owners
     }
 

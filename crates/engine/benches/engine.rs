@@ -159,7 +159,8 @@ fn steady() {
         ("base", 0.8, None, "5"),
     ] {
         let setup = Setup { fragmentation: vec![fmfi], memory, ..setup(policy) };
-        let mut run = Box::new(Simulation::new(&setup, &source.info()).expect("it fits"));
+        let mut run =
+            Box::new(Simulation::new(&setup, &source.info(), &Stop::default()).expect("it fits"));
         before.iter().for_each(|batch| run.consume(batch));
         let (timing, ()) = timed(|| counted.iter().for_each(|batch| run.consume(batch)));
         let room = if memory.is_some() { " of 4 GiB" } else { "" };
@@ -180,9 +181,9 @@ fn run(
 ) -> u64 {
     let (catalogue, stop, progress) = (catalogue(), Stop::default(), Progress::default());
     let setups: Vec<_> = policies.iter().map(|policy| setup(policy)).collect();
-    let builds = setups
-        .iter()
-        .map(|setup| -> Build<'_> { Box::new(move |info| (catalogue.build)(setup, info)) });
+    let build = |setup, info: &_| (catalogue.build)(setup, info, &stop);
+    let builds =
+        setups.iter().map(|setup| -> Build<'_> { Box::new(move |info| build(setup, info)) });
     let swept = sweep(Sweep {
         workload,
         open: Box::new(open),

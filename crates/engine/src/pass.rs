@@ -22,11 +22,16 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
+use std::time::Instant;
 use strata_stream::{Batch, Fill, Source, SourceError};
 
 /// Batches the reader may be ahead of the slowest run: enough to ride over uneven batches, few
 /// enough to stay in the last-level cache (16 Ki accesses of 8 bytes each).
 pub(crate) const WINDOW: usize = 32;
+
+/// Seconds that consuming all of the window may take: what lies in it is still consumed when
+/// somebody asks to stop, so that all runs end at the same access.
+const PATIENCE: f64 = 0.1;
 
 /// Batches a worker's run may be ahead of the free run that is furthest behind before the worker
 /// changes to that one.
@@ -58,6 +63,8 @@ pub struct Progress {
     simulated_nanoseconds: AtomicU64,
     pass: AtomicUsize,
     passes: AtomicUsize,
+    /// Number of the machine that is being set up, from 1; 0 when none is.
+    setting_up: AtomicUsize,
 }
 
 impl Progress {
@@ -75,6 +82,20 @@ impl Progress {
     /// first.
     pub fn pass(&self) -> (usize, usize) {
         (self.pass.load(Relaxed), self.passes.load(Relaxed))
+    }
+
+    /// The machine whose setting up began last, while machines are set up: its place in
+    /// [`Sweep::builds`](crate::Sweep::builds).
+    pub fn setting_up(&self) -> Option<usize> {
+        self.setting_up.load(Relaxed).checked_sub(1)
+    }
+
+    pub(crate) fn begin_setup(&self, machine: usize) {
+        self.setting_up.store(machine + 1, Relaxed);
+    }
+
+    pub(crate) fn end_setup(&self) {
+        self.setting_up.store(0, Relaxed);
     }
 
     pub(crate) fn begin_pass(&self, passes: usize) {
@@ -152,6 +173,8 @@ struct Slot {
     position: u64,
     memory: u64,
     simulated_seconds: f64,
+    /// Seconds that its last batch took.
+    seconds: f64,
     /// To be given up as soon as no worker holds it.
     doomed: bool,
 }
@@ -188,6 +211,8 @@ impl<'a> State<'a> {
             position: 0,
             memory: 0,
             simulated_seconds: 0.0,
+            // None is known yet: as if they took very long.
+            seconds: f64::INFINITY,
             doomed: false,
         };
         Self {
@@ -199,6 +224,27 @@ impl<'a> State<'a> {
             ended: false,
             broken: false,
         }
+    }
+
+    /// Whether the reader may put another batch into the window: fewer where batches take long, as
+    /// they do while memory is touched first.
+    fn has_room(&self) -> bool {
+        self.window.len() < self.room()
+    }
+
+    fn room(&self) -> usize {
+        let alive = self.slots.iter().filter(|slot| slot.is_alive());
+        let batch: f64 = alive.map(|slot| slot.seconds).sum();
+        let threads = self.conditions.threads as f64;
+        ((PATIENCE * threads / batch) as usize).clamp(2, WINDOW)
+    }
+
+    /// Drops what no run has begun.
+    fn cut(&mut self) {
+        let alive = self.slots.iter().filter(|slot| slot.is_alive());
+        let begun = alive.map(|slot| slot.position + u64::from(matches!(slot.seat, Seat::Busy)));
+        let end = begun.max().unwrap_or(self.first);
+        self.window.truncate((end - self.first) as usize);
     }
 
     fn end(&self) -> u64 {
@@ -219,8 +265,9 @@ impl<'a> State<'a> {
         let idle = idle.map(|(index, slot)| (index, slot.position));
         let behind = idle.clone().min_by_key(|&(_, position)| position);
         if let Some((mut index, mut position)) = behind {
+            let streak = STREAK.min(self.room() as u64);
             let stay = idle.clone().find(|&(other, at)| {
-                Some(other) == last && at < self.end() && at < position + STREAK
+                Some(other) == last && at < self.end() && at < position + streak
             });
             if let Some(stay) = stay {
                 (index, position) = stay;
@@ -237,8 +284,9 @@ impl<'a> State<'a> {
         (self.broken || self.slots.iter().all(over)).then_some(Job::Leave)
     }
 
-    fn give_back(&mut self, index: usize, run: Box<dyn Run>) {
+    fn give_back(&mut self, index: usize, run: Box<dyn Run>, seconds: f64) {
         let slot = &mut self.slots[index];
+        slot.seconds = seconds;
         slot.position += 1;
         slot.simulated_seconds = run.simulated_seconds();
         if slot.position % MEMORY_INTERVAL == 1 {
@@ -309,10 +357,11 @@ impl<'a> Shared<'a> {
         loop {
             let mut batch = {
                 let mut state = self.lock();
-                while state.window.len() >= WINDOW && !state.broken {
+                while !state.has_room() && !state.broken {
                     state = self.room.wait(state).expect("runs are not called with the lock held");
                 }
                 if state.broken || stop.requested() {
+                    state.cut();
                     return Ended::Stopped;
                 }
                 state.pool.pop().unwrap_or_default()
@@ -343,9 +392,10 @@ impl<'a> Shared<'a> {
             match self.wait_for_job(last) {
                 Job::Consume(index, mut run, batch) => {
                     last = Some(index);
+                    let begun = Instant::now();
                     run.consume(&batch);
                     drop(batch);
-                    self.lock().give_back(index, run);
+                    self.lock().give_back(index, run, begun.elapsed().as_secs_f64());
                     self.room.notify_one();
                 }
                 Job::Finish(index, run) => {

@@ -24,7 +24,7 @@ const ASID: Asid = Asid(1);
 /// When the tables do not fit the model.
 pub fn replay(capture: &Capture, variant: Variant, setup: &Setup) -> Built {
     let tables = variant::tables(capture, variant, Hpa::new(PHYSICAL_LIMIT))
-        .map_err(|error| SetupError(error.to_string()))?;
+        .map_err(|error| SetupError::Refused(error.to_string()))?;
     let cpu = &setup.cpu;
     Ok(Box::new(Replay {
         machine: Machine::new(cpu, setup.misaligned),

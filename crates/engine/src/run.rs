@@ -67,10 +67,16 @@ pub trait Run: Send {
     }
 }
 
-/// A machine could not be built. One line: cause and remedy.
+/// A machine could not be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SetupError(pub String);
+pub enum SetupError {
+    /// It cannot be. One line: cause and remedy.
+    #[error("{0}")]
+    Refused(String),
+    /// [`Stop`](crate::Stop) was requested.
+    #[error("stopped while a machine was set up")]
+    Stopped,
+}
 
 /// A machine, or why there is none.
 pub type Built = Result<Box<dyn Run>, SetupError>;

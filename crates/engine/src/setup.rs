@@ -1,6 +1,7 @@
 //! What a user can choose for one machine, and what there is to choose from.
 
-use crate::{Built, StackKind};
+use crate::memory::Need;
+use crate::{Built, StackKind, Stop};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_params::Parameter;
 use strata_stream::WorkloadInfo;
@@ -64,8 +65,10 @@ pub struct Catalogue {
     pub policies: Vec<PolicyInfo>,
     /// Parameters of the model and of every policy; those of the CPU are in [`CpuModel`].
     pub parameters: Vec<Parameter>,
+    /// What a machine needs of this computer's memory; `None` where it cannot be built.
+    pub need: fn(&Setup, &WorkloadInfo) -> Option<Need>,
     /// Builds a machine.
-    pub build: fn(&Setup, &WorkloadInfo) -> Built,
+    pub build: fn(&Setup, &WorkloadInfo, &Stop) -> Built,
 }
 
 impl Catalogue {

@@ -85,7 +85,10 @@ pub fn sweep(mut sweep: Sweep<'_>) -> Result<Swept, SweepError> {
     let at_once = match (sweep.replayable, sweep.at_once) {
         (false, _) => total,
         (true, Some(jobs)) => jobs.get(),
-        (true, None) => memory::runs_at_once(total, sweep.workload.footprint_bytes, memory_limit),
+        (true, None) => {
+            let each = sweep.workload.footprint_bytes.map(memory::estimate);
+            memory::runs_at_once(total, each, memory_limit)
+        }
     };
     let mut results: Vec<Option<RunResult>> = (0..total).map(|_| None).collect();
     let mut waiting: Vec<usize> = (0..total).collect();
@@ -94,8 +97,13 @@ pub fn sweep(mut sweep: Sweep<'_>) -> Result<Swept, SweepError> {
     while !waiting.is_empty() && cut_short.is_none() {
         let now: Vec<usize> = waiting.drain(..at_once.clamp(1, waiting.len())).collect();
         sweep.progress.begin_pass(waiting.len().div_ceil(at_once.max(1)) + 1);
-        let builds: Vec<_> = now.iter().map(|&index| &sweep.builds[index]).collect();
-        let runs = build(&builds, &sweep.workload, threads)?;
+        let runs = match build(&sweep, &now, threads) {
+            Err(SetupError::Stopped) => {
+                cut_short = Some(CutShort::Stopped);
+                break;
+            }
+            built => built?,
+        };
         let mut source = (sweep.open)()?;
         let conditions =
             Conditions { threads, stop: sweep.stop, progress: sweep.progress, memory_limit };
@@ -128,27 +136,30 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Builds machines side by side: filling and fragmenting the memory of a large one takes a while.
+/// Builds machines side by side: filling the memory of a large one takes a while.
 fn build(
-    builds: &[&Build<'_>],
-    workload: &WorkloadInfo,
+    sweep: &Sweep<'_>,
+    now: &[usize],
     threads: usize,
 ) -> Result<Vec<Box<dyn Run>>, SetupError> {
+    let Sweep { builds, workload, progress, .. } = sweep;
     let next = AtomicUsize::new(0);
-    let built = Mutex::new(builds.iter().map(|_| None).collect::<Vec<_>>());
+    let built = Mutex::new(now.iter().map(|_| None).collect::<Vec<_>>());
     thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, builds.len().max(1)) {
+        for _ in 0..threads.clamp(1, now.len().max(1)) {
             scope.spawn(|| {
-                while let Some((index, build)) = {
-                    let index = next.fetch_add(1, Relaxed);
-                    builds.get(index).map(|build| (index, build))
+                while let Some((place, &index)) = {
+                    let place = next.fetch_add(1, Relaxed);
+                    now.get(place).map(|index| (place, index))
                 } {
-                    let run = build(workload);
-                    built.lock().expect("nothing panics with the lock held")[index] = Some(run);
+                    progress.begin_setup(index);
+                    let run = builds[index](workload);
+                    built.lock().expect("nothing panics with the lock held")[place] = Some(run);
                 }
             });
         }
     });
+    progress.end_setup();
     let built = built.into_inner().expect("nothing panics with the lock held");
     built.into_iter().map(|run| run.expect("every index was taken")).collect()
 }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use strata_addr::{Gva, Range, space::Virtual};
-use strata_engine::{Run, RunResult, Setup, Simulation, StackKind};
+use strata_engine::{Run, RunResult, Setup, Simulation, StackKind, Stop};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_policies::REGISTRY;
 use strata_stream::{
@@ -232,7 +232,7 @@ fn build(machine: &Machine) -> Option<Simulation> {
             .to_vec(),
     };
     // A memory too small for its guest is an error of the setup, not of the stream.
-    Simulation::new(&setup, &WorkloadInfo::default()).ok()
+    Simulation::new(&setup, &WorkloadInfo::default(), &Stop::default()).ok()
 }
 
 fn run(machine: &Machine, batches: &[Batch]) -> Option<RunResult> {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use strata_addr::Gva;
 use strata_engine::{
@@ -267,6 +268,88 @@ fn stopping_leaves_every_run_with_the_same_part_of_the_stream() {
     assert!(swept.runs.iter().all(|run| run.partial && run.accesses == swept.runs[0].accesses));
 }
 
+/// A machine that takes long for a batch; one of them asks to stop.
+struct Slow {
+    stop: Stop,
+    batches: usize,
+    asks_at: usize,
+    /// Batches consumed since.
+    after: Arc<AtomicUsize>,
+}
+
+impl Run for Slow {
+    fn consume(&mut self, _: &Batch) {
+        if self.stop.requested() {
+            self.after.fetch_add(1, SeqCst);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        self.batches += 1;
+        if self.batches == self.asks_at {
+            self.stop.request();
+        }
+    }
+
+    fn finish(self: Box<Self>) -> RunResult {
+        RunResult { accesses: self.batches as u64, ..RunResult::default() }
+    }
+
+    fn memory_estimate(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn slow_machines_stop_soon_too() {
+    let (stop, after) = (Stop::default(), Arc::new(AtomicUsize::new(0)));
+    let build = |number: usize| -> Build<'_> {
+        let asks_at = if number == 0 { 3 } else { usize::MAX };
+        let (stop, after) = (stop.clone(), after.clone());
+        Box::new(move |_| {
+            Ok(Box::new(Slow { stop: stop.clone(), batches: 0, asks_at, after: after.clone() }))
+        })
+    };
+    let swept = sweep(Sweep {
+        workload: WorkloadInfo::default(),
+        open: Box::new(|| Ok(Box::new(Numbered { endless: true, ..Numbered::new(&[7]) }))),
+        replayable: true,
+        builds: (0..8).map(build).collect(),
+        at_once: None,
+        threads: NonZeroUsize::new(2),
+        memory_limit: None,
+        stop: &stop,
+        progress: &Progress::default(),
+    })
+    .unwrap();
+    // A window of 32 batches for each of 8 would be 256.
+    let after = after.load(SeqCst);
+    assert!(after < 60, "{after} batches after the request");
+    assert!(swept.runs.iter().all(|run| run.accesses == swept.runs[0].accesses));
+}
+
+#[test]
+fn stopping_while_machines_are_set_up_leaves_what_was_found_before() {
+    let stop = Stop::default();
+    let builds: Vec<Build<'_>> = vec![
+        digest(0, |_| ()),
+        Box::new(|_| {
+            stop.request();
+            Err(SetupError::Stopped)
+        }),
+        Box::new(|_| unreachable!("nothing more is set up")),
+    ];
+    let swept = run_sweep(
+        || Numbered::new(&[10; 3]),
+        builds,
+        |sweep| {
+            sweep.at_once = NonZeroUsize::new(1);
+        },
+    )
+    .unwrap();
+    assert!(matches!(swept.cut_short, Some(strata_engine::CutShort::Stopped)));
+    let found: Vec<_> = swept.runs.iter().map(|run| (run.accesses, run.partial)).collect();
+    assert_eq!(found, [(30, false)]);
+}
+
 #[test]
 fn a_damaged_stream_is_used_up_to_the_damage_by_every_run() {
     let sizes = vec![5; 100];
@@ -284,7 +367,7 @@ fn a_damaged_stream_is_used_up_to_the_damage_by_every_run() {
 
 #[test]
 fn a_machine_that_cannot_be_built_is_told_before_the_stream_is_opened() {
-    let refuse: Build<'_> = Box::new(|_| Err(SetupError("too small".into())));
+    let refuse: Build<'_> = Box::new(|_| Err(SetupError::Refused("too small".into())));
     let result = run_sweep(|| unreachable!(), vec![digest(0, |_| ()), refuse], |_| ());
     assert_eq!(result.unwrap_err().to_string(), "too small");
 }

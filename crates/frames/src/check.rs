@@ -165,6 +165,7 @@ fn summary(what: &'static str, bitmap: &Bitmap) -> Result<(), Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Fragmenter, Holders};
 
     /// What is found after `damage` to a memory with all kinds of blocks in it.
     fn after(damage: impl FnOnce(&mut Memory)) -> Result<(), Violation> {
@@ -214,6 +215,31 @@ mod tests {
         assert_eq!(found, Err(Violation::Contiguity(frame(1024))));
         let found = after(|memory| memory.regions.set(0));
         assert_eq!(found, Err(Violation::Contiguity(frame(0))));
+    }
+
+    #[test]
+    fn what_is_folded_is_checked() {
+        let after = |damage: fn(&mut Memory)| {
+            let mut memory = Memory::new(4 * 1024);
+            let fragmenter = Fragmenter { target_fmfi: 1.0, ..Fragmenter::default() };
+            fragmenter.apply(&mut memory, Holders::default()).expect("settings in range");
+            memory.check().expect("nothing is wrong yet");
+            damage(&mut memory);
+            memory.check()
+        };
+        let found = after(|memory| memory.used.take(600, 0));
+        assert_eq!(found, Err(Violation::Written(Frame::new(512))));
+        let found = after(|memory| memory.blocks[0].set(600));
+        assert!(matches!(found, Err(Violation::NotFree(..))), "{found:?}");
+        let found = after(|memory| memory.folds.regions -= 1);
+        assert_eq!(found, counted("folded regions", 7, 8));
+        let found = after(|memory| memory.folds.frames = 0);
+        assert!(
+            matches!(found, Err(Violation::Counter { what: "folded frames", .. })),
+            "{found:?}"
+        );
+        let found = after(|memory| memory.folds.lowest[0] = 3);
+        assert_eq!(found, counted("the lowest folded region with a block", 3, 0));
     }
 
     #[test]

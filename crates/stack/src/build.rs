@@ -88,6 +88,9 @@ pub enum BuildError {
     /// Memory ran out before the workload started.
     #[error("{0} before the workload started: give it more memory or less fragmentation")]
     Exhausted(#[from] Exhausted),
+    /// It was to stop.
+    #[error("stopped before the workload started")]
+    Stopped,
 }
 
 /// Where the VM process has its guest's memory, in base pages: 0x7f00_0000_0000, as Linux would.
@@ -95,11 +98,16 @@ const SLOT: u64 = 0x7f00_0000_0000 >> 12;
 
 impl Stack {
     /// Makes a stack for a policy: fragments memories, starts the VM processes, and lets the
-    /// workload before run if the VM is reused.
+    /// workload before run if the VM is reused. What takes long asks `stopped` now and then whether
+    /// to give up.
     ///
     /// # Errors
     /// [`BuildError`].
-    pub fn build(config: &StackConfig, policy: &mut dyn Policy) -> Result<Self, BuildError> {
+    pub fn build(
+        config: &StackConfig,
+        policy: &mut dyn Policy,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Self, BuildError> {
         let depth = config.memory.len();
         if depth == 0 || config.fragmentation.len() != depth {
             return Err(BuildError::Layers);
@@ -107,6 +115,7 @@ impl Stack {
         let settings: Vec<_> = (0..depth).map(|layer| policy.settings(layer, depth)).collect();
         let mut layers = Vec::with_capacity(depth);
         for (layer, settings) in settings.iter().enumerate() {
+            go_on(stopped)?;
             layers.push(build_layer(config, layer, *settings)?);
         }
         let shadow = if depth > 2 {
@@ -125,12 +134,13 @@ impl Stack {
         if config.start.backed {
             for layer in (0..depth - 1).rev() {
                 if settings[layer].fragmented && config.fragmentation[layer] > 0.0 {
-                    stack.back_all_of(policy, layer, config.seed.wrapping_add(layer as u64))?;
+                    let seed = config.seed.wrapping_add(layer as u64);
+                    stack.back_all_of(policy, layer, seed, stopped)?;
                 }
             }
         }
         if config.reused {
-            stack.run_before(policy, config)?;
+            stack.run_before(policy, config, stopped)?;
         }
         stack.reset_counters();
         stack.take_spent();
@@ -146,9 +156,11 @@ impl Stack {
         policy: &mut dyn Policy,
         layer: Layer,
         seed: u64,
-    ) -> Result<(), Exhausted> {
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(), BuildError> {
         let regions = self.layers[layer].kernel.memory.frames() >> PageSize::Huge.order();
         for region in shuffled(regions, seed) {
+            go_on(stopped)?;
             let first = Frame::new(region << PageSize::Huge.order());
             self.write_block(policy, layer, first, PageSize::Huge.order())?;
         }
@@ -160,7 +172,8 @@ impl Stack {
         &mut self,
         policy: &mut dyn Policy,
         config: &StackConfig,
-    ) -> Result<(), Exhausted> {
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(), BuildError> {
         let before = Pid(u32::MAX);
         let free = self.layers[0].kernel.memory.free_frames();
         // Its page tables need room too: one frame in 512, and some for upper levels.
@@ -179,11 +192,16 @@ impl Stack {
         )?;
         let space = self.process_space(before).expect("just started");
         for page in 0..pages {
+            go_on(stopped)?;
             let page: Frame<_> = range.start.page().cross() + page;
             self.guest_fault(policy, space, page, true)?;
         }
-        self.event(policy, &Event::ProcessExit { pid: before })
+        Ok(self.event(policy, &Event::ProcessExit { pid: before })?)
     }
+}
+
+fn go_on(stopped: &dyn Fn() -> bool) -> Result<(), BuildError> {
+    if stopped() { Err(BuildError::Stopped) } else { Ok(()) }
 }
 
 fn table_root(kernel: &mut Kernel) -> Result<Frame<Lower>, OutOfMemory> {

@@ -2,8 +2,9 @@
 
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
-    AlignAreas, AlignerParameters, Costs, Flush, Kernel, Layer, LayerSettings, MemoryParameters,
-    Owner, PageFault, Placement, Policy, SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
+    AlignAreas, AlignerParameters, BuildError, Costs, Flush, Kernel, Layer, LayerSettings,
+    MemoryParameters, Owner, PageFault, Placement, Policy, SpaceId, Stack, StackConfig, ThpMode,
+    ThpParameters,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -45,7 +46,7 @@ impl Guest {
             aligner: AlignerParameters::default(),
         };
         let mut policy = Linux { huge_faults };
-        let stack = Stack::build(&config, &mut policy).unwrap();
+        let stack = Stack::build(&config, &mut policy, &|| false).unwrap();
         Self { stack, policy }
     }
 
@@ -212,7 +213,7 @@ fn nested(backed: bool, huge_faults: bool) -> Stack {
         start: MemoryParameters { backed, ..MemoryParameters::default() },
         aligner: AlignerParameters::default(),
     };
-    Stack::build(&config, &mut Linux { huge_faults }).unwrap()
+    Stack::build(&config, &mut Linux { huge_faults }, &|| false).unwrap()
 }
 
 #[test]
@@ -246,4 +247,37 @@ fn nobody_fills_a_guest_that_is_merely_declared_fragmented() {
     let table = stack.hardware_second_stage().unwrap();
     table.for_each(table.everything(), |_, _| mapped += 1);
     assert_eq!(mapped, 0);
+}
+
+/// Whoever sets up a machine is asked often whether to go on, and nothing is done after a no.
+#[test]
+fn setting_up_can_be_stopped_at_any_time() {
+    let config = |reused, backed| StackConfig {
+        memory: vec![64 * MIB, 80 * MIB, 96 * MIB],
+        fragmentation: vec![0.5; 3],
+        levels: 4,
+        reused,
+        seed: 1,
+        costs: Costs::default(),
+        thp: ThpParameters::default(),
+        start: MemoryParameters { backed, ..MemoryParameters::default() },
+        aligner: AlignerParameters::default(),
+    };
+    // A question for each layer, page of the process before, and region of the layers backed.
+    for (reused, backed, least) in [(false, false, 3), (true, false, 8000), (false, true, 3 + 72)] {
+        let build = |stops_at: usize| {
+            let asked = std::cell::Cell::new(0);
+            let stopped = || asked.replace(asked.get() + 1) == stops_at;
+            let built =
+                Stack::build(&config(reused, backed), &mut Linux { huge_faults: false }, &stopped);
+            (built.map(drop), asked.get())
+        };
+        let (built, questions) = build(usize::MAX);
+        assert!(built.is_ok() && questions >= least, "{questions}");
+        for stops_at in [0, 2, questions / 2, questions - 1] {
+            let (built, asked) = build(stops_at);
+            assert!(matches!(built, Err(BuildError::Stopped)), "{built:?}");
+            assert_eq!(asked, stops_at + 1);
+        }
+    }
 }

@@ -283,7 +283,8 @@ mod tests {
                 policy("aligned", &StackKind::ALL[..]),
             ],
             parameters: vec![parameter("thp.scan_sleep"), parameter("xgemini.period")],
-            build: |_, _| Err(SetupError("not built in these tests".into())),
+            need: |_, _| None,
+            build: |_, _, _| Err(SetupError::Refused("not built in these tests".into())),
         }
     }
 

@@ -8,9 +8,11 @@ use crate::plan::{Plan, plan};
 use crate::{again, config, progress, table, tables};
 use std::io::{IsTerminal, stderr, stdout};
 use std::num::NonZeroUsize;
+use strata_engine::memory::Need;
 use strata_engine::report::CapturedTables;
 use strata_engine::{
-    Build, Catalogue, CutShort, Progress, Report, Stop, Sweep, SweepError, memory, replay, sweep,
+    Build, Catalogue, CutShort, Progress, Report, Setup, Stop, Sweep, SweepError, memory, replay,
+    sweep,
 };
 use strata_stream::{Source, WorkloadInfo};
 
@@ -71,28 +73,29 @@ fn measure(
         }
     };
     let repeatable = plan.input.is_repeatable();
-    let at_once = match repeatable {
-        true => plan.jobs.or_else(|| limit(plan, &workload)),
-        false => None,
-    };
+    let setups = &plan.setups;
+    let at_once = limit(plan, setups, catalogue, &workload)?;
     if !repeatable && plan.jobs.is_some() {
         crate::complain("note: --jobs is for streams that can be read again: left out");
     }
     let (stop, progress) = (Stop::default(), Progress::default());
-    // Ctrl-C reaches a live program itself; what it does then belongs to the stream.
-    let stop = if live { stop } else { Stop(interrupt.flag.clone()) };
+    // Ctrl-C reaches a live program itself, once there is one; what it does then belongs to the
+    // stream.
+    let before = Stop(interrupt.flag.clone());
+    let stop = if live { stop } else { before.clone() };
     let total = workload.accesses;
     let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
     if let Some(capture) = &plan.tables {
         tables::check(capture, &workload)?;
     }
-    let builds = plan.setups.iter().map(|setup| -> Build<'_> {
+    let build = |setup, workload: &_| (catalogue.build)(setup, workload, &before);
+    let builds = setups.iter().map(|setup| -> Build<'_> {
         match &plan.tables {
             Some(capture) => {
                 let variant = tables::variant(&setup.policy);
                 Box::new(move |_| replay(capture, variant, setup))
             }
-            None => Box::new(move |workload| (catalogue.build)(setup, workload)),
+            None => Box::new(move |workload| build(setup, workload)),
         }
     });
     let options = Sweep {
@@ -106,7 +109,9 @@ fn measure(
         stop: &stop,
         progress: &progress,
     };
-    let swept = progress::shown(&progress, total, visible, || sweep(options));
+    let machines: Vec<_> =
+        setups.iter().map(|setup| format!("{}/{}", setup.stack, setup.policy)).collect();
+    let swept = progress::shown(&progress, total, &machines, visible, || sweep(options));
     let swept = swept.map_err(|error| match error {
         SweepError::Setup(error) => Failure { message: error.to_string(), status: USAGE },
         SweepError::Open(error) => Failure::failed(error.to_string()),
@@ -134,19 +139,62 @@ fn measure(
     Ok((report, failed))
 }
 
-/// How many machines fit into memory; says so if not all do.
-fn limit(plan: &Plan, workload: &WorkloadInfo) -> Option<NonZeroUsize> {
-    let runs = plan.setups.len();
+/// How many machines to hold at once: as many as fit into memory, unless the user chose. Says so if
+/// not all do, or if one may not.
+///
+/// # Errors
+/// When what is to be held at once is certain not to fit: it would be killed half way.
+fn limit(
+    plan: &Plan,
+    setups: &[Setup],
+    catalogue: &Catalogue,
+    workload: &WorkloadInfo,
+) -> Result<Option<NonZeroUsize>, Failure> {
+    let repeatable = plan.input.is_repeatable();
+    let runs = setups.len();
+    let needs: Vec<Need> = match plan.tables {
+        Some(_) => Vec::new(),
+        None => setups.iter().filter_map(|setup| (catalogue.need)(setup, workload)).collect(),
+    };
+    let chosen = if repeatable { plan.jobs.map(NonZeroUsize::get) } else { Some(runs) };
+    if let Some(available) = memory::available() {
+        let mut certain: Vec<u64> = needs.iter().map(|need| need.least).collect();
+        certain.sort_unstable_by(|a, b| b.cmp(a));
+        let at_once = chosen.unwrap_or(1).min(certain.len());
+        let together = certain[..at_once].iter().sum::<u64>();
+        if together > available {
+            let fewer = match certain.first() {
+                Some(&one) if one > available => {
+                    "lower --memory, or leave out what fills it before the program starts \
+                     (--reused, fragmentation.backed)"
+                }
+                _ if !repeatable => "name fewer policies and stacks",
+                _ => "hold fewer at once: lower --jobs, or leave it out",
+            };
+            let machines =
+                if at_once > 1 { format!("{at_once} machines") } else { "a machine".into() };
+            let (need, have) = (bytes(together), bytes(available));
+            return Err(Failure::failed(format!(
+                "{machines} would need at least {need} of this computer's memory, and {have} are \
+                 available; {fewer}"
+            )));
+        }
+    }
     let usable = memory::usable();
-    let at_once = memory::runs_at_once(runs, workload.footprint_bytes, usable);
-    let needed = workload.footprint_bytes.map(memory::estimate);
+    let needed = match (needs.iter().map(|need| need.likely).max(), workload.footprint_bytes) {
+        (None, Some(footprint)) => Some(memory::estimate(footprint)),
+        (likely, _) => likely,
+    };
+    let fitting = memory::runs_at_once(runs, needed, usable);
+    let at_once = chosen.unwrap_or(fitting).min(runs);
     if let (Some(needed), Some(usable)) = (needed, usable) {
         let (each, all) = (bytes(needed), bytes(usable));
-        if needed > usable {
+        if at_once > fitting || needed > usable {
             crate::complain(&format!(
-                "note: a machine may need {each} of memory and {all} can be used; it may not fit"
+                "note: a machine may need {each} of memory and {all} can be used: {at_once} at a \
+                 time may not fit"
             ));
-        } else if at_once < runs {
+        } else if chosen.is_none() && at_once < runs {
             let readings = runs.div_ceil(at_once);
             crate::complain(&format!(
                 "note: a machine needs about {each} of memory and {all} can be used: \
@@ -154,5 +202,5 @@ fn limit(plan: &Plan, workload: &WorkloadInfo) -> Option<NonZeroUsize> {
             ));
         }
     }
-    NonZeroUsize::new(at_once)
+    Ok(NonZeroUsize::new(at_once))
 }

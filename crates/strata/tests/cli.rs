@@ -273,21 +273,67 @@ fn what_ends_a_program_from_outside_leaves_a_result_and_nothing_else() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no half file is left");
 }
 
+/// A run whose machine takes minutes to set up.
+const LONG_SETUP: &str = "run --memory 200GiB --reused --policy base";
+
+#[test]
+fn ctrl_c_ends_the_setting_up_of_machines_too() {
+    // A program is not even started then.
+    for what in ["--workload random:size=64MiB,accesses=10k", "-- echo started"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.json");
+        let child = strata(&format!("{LONG_SETUP} --json {} {what}", path.display()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        sleep(Duration::from_millis(700));
+        interrupt(&child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("PARTIAL RESULT: interrupted by Ctrl-C"), "{text}");
+        assert!(!text.lines().any(|line| line == "started"), "{text}");
+        let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert!(report.partial && report.runs.is_empty());
+    }
+}
+
+/// Runs `strata` with so much address space.
+fn limited(kibibytes: u32, line: &str) -> Output {
+    let program = program().display().to_string();
+    let script = format!("ulimit -v {kibibytes}; exec {program} {line}");
+    Command::new("sh").args(["-c", &script]).output().unwrap()
+}
+
+#[test]
+fn what_is_certain_not_to_fit_is_refused_before_anything_runs() {
+    let small = "--policy base,thp --workload random:size=64MiB,accesses=10k";
+    for (kibibytes, options, why) in [
+        (100_000_000, "--memory 12TiB --reused", "lower --memory, or leave out what fills it"),
+        (8_000_000, "--memory 1TiB --set fragmentation.backed=true", "(--reused, fragmentation.ba"),
+        (650_000, "--memory 64GiB --reused --jobs 2", "lower --jobs"),
+    ] {
+        let output = limited(kibibytes, &format!("run {options} {small}"));
+        refused(&output, 1, why);
+        assert!(complaint(&output).contains("would need at least"), "{}", complaint(&output));
+    }
+    // Fragmented memory of that size takes nothing until it is touched.
+    let output = limited(100_000_000, &format!("run --memory 1TiB {small}"));
+    assert!(output.status.success(), "{}", complaint(&output));
+}
+
 #[test]
 fn memory_that_runs_out_is_told() {
-    let limited = |kibibytes: u32| {
-        let workload = "--workload random:size=2GiB,accesses=10k";
-        let program = program().display().to_string();
-        let script = format!("ulimit -v {kibibytes}; exec {program} run {workload} --policy base");
-        Command::new("sh").args(["-c", &script]).output().unwrap()
-    };
-    let output = limited(60_000);
+    let line = "run --workload random:size=2GiB,accesses=10k --policy base";
+    let output = limited(60_000, line);
     assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
     let complaint = complaint(&output);
     // A note that it may not fit can come first.
     let last = complaint.lines().last().unwrap_or_default();
     assert!(last.contains("out of memory") && last.contains("--jobs 1"), "{complaint}");
-    assert!(limited(4_000_000).status.success());
+    assert!(limited(4_000_000, line).status.success());
 }
 
 #[test]

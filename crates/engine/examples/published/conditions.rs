@@ -156,10 +156,10 @@ fn run(setup: &Setup, policies: &[&str], workload: &str) -> Vec<RunResult> {
         .collect();
     let open = || Generator::parse(workload).expect("the stand-ins are well formed");
     let info: WorkloadInfo = open().info();
-    let builds = setups
-        .iter()
-        .map(|setup| -> Build<'_> { Box::new(move |info| (catalogue.build)(setup, info)) });
     let (stop, progress) = (Stop::default(), Progress::default());
+    let build = |setup, info: &_| (catalogue.build)(setup, info, &stop);
+    let builds =
+        setups.iter().map(|setup| -> Build<'_> { Box::new(move |info| build(setup, info)) });
     let swept = sweep(Sweep {
         workload: info,
         open: Box::new(|| Ok(Box::new(open()))),

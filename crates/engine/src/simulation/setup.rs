@@ -2,13 +2,18 @@
 
 use super::outcome::{Context, State};
 use super::{Clock, Relocation, Samples, Simulation};
-use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind};
+use crate::memory::Extent;
+use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use strata_addr::PageSize;
 use strata_hardware::{Machine, PHYSICAL_LIMIT};
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{PolicyParameters, REGISTRY};
-use strata_stack::{AlignerParameters, Costs, MemoryParameters, Stack, StackConfig, ThpParameters};
+use strata_stack::{
+    AlignerParameters, BuildError, Costs, MemoryParameters, Policy, Stack, StackConfig, ThpMode,
+    ThpParameters,
+};
 use strata_stream::WorkloadInfo;
 
 strata_params::parameters! {
@@ -77,7 +82,10 @@ pub fn catalogue() -> Catalogue {
             })
             .collect(),
         parameters: ModelParameters::default().parameters(),
-        build: |setup, workload| Ok(Box::new(Simulation::new(setup, workload)?) as Box<dyn Run>),
+        need: |setup, workload| Some(Blueprint::new(setup, workload).ok()?.extent(workload).need()),
+        build: |setup, workload, stop| {
+            Ok(Box::new(Simulation::new(setup, workload, stop)?) as Box<dyn Run>)
+        },
     }
 }
 
@@ -109,28 +117,34 @@ fn layer_memory(setup: &Setup, workload: &WorkloadInfo) -> Vec<u64> {
 /// Less memory than this holds no kernel worth modelling.
 const LEAST_MEMORY: u64 = 16 << 20;
 
-impl Simulation {
-    /// A machine as `setup` says, for a workload of which `workload` is known beforehand.
-    ///
-    /// # Errors
-    /// [`SetupError`], one line with cause and remedy.
-    pub fn new(setup: &Setup, workload: &WorkloadInfo) -> Result<Self, SetupError> {
-        let failed = |error: &dyn std::fmt::Display| SetupError(error.to_string());
+/// A machine that can be built.
+struct Blueprint {
+    parameters: ModelParameters,
+    policy: Box<dyn Policy>,
+    config: StackConfig,
+    /// Of each layer, whether memory is fragmented.
+    fragmented: Vec<bool>,
+}
+
+impl Blueprint {
+    /// Checks everything that can be checked before anything is built.
+    fn new(setup: &Setup, workload: &WorkloadInfo) -> Result<Self, SetupError> {
         let mut parameters = ModelParameters::default();
         for (name, value) in &setup.overrides {
-            parameters.set(name, value).map_err(|error| failed(&error))?;
+            parameters.set(name, value).map_err(refused)?;
         }
         if parameters.time.scale <= 0.0 {
-            let why = "time.scale=0: no time would pass for background work; give a number above 0";
-            return Err(SetupError(why.to_owned()));
+            return Err(refused(
+                "time.scale=0: no time would pass for background work; give a number above 0",
+            ));
         }
-        let entry = strata_policies::find(&setup.policy).map_err(|error| failed(&error))?;
+        let entry = strata_policies::find(&setup.policy).map_err(refused)?;
         let mut policy = (entry.make)(&parameters.policies);
         let memory = layer_memory(setup, workload);
         let enough = workload.footprint_bytes.unwrap_or(0);
         if memory[0] < LEAST_MEMORY || memory[0] < enough {
             let (have, need) = (memory[0] >> 20, enough.max(LEAST_MEMORY) >> 20);
-            return Err(SetupError(format!(
+            return Err(refused(format!(
                 "the guest's {have} MiB of memory are too little for {need} MiB: raise --memory, or \
                  leave it out to have it chosen"
             )));
@@ -138,14 +152,14 @@ impl Simulation {
         let largest = memory.iter().copied().max().unwrap_or(0);
         if largest > PHYSICAL_LIMIT {
             let (need, most) = (largest >> 30, PHYSICAL_LIMIT >> 30);
-            return Err(SetupError(format!(
+            return Err(refused(format!(
                 "a layer would have {need} GiB of memory, and the model's caches tell {most} GiB \
                  apart: lower --memory or make the workload smaller"
             )));
         }
         let config = StackConfig {
             fragmentation: (0..memory.len()).map(|layer| setup.fragmentation_of(layer)).collect(),
-            memory: memory.clone(),
+            memory,
             levels: setup.levels,
             reused: setup.reused,
             seed: setup.seed,
@@ -154,7 +168,72 @@ impl Simulation {
             start: parameters.memory.clone(),
             aligner: parameters.aligner.clone(),
         };
-        let stack = Stack::build(&config, policy.as_mut()).map_err(|error| failed(&error))?;
+        let depth = config.memory.len();
+        let mut is_fragmented =
+            |layer| policy.settings(layer, depth).fragmented && config.fragmentation[layer] > 0.0;
+        let fragmented = (0..depth).map(&mut is_fragmented).collect();
+        Ok(Self { parameters, policy, config, fragmented })
+    }
+
+    /// How much of it there will be to remember.
+    fn extent(&mut self, workload: &WorkloadInfo) -> Extent {
+        let StackConfig { memory, start, reused, .. } = &self.config;
+        let depth = memory.len();
+        let pages = |bytes: u64| bytes >> PageSize::BASE_SHIFT;
+        // Each hypervisor's VM process and second stage; and the shadow table.
+        let tables = 2 * (depth - 1) + usize::from(depth > 2);
+        let policy = &mut self.policy;
+        let has_huge_pages =
+            (0..depth).any(|layer| policy.settings(layer, depth).thp != ThpMode::Never);
+        // With huge pages nothing is certain but the owners of frames.
+        let least =
+            |layers: usize| (4 * layers + if has_huge_pages { 0 } else { 8 * tables }) as u64;
+
+        // What is free at least is filled, but for the tables that takes.
+        let free = if self.fragmented[0] { 1.0 - start.occupied.min(1.0) } else { 1.0 };
+        let share = free * start.reused_share.min(1.0) * 0.99;
+        let reused = if *reused { pages((memory[0] as f64 * share) as u64) } else { 0 };
+        let is_backed = |&layer: &usize| start.backed && self.fragmented[layer];
+        let backed = (0..depth - 1).filter(is_backed).map(|layer| pages(memory[layer])).max();
+        let guest_backed = if depth > 1 && is_backed(&0) { pages(memory[0]) } else { 0 };
+
+        let pages_touched = pages(workload.footprint_bytes.unwrap_or(0));
+        // Free frames of a region whose buddies are taken: they are given out first.
+        let holes = PageSize::Huge.base_pages() as f64 * start.occupied * (1.0 - start.occupied);
+        let scattered = if self.fragmented.contains(&true) {
+            let all = memory[0] >> PageSize::Huge.shift();
+            ((pages_touched as f64 / holes.max(1.0)) as u64).min(all)
+        } else {
+            0
+        };
+        Extent {
+            regions: memory.iter().sum::<u64>() >> PageSize::Huge.shift(),
+            pages_before: reused.max(backed.unwrap_or(0)),
+            least_before: (reused * least(depth)).max(guest_backed * least(depth - 1)),
+            pages_touched,
+            scattered,
+            layers: depth as u64,
+            tables: tables as u64,
+        }
+    }
+}
+
+fn refused(why: impl std::fmt::Display) -> SetupError {
+    SetupError::Refused(why.to_string())
+}
+
+impl Simulation {
+    /// A machine as `setup` says, for a workload of which `workload` is known beforehand.
+    ///
+    /// # Errors
+    /// [`SetupError`], one line with cause and remedy, or that it was to stop.
+    pub fn new(setup: &Setup, workload: &WorkloadInfo, stop: &Stop) -> Result<Self, SetupError> {
+        let Blueprint { parameters, mut policy, config, .. } = Blueprint::new(setup, workload)?;
+        let stack = Stack::build(&config, policy.as_mut(), &|| stop.requested());
+        let stack = stack.map_err(|error| match error {
+            BuildError::Stopped => SetupError::Stopped,
+            error => refused(error),
+        })?;
         let mut machine = Machine::new(&setup.cpu, setup.misaligned);
         let frequency = f64::from(setup.cpu.core.frequency_mhz) * 1e6;
         // The first CPU is there before any thread, for work that no thread asked for.
@@ -191,7 +270,7 @@ impl Simulation {
                 cpu: setup.cpu.name.clone(),
                 explain: setup.explain,
                 footprint: workload.footprint_bytes,
-                memory,
+                memory: config.memory,
                 parameters: in_force,
             },
         })

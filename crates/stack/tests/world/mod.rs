@@ -105,7 +105,7 @@ impl World {
     }
 
     fn of(config: StackConfig, mut policy: Box<dyn Policy>) -> Self {
-        let mut stack = Stack::build(&config, policy.as_mut()).unwrap();
+        let mut stack = Stack::build(&config, policy.as_mut(), &|| false).unwrap();
         stack.track_contents();
         let mut world = Self { stack, policy, expected: BTreeMap::new(), next_tag: 1, now: 0.0 };
         world.event(Event::ProcessStart { pid: Pid(0) });

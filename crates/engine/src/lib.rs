@@ -13,6 +13,7 @@ pub mod options;
 mod pass;
 mod replay;
 pub mod report;
+mod room;
 mod run;
 mod setup;
 mod simulation;

@@ -145,6 +145,15 @@ pub struct LayerMemory {
     pub booked_regions: u64,
     /// Linux's `extfrag` index for order 9; `null` while a huge page could be allocated.
     pub extfrag: Option<f64>,
+    /// Whether its memory was fragmented.
+    #[serde(default)]
+    pub fragmented: bool,
+    /// Free huge pages, neither allocated nor booked, when the workload started.
+    #[serde(default)]
+    pub free_huge_before: u64,
+    /// The fewest there were since.
+    #[serde(default)]
+    pub free_huge_least: u64,
 }
 
 /// One cause of misalignment, from `--explain`.
@@ -357,6 +366,7 @@ impl Report {
     /// A report over `runs`, with throughput related to the first run of each stack.
     pub fn new(workload: WorkloadInfo, mut runs: Vec<RunResult>) -> Self {
         relate(&mut runs);
+        crate::room::remark(&mut runs);
         // Every run saw the same accesses, so what was counted on the way is true of each; what a
         // run was told before it began may have been an upper bound.
         if let Some(touched) = workload.footprint_bytes {

@@ -31,6 +31,8 @@ pub struct Memory {
     pub(crate) free: u64,
     /// The HPAS regions that lie in free blocks: the contiguity list.
     pub(crate) regions: Bitmap,
+    /// The fewest of them there were since somebody asked to watch.
+    least_regions: u64,
     pub(crate) reservations: Reservations,
     pub(crate) folds: Folds,
     pub(crate) owners: Owners,
@@ -54,6 +56,7 @@ impl Memory {
             nonempty: 0,
             free: frames,
             regions: Bitmap::new(frames / REGION_FRAMES),
+            least_regions: frames / REGION_FRAMES,
             reservations: Reservations::new(frames / REGION_FRAMES),
             folds: Folds::none(),
             owners: Owners::new(frames),
@@ -93,6 +96,23 @@ impl Memory {
     #[inline]
     pub fn free_blocks(&self, order: u32) -> u64 {
         self.counts[order as usize]
+    }
+
+    /// HPAS regions that [`alloc`](Self::alloc) can give out whole.
+    pub fn free_regions(&self) -> u64 {
+        let [.., huge, largest] = self.counts;
+        huge + (largest << (MAX_ORDER - HUGE_ORDER))
+    }
+
+    /// The fewest [`free_regions`](Self::free_regions) there were since
+    /// [`watch_free_regions`](Self::watch_free_regions).
+    pub fn least_free_regions(&self) -> u64 {
+        self.least_regions
+    }
+
+    /// Begins to watch how many regions are free.
+    pub fn watch_free_regions(&mut self) {
+        self.least_regions = self.free_regions();
     }
 
     /// Allocates a block: of the smallest order that suffices, the one with the lowest address,
@@ -248,6 +268,9 @@ impl Memory {
         for rest in (order..from).rev() {
             self.insert(rest, frame >> rest ^ 1);
         }
+        if from >= HUGE_ORDER {
+            self.least_regions = self.least_regions.min(self.free_regions());
+        }
         debug_assert!(self.used.all_free(frame, order));
         self.used.take(frame, order);
         self.free -= 1 << order;
@@ -273,6 +296,7 @@ impl Memory {
             self.remove(MAX_ORDER, region >> (MAX_ORDER - HUGE_ORDER));
             self.insert(HUGE_ORDER, region ^ 1);
         }
+        self.least_regions = self.least_regions.min(self.free_regions());
         self.free -= REGION_FRAMES;
     }
 

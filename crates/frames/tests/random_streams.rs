@@ -52,20 +52,28 @@ struct Pair {
     memory: Memory,
     twin: Twin,
     owners: Vec<u64>,
+    least_regions: u64,
     /// Start and order of what was allocated, freed since or not.
     blocks: Vec<(u64, u32)>,
 }
 
 impl Pair {
     fn new(frames: u64) -> Self {
-        let owners = vec![0; frames as usize];
-        Self { memory: Memory::new(frames), twin: Twin::new(frames), owners, blocks: Vec::new() }
+        Self {
+            memory: Memory::new(frames),
+            twin: Twin::new(frames),
+            owners: vec![0; frames as usize],
+            least_regions: frames / REGION_FRAMES,
+            blocks: Vec::new(),
+        }
     }
 
     /// The memory is fragmented, and nothing of that written; in the twin all of it is.
     fn fragmented(frames: u64, fragmenter: &Fragmenter) -> Self {
         let mut pair = Self::new(frames);
-        fragmenter.apply(&mut pair.memory, Holders { movable: 77, unmovable: 1 << 60 }).unwrap();
+        // Some belong to nobody.
+        let unmovable = (fragmenter.seed % 2) << 60;
+        fragmenter.apply(&mut pair.memory, Holders { movable: 77, unmovable }).unwrap();
         for number in 0..frames {
             let frame = Frame::new(number);
             pair.owners[number as usize] = pair.memory.owner(frame);
@@ -74,6 +82,8 @@ impl Pair {
             }
         }
         assert_eq!(pair.memory.folded_frames(), pair.memory.used_frames());
+        pair.memory.watch_free_regions();
+        pair.least_regions = pair.memory.free_regions();
         pair
     }
 
@@ -245,6 +255,10 @@ impl Pair {
         self.compare_counters()?;
         for (number, op) in ops.into_iter().enumerate() {
             self.apply(op)?;
+            let free_regions = self.twin.runs().iter().map(|(_, regions)| regions).sum();
+            prop_assert_eq!(self.memory.free_regions(), free_regions);
+            self.least_regions = self.least_regions.min(free_regions);
+            prop_assert_eq!(self.memory.least_free_regions(), self.least_regions);
             self.memory.check().map_err(|violation| {
                 TestCaseError::fail(format!("{violation} after {op:?}, operation {number}"))
             })?;

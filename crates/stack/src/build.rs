@@ -143,6 +143,9 @@ impl Stack {
             stack.run_before(policy, config, stopped)?;
         }
         stack.reset_counters();
+        for layer in &mut stack.layers {
+            layer.kernel.memory.watch_free_regions();
+        }
         stack.take_spent();
         stack.flushes.clear();
         Ok(stack)

@@ -1,7 +1,6 @@
 //! The options in force, and the command line that gives the same again.
 
 use crate::args::{Fragmentation, RunArgs};
-use crate::number::exact_size;
 use crate::plan::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_POLICIES, DEFAULT_SEED, DEFAULT_STACK};
 use crate::workload::Input;
 use strata_engine::options::Options;
@@ -39,7 +38,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         tables: args.tables.as_ref().map(|path| path.display().to_string()),
         format: args.input.format.clone(),
         levels: (!captured).then_some(first.levels),
-        memory: args.memory.map(exact_size),
+        memory: args.memory.map(|memory| memory.to_string()),
         memory_bytes: None,
         fragmentation: (!captured).then(|| fragmentation(&stack, args.fragmentation.as_ref())),
         reused: (!captured).then_some(first.reused),

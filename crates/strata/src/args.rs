@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::guest_memory::GuestMemory;
 use crate::inspect_args::{JoinArgs, ScanArgs, TopArgs};
 use crate::values::{positive, whole};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -252,10 +253,10 @@ pub struct RunArgs {
     #[arg(long, value_parser = whole::<u8>(4, 5))]
     pub levels: Option<u8>,
 
-    /// Memory of the guest; L1 and the host get more in proportion [default: 8GiB, or half as much
-    /// again as the workload touches].
-    #[arg(long, value_name = "SIZE", value_parser = strata_workloads::parse_size)]
-    pub memory: Option<u64>,
+    /// Memory of the guest, or a multiple of what the workload touches; L1 and the host get more in
+    /// proportion [default: 8GiB, or half as much again as the workload touches].
+    #[arg(long, value_name = "SIZE|3x", value_parser = GuestMemory::parse)]
+    pub memory: Option<GuestMemory>,
 
     /// Fragmentation of memory before the program starts: none, an FMFI from 0 to 1, or one per
     /// layer as guest,l1,host [default: 0.8].

@@ -9,6 +9,7 @@ pub mod config;
 pub mod failure;
 mod gain;
 mod gain_tables;
+pub mod guest_memory;
 mod help;
 pub mod inspect_args;
 mod interrupt;

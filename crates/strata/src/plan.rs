@@ -3,6 +3,7 @@
 use crate::again;
 use crate::args::{Fragmentation, RunArgs};
 use crate::failure::{Failure, unknown};
+use crate::guest_memory::GuestMemory;
 use crate::output::{self, Target};
 use crate::tables;
 use crate::workload::Input;
@@ -11,6 +12,7 @@ use std::path::Path;
 use strata_engine::options::Options;
 use strata_engine::{Catalogue, Setup, StackKind};
 use strata_hardware::{CpuModel, Misaligned};
+use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
 
 /// The stack when none is named.
@@ -28,9 +30,6 @@ pub const DEFAULT_LEVELS: u8 = 4;
 /// The seed when none is given.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// The least memory a guest can do anything with.
-const LEAST_MEMORY: u64 = 64 << 20;
-
 /// Parameters that matter to some policies alone, by the beginning of their names.
 const OWNED: [(&str, &[&str]); 2] =
     [("xgemini.", &["xgemini"]), ("gemini.", &["gemini", "xgemini"])];
@@ -40,10 +39,12 @@ const OWNED: [(&str, &[&str]); 2] =
 pub struct Plan {
     /// Where the stream comes from.
     pub input: Input,
-    /// The machines, in the order of the report.
+    /// The machines, in the order of the report, each without a size.
     pub setups: Vec<Setup>,
     /// The options in force, for the report.
     pub options: Options,
+    /// Memory of the guest; `None` has it chosen.
+    pub memory: Option<GuestMemory>,
     /// Page tables captured from a real machine, instead of modelled stacks.
     pub tables: Option<Capture>,
     /// Most machines to hold at once.
@@ -56,6 +57,17 @@ pub struct Plan {
     pub json: Option<Target>,
     /// What the user should know before anything runs.
     pub remarks: Vec<String>,
+}
+
+impl Plan {
+    /// The machines for a workload.
+    ///
+    /// # Errors
+    /// When their memory cannot be told.
+    pub fn machines(&self, workload: &WorkloadInfo) -> Result<Vec<Setup>, Failure> {
+        let memory = self.memory.map(|memory| memory.in_bytes(workload)).transpose()?;
+        Ok(self.setups.iter().map(|setup| Setup { memory, ..setup.clone() }).collect())
+    }
 }
 
 /// Checks the options against each other and against what there is.
@@ -79,17 +91,12 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
     let (cpu, overrides) = constants(&args, catalogue, &pairs)?;
-    if let Some(memory) = args.memory.filter(|memory| *memory < LEAST_MEMORY) {
-        let memory = crate::number::bytes(memory);
-        return Err(Failure::usage(format!(
-            "--memory {memory} is too small for a guest; give it at least 64MiB"
-        )));
-    }
+    args.memory.map_or(Ok(()), GuestMemory::check)?;
     let setup = |(stack, policy): (StackKind, String)| Setup {
         stack,
         policy,
         cpu: cpu.clone(),
-        memory: args.memory,
+        memory: None,
         levels: args.levels.unwrap_or(DEFAULT_LEVELS),
         fragmentation: fragmentation(stack, args.fragmentation.as_ref()),
         reused: args.reused.unwrap_or(false),
@@ -106,6 +113,7 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     Ok(Plan {
         options: again::options(&args, &setups),
         setups,
+        memory: args.memory,
         tables,
         jobs: args.jobs,
         threads: args.threads,

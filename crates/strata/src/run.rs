@@ -73,8 +73,8 @@ fn measure(
         }
     };
     let repeatable = plan.input.is_repeatable();
-    let setups = &plan.setups;
-    let at_once = limit(plan, setups, catalogue, &workload)?;
+    let setups = plan.machines(&workload)?;
+    let at_once = limit(plan, &setups, catalogue, &workload)?;
     if !repeatable && plan.jobs.is_some() {
         crate::complain("note: --jobs is for streams that can be read again: left out");
     }

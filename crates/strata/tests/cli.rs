@@ -325,6 +325,29 @@ fn what_is_certain_not_to_fit_is_refused_before_anything_runs() {
 }
 
 #[test]
+fn memory_in_multiples_of_what_is_touched_makes_fragmentation_matter() {
+    let misses = |options: &str| {
+        let workload = "--workload random:size=64MiB,accesses=200k,touch=yes";
+        let output = run(&format!("run {workload} --policy thp --json - {options}"));
+        assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+        let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+        (report.runs[0].tlb.l2_misses, report.runs[0].notes.join(" "))
+    };
+    let (roomy, plenty) = misses("--fragmentation 0.8");
+    let (roomier, _) = misses("--fragmentation 0.5");
+    assert_eq!(roomy, roomier, "it did not matter");
+    assert!(plenty.contains("free huge pages exceeded the demand"), "{plenty}");
+    // With the memory that the note names they are short.
+    let named = plenty.split_once("--memory ").unwrap().1.split_once(' ').unwrap().0;
+    let (short, silent) = misses(&format!("--fragmentation 0.8 --memory {named}"));
+    assert!(!silent.contains("exceeded"), "{named}: {silent}");
+    let (scarce, silent) = misses("--fragmentation 0.8 --memory 3x");
+    assert!(!silent.contains("exceeded"), "{silent}");
+    assert!(scarce > 2 * roomy && scarce > short, "{scarce} {short} {roomy}");
+    refused(&run("run --memory 3x -- true"), 2, "record it first");
+}
+
+#[test]
 fn memory_that_runs_out_is_told() {
     let line = "run --workload random:size=2GiB,accesses=10k --policy base";
     let output = limited(60_000, line);

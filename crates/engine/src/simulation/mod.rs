@@ -45,6 +45,8 @@ pub struct Simulation {
     /// Frames of the guest in use before the workload.
     guest_frames_before: u64,
     peak_guest_frames: u64,
+    /// Free huge pages of each layer before the workload.
+    free_huge_before: Vec<u64>,
     /// What memory looked like when the guest used most of it.
     fullest: outcome::State,
     /// Why the whole VM is gone, once it is.

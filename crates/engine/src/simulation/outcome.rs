@@ -21,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) explain: bool,
     pub(crate) footprint: Option<u64>,
     pub(crate) memory: Vec<u64>,
+    /// Of each layer.
+    pub(crate) fragmented: Vec<bool>,
     pub(crate) parameters: BTreeMap<String, String>,
 }
 
@@ -201,6 +203,9 @@ impl Simulation {
                     huge_pages,
                     booked_regions: memory.reserved_regions(),
                     extfrag: memory.extfrag(HUGE_ORDER),
+                    fragmented: self.outcome.fragmented[layer],
+                    free_huge_before: self.free_huge_before[layer],
+                    free_huge_least: memory.least_free_regions(),
                 }
             })
             .collect()

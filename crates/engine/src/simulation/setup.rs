@@ -228,7 +228,8 @@ impl Simulation {
     /// # Errors
     /// [`SetupError`], one line with cause and remedy, or that it was to stop.
     pub fn new(setup: &Setup, workload: &WorkloadInfo, stop: &Stop) -> Result<Self, SetupError> {
-        let Blueprint { parameters, mut policy, config, .. } = Blueprint::new(setup, workload)?;
+        let Blueprint { parameters, mut policy, config, fragmented } =
+            Blueprint::new(setup, workload)?;
         let stack = Stack::build(&config, policy.as_mut(), &|| stop.requested());
         let stack = stack.map_err(|error| match error {
             BuildError::Stopped => SetupError::Stopped,
@@ -245,9 +246,12 @@ impl Simulation {
             .collect();
         in_force.extend(setup.cpu.constants().map(|constant| (constant.name, constant.value)));
         let guest_frames_before = stack.kernel(0).memory().used_frames();
+        let free_huge_before =
+            (0..stack.depth()).map(|layer| stack.kernel(layer).memory().free_regions()).collect();
         Ok(Self {
             guest_frames_before,
             peak_guest_frames: guest_frames_before,
+            free_huge_before,
             fullest: State::default(),
             stack,
             policy,
@@ -271,6 +275,7 @@ impl Simulation {
                 explain: setup.explain,
                 footprint: workload.footprint_bytes,
                 memory: config.memory,
+                fragmented,
                 parameters: in_force,
             },
         })

@@ -1,14 +1,26 @@
-//! Ctrl-C and its like: the first ends the stream, the second ends the program.
+//! Ctrl-C and its like: the first ends the stream, the third ends the program.
+//!
+//! Whoever asks a second time is impatient, or speaks to a program that wants to be asked twice: it is
+//! passed on again, and the result is kept.
 
 use crate::failure::INTERRUPTED;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
-use std::{fs, thread};
+use std::time::{Duration, Instant, SystemTime};
+use std::{fs, process, thread};
+
+/// How often one asks until the program ends at once, whatever it was doing.
+const PRESSES: u32 = 3;
+
+/// The same signal within this time is the same request: `timeout` and shells send theirs to the
+/// process and to its group.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 /// Whether Ctrl-C was pressed.
 #[derive(Clone, Debug)]
@@ -17,8 +29,10 @@ pub struct Interrupt {
     pub flag: Arc<AtomicBool>,
     /// Since when it would be noticed.
     pub since: SystemTime,
-    /// The signal, 0 for none.
+    /// The first signal, 0 for none.
     signal: Arc<AtomicUsize>,
+    /// Whether programs that were started get it too.
+    passed_on: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -32,49 +46,60 @@ impl Interrupt {
     pub fn watch_all() -> Self {
         // A file that may not grow is an error of the write then, and not the end.
         let _ = flag::register(SIGXFSZ, Arc::default());
-        Self::on(&[SIGINT, SIGTERM, SIGHUP])
+        // Whoever started this with nohup wants it to go on.
+        if ignored(SIGHUP) {
+            Self::on(&[SIGINT, SIGTERM])
+        } else {
+            Self::on(&[SIGINT, SIGTERM, SIGHUP])
+        }
     }
 
     /// Passes on to the programs started what ends this one and was sent to it alone: the terminal
     /// sends its Ctrl-C to all.
     pub fn pass_on(&self) {
-        let signal = Arc::clone(&self.signal);
-        thread::spawn(move || {
-            loop {
-                let signal = match signal.load(Relaxed) as i32 {
-                    SIGTERM => Signal::SIGTERM,
-                    SIGHUP => Signal::SIGHUP,
-                    _ => {
-                        thread::sleep(Duration::from_millis(50));
-                        continue;
-                    }
-                };
-                for pid in children() {
-                    // One that has just ended needs no signal.
-                    let _ = kill(pid, signal);
-                }
-                return;
-            }
-        });
+        self.passed_on.store(true, Relaxed);
     }
 
     fn on(signals: &[i32]) -> Self {
-        let pressed = Arc::new(AtomicBool::new(false));
-        let which = Arc::new(AtomicUsize::new(0));
-        for &signal in signals {
-            // Handlers run in the order of registration: the first press finds the flag clear and
-            // sets it, the second finds it set and ends the program.
-            let done = flag::register_conditional_shutdown(
-                signal,
-                i32::from(INTERRUPTED),
-                Arc::clone(&pressed),
-            )
-            .and_then(|_| flag::register_usize(signal, Arc::clone(&which), signal as usize))
-            .and_then(|_| flag::register(signal, Arc::clone(&pressed)));
-            // Where no handler can be installed the signal keeps its usual effect.
-            drop(done);
+        let this = Self {
+            flag: Arc::default(),
+            since: SystemTime::now(),
+            signal: Arc::default(),
+            passed_on: Arc::default(),
+        };
+        // Where no handler can be installed the signals keep their usual effect.
+        if let Ok(mut arriving) = SignalsInfo::<WithRawSiginfo>::new(signals) {
+            let watched = this.clone();
+            thread::spawn(move || {
+                let mut presses = Presses::default();
+                for signal in arriving.forever() {
+                    let from_terminal = signal.si_code == libc::SI_KERNEL;
+                    watched.arrived(signal.si_signo, from_terminal, &mut presses);
+                }
+            });
         }
-        Self { flag: pressed, since: SystemTime::now(), signal: which }
+        this
+    }
+
+    fn arrived(&self, signal: i32, from_terminal: bool, presses: &mut Presses) {
+        let _ = self.signal.compare_exchange(0, signal as usize, Relaxed, Relaxed);
+        self.flag.store(true, Relaxed);
+        let number = presses.count(signal, Instant::now());
+        if number >= PRESSES {
+            process::exit(128 + signal);
+        }
+        if !from_terminal
+            && self.passed_on.load(Relaxed)
+            && let Ok(signal) = Signal::try_from(signal)
+        {
+            for pid in children() {
+                // One that has just ended needs no signal.
+                let _ = kill(pid, signal);
+            }
+        }
+        if number == PRESSES - 1 {
+            crate::complain("once more ends it at once, and nothing is written");
+        }
     }
 
     /// Whether it was.
@@ -100,6 +125,33 @@ impl Interrupt {
     }
 }
 
+/// How often somebody asked for the end.
+#[derive(Debug, Default)]
+struct Presses {
+    count: u32,
+    last: Option<(i32, Instant)>,
+}
+
+impl Presses {
+    /// One more signal; gives the number of the request it belongs to, from 1.
+    fn count(&mut self, signal: i32, now: Instant) -> u32 {
+        let same = |(before, at)| before == signal && now.duration_since(at) < TOGETHER;
+        if !self.last.is_some_and(same) {
+            self.count += 1;
+            self.last = Some((signal, now));
+        }
+        self.count
+    }
+}
+
+/// Whether this process was started with a signal ignored.
+fn ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (signal - 1) != 0)
+}
+
 /// Processes started by any thread of this one.
 fn children() -> Vec<Pid> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -109,4 +161,20 @@ fn children() -> Vec<Pid> {
         list.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()
     });
     numbers.flatten().map(Pid::from_raw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_come_together_are_one_request() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut presses = Presses::default();
+        assert_eq!(presses.count(SIGTERM, at(0)), 1);
+        assert_eq!(presses.count(SIGTERM, at(5)), 1);
+        assert_eq!(presses.count(SIGINT, at(6)), 2);
+        assert_eq!(presses.count(SIGTERM, at(500)), 3);
+    }
 }

@@ -1,0 +1,179 @@
+//! Signals while a live program runs: what reaches it, and what becomes of the result.
+
+mod common;
+
+use common::{complaint, program, run, strata};
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+use strata_engine::Report;
+use tempfile::TempDir;
+
+/// Who gets a signal.
+#[derive(Clone, Copy)]
+enum To {
+    /// `strata` alone.
+    Strata,
+    /// `strata` and its program, as from a terminal.
+    Both,
+}
+
+/// What becomes of a program in a shell's words under `strata` and of its result, `x` in `directory`,
+/// when signals come after it has made a file `ready`. What bears it for a minute is killed.
+fn signalled(directory: &TempDir, line: &str, script: &str, signals: &[(&str, To)]) -> Output {
+    // A process group of its own stands for the terminal's foreground group.
+    let child = strata(line)
+        .args(["x", "--", "sh", "-c", script])
+        .current_dir(directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    await_file(&directory.path().join("ready"));
+    let group = format!("-{}", child.id());
+    for (number, (signal, to)) in signals.iter().enumerate() {
+        if number > 0 {
+            // Those that come together count as one.
+            sleep(Duration::from_millis(500));
+        }
+        let target = match to {
+            To::Strata => &group[1..],
+            To::Both => &group,
+        };
+        assert!(Command::new("kill").args([signal, "--", target]).status().unwrap().success());
+    }
+    within_a_minute(child, &group)
+}
+
+fn await_file(path: &Path) {
+    let patience = Instant::now();
+    while !path.exists() {
+        assert!(patience.elapsed() < Duration::from_secs(60), "{} comes", path.display());
+        sleep(Duration::from_millis(10));
+    }
+    fs::remove_file(path).unwrap();
+}
+
+fn within_a_minute(child: Child, target: &str) -> Output {
+    let (ended, waits) = mpsc::channel::<()>();
+    let target = target.to_owned();
+    let watchdog = thread::spawn(move || {
+        if waits.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            Command::new("kill").args(["-KILL", "--", &target]).status().unwrap();
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watchdog.join().unwrap();
+    output
+}
+
+fn report(directory: &TempDir) -> Report {
+    serde_json::from_slice(&fs::read(directory.path().join("x")).unwrap()).unwrap()
+}
+
+const RUN: &str = "run --policy base --json";
+
+#[test]
+fn what_ends_a_program_reaches_it_and_the_result_is_marked() {
+    let directory = tempfile::tempdir().unwrap();
+    for (signal, to, why) in [
+        ("-INT", To::Both, "interrupted by Ctrl-C"),
+        ("-INT", To::Strata, "interrupted by Ctrl-C"),
+        ("-TERM", To::Strata, "ended by SIGTERM"),
+        ("-HUP", To::Strata, "ended by SIGHUP"),
+    ] {
+        // A second one, from the group and from strata, finds the trap gone.
+        let script = "trap 'trap : INT TERM HUP; echo caught; exit 5' INT TERM HUP; : > ready; \
+                      while :; do :; done";
+        let output = signalled(&directory, RUN, script, &[(signal, to)]);
+        assert_eq!(output.status.code(), Some(5), "{}", complaint(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "caught\n");
+        assert!(complaint(&output).contains(&format!("PARTIAL RESULT: {why}")));
+        let report = report(&directory);
+        assert!(report.partial && report.runs[0].partial);
+        assert_eq!(report.workload.exit_status, Some(5));
+    }
+}
+
+#[test]
+fn a_program_that_bears_ctrl_c_ends_as_it_would_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap caught=yes INT; : > ready; until [ $caught ]; do :; done; echo on";
+    let output = signalled(&directory, "record -o", script, &[("-INT", To::Both)]);
+    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+    let output = run(&format!("run --policy base {}", directory.path().join("x").display()));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("PARTIAL"));
+}
+
+/// Ends well when asked twice.
+const TWICE: &str = "n=0; trap 'n=$((n+1))' INT TERM; : > ready; until [ $n -eq 2 ]; do :; done; \
+                     echo twice; exit 6";
+
+#[test]
+fn a_second_signal_of_any_kind_is_passed_on_and_keeps_the_result() {
+    for second in ["-INT", "-TERM"] {
+        let directory = tempfile::tempdir().unwrap();
+        let signals = [("-INT", To::Strata), (second, To::Strata)];
+        let output = signalled(&directory, RUN, TWICE, &signals);
+        assert_eq!(output.status.code(), Some(6), "{}", complaint(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "twice\n");
+        assert!(complaint(&output).contains("once more ends it at once"));
+        assert!(report(&directory).partial);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let signals = [("-TERM", To::Strata); 2];
+    let output = signalled(&directory, "record -o", TWICE, &signals);
+    assert_eq!(output.status.code(), Some(6), "{}", complaint(&output));
+    let output = run(&format!("run --policy base {}", directory.path().join("x").display()));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ended by SIGTERM"));
+}
+
+#[test]
+fn a_third_signal_ends_everything_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap '' INT TERM; echo $$ > pid; : > ready; while :; do :; done";
+    let signals = [("-INT", To::Strata), ("-TERM", To::Strata), ("-INT", To::Strata)];
+    let output = signalled(&directory, RUN, script, &signals);
+    assert_eq!(output.status.code(), Some(130), "{:?}", output.status.signal());
+    assert!(!directory.path().join("x").exists());
+    let pid = fs::read_to_string(directory.path().join("pid")).unwrap();
+    let patience = Instant::now();
+    while Path::new("/proc").join(pid.trim()).exists() {
+        assert!(patience.elapsed() < Duration::from_secs(20), "the program goes on");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_terminals_ctrl_c_reaches_a_program_once() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(
+        directory.path().join("bears"),
+        "n=0; trap 'n=$((n+1))' INT; : > ready; until [ $n -gt 0 ]; do :; done; i=0\n\
+         while [ $i -lt 20000 ]; do i=$((i+1)); done; echo caught $n\n",
+    )
+    .unwrap();
+    let line = format!("{} run --policy base -o /dev/null -- sh bears", program().display());
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .current_dir(&directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    await_file(&directory.path().join("ready"));
+    let mut keyboard = child.stdin.take().unwrap();
+    keyboard.write_all(b"\x03").unwrap();
+    let id = child.id().to_string();
+    let output = within_a_minute(child, &id);
+    drop(keyboard);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("caught 1"), "{text}");
+}

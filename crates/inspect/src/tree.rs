@@ -1,7 +1,8 @@
 //! Where `/proc` and `/sys` are: the running system, or a directory laid out like it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Longest text taken from a small file of `/proc` or `/sys`, in bytes. None is near it; a
@@ -36,12 +37,20 @@ impl Tree {
         self.root.join(relative)
     }
 
-    /// Opens a file for reading.
+    /// Opens a file for reading. All that is looked at is regular: a pipe in its place, in a synthetic
+    /// tree, would be waited for.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system, and when it is no regular file.
     pub fn open(&self, relative: &str) -> io::Result<File> {
-        File::open(self.path(relative))
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(self.path(relative))?;
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+        }
     }
 
     /// A small text, without trailing white space.

@@ -197,3 +197,31 @@ fn ctrl_c_ends_top() {
     assert_eq!(status.code(), Some(130));
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
+
+#[test]
+fn a_pipe_in_a_synthetic_tree_is_not_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/7")).unwrap();
+    for name in ["vmstat", "7/maps", "kpageflags"] {
+        let pipe = root.path().join("proc").join(name);
+        assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    }
+    let mut child = strata("scan --root")
+        .arg(root.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let patience = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if patience.elapsed() > Duration::from_secs(30) {
+            child.kill().unwrap();
+            panic!("it waits for the pipe");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success());
+}

@@ -1,5 +1,6 @@
 //! The command `strata`.
 
+mod closed;
 mod exhausted;
 
 use std::process::ExitCode;

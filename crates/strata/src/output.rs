@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use strata_outfile::{OutFile, PUBLIC, directory, is_special};
 
 /// Exit status when nobody reads any more: 128 + SIGPIPE, as a shell reports it.
@@ -33,8 +34,11 @@ impl Target {
     /// # Errors
     /// When it cannot.
     pub fn check(&self) -> Result<(), Failure> {
-        let Self::File(path) = self else { return Ok(()) };
-        OutFile::check(path).map_err(|error| cannot_write(path, &error))
+        match self {
+            Self::Stdout => check_open(libc::STDOUT_FILENO),
+            Self::Stderr => check_open(libc::STDERR_FILENO),
+            Self::File(path) => OutFile::check(path).map_err(|error| cannot_write(path, &error)),
+        }
     }
 
     /// Writes text with ANSI styles, which are left out where nobody would see them.
@@ -43,8 +47,10 @@ impl Target {
     /// When it cannot be written.
     pub fn styled(&self, text: &str) -> Result<(), Failure> {
         match self {
-            Self::Stdout => to_stream(anstream::stdout(), text.as_bytes()),
-            Self::Stderr => to_stream(anstream::stderr(), text.as_bytes()),
+            Self::Stdout => to_stdout(text.as_bytes()),
+            Self::Stderr => {
+                self.check().and_then(|()| to_stream(anstream::stderr(), text.as_bytes()))
+            }
             Self::File(_) => self.plain(anstream::adapter::strip_str(text).to_string().as_bytes()),
         }
     }
@@ -54,6 +60,9 @@ impl Target {
     /// # Errors
     /// When they cannot be written; a file then is as it was before.
     pub fn plain(&self, bytes: &[u8]) -> Result<(), Failure> {
+        if !matches!(self, Self::File(_)) {
+            self.check()?;
+        }
         match self {
             Self::Stdout => to_stream(io::stdout(), bytes),
             Self::Stderr => to_stream(io::stderr(), bytes),
@@ -78,7 +87,25 @@ impl Target {
 /// # Errors
 /// When it cannot be written.
 pub fn to_stdout(text: &[u8]) -> Result<(), Failure> {
+    check_open(libc::STDOUT_FILENO)?;
     to_stream(anstream::stdout(), text)
+}
+
+/// The standard streams that were closed when the program started, one bit each.
+static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+/// Says that a standard stream was closed when the program started. It is opened on `/dev/null` before
+/// `main`, so that no file takes its number, and what is written to it would be lost in silence.
+pub fn was_closed(stream: i32) {
+    CLOSED.fetch_or(1 << stream, Relaxed);
+}
+
+fn check_open(stream: i32) -> Result<(), Failure> {
+    if CLOSED.load(Relaxed) & 1 << stream == 0 {
+        return Ok(());
+    }
+    let name = if stream == libc::STDOUT_FILENO { "output" } else { "error" };
+    Err(Failure::failed(format!("standard {name} is closed; leave it open, or write to a file")))
 }
 
 fn to_stream(mut stream: impl Write, bytes: &[u8]) -> Result<(), Failure> {

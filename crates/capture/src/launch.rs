@@ -22,6 +22,8 @@ pub struct Options {
     pub qemu: Option<PathBuf>,
     /// The plugin, instead of the one named by `STRATA_PLUGIN` or lying beside the executable.
     pub plugin: Option<PathBuf>,
+    /// Once set, processes that outlive the program are not waited for.
+    pub interrupted: Option<Arc<AtomicBool>>,
     /// The program's environment as `NAME=value`, instead of the caller's.
     pub environment: Option<Vec<OsString>>,
 }

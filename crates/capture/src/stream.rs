@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use strata_ring::{Cut, Drain, Message, Ring, SlotIndex, decode};
 use strata_stream::{
@@ -21,6 +22,8 @@ use strata_stream::{
 const SLEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
 /// How often processes are checked for having ended silently.
 const CHECK: Duration = Duration::from_millis(200);
+/// How long what a program leaves running goes on before it is spoken of.
+const OUTLIVED: Duration = Duration::from_secs(2);
 /// Notes of programs kept; there is no use in thousands.
 const NOTES: usize = 100;
 
@@ -46,9 +49,18 @@ pub struct Capture {
     checked: Instant,
     begun: bool,
     ended: bool,
+    /// The program goes on without being observed.
+    detached: bool,
     inferred: u64,
     stray: u64,
     notes: Vec<String>,
+    /// Once set, what the program leaves running is not waited for.
+    interrupted: Option<Arc<AtomicBool>>,
+    /// When the program was found to have left something running.
+    outlived: Option<Instant>,
+    /// What was told at once, and how much of it.
+    warnings: Vec<String>,
+    told: usize,
 }
 
 /// How much of a slot was delivered.
@@ -76,6 +88,7 @@ impl Capture {
             source,
         })?;
         let ring = Arc::new(ring);
+        let interrupted = options.interrupted.clone();
         let launch = Launch::prepare(program, args, options, &file)?;
         let supervisor = launch.start(ring.clone())?;
         let words = [program].into_iter().chain(args.iter().map(OsString::as_os_str));
@@ -92,9 +105,14 @@ impl Capture {
             checked: Instant::now(),
             begun: false,
             ended: false,
+            detached: false,
             inferred: 0,
             stray: 0,
             notes: Vec::new(),
+            interrupted,
+            outlived: None,
+            warnings: Vec::new(),
+            told: 0,
         })
     }
 
@@ -212,11 +230,8 @@ impl Capture {
                     .unwrap_or((Backing::Anonymous, Protection::READ_WRITE));
                 self.event(Event::Map { pid, range, backing, protection, fixed: false }, batch);
             }
-            Message::Note(note) => {
-                if self.notes.len() < NOTES && !self.notes.contains(&note) {
-                    self.notes.push(note);
-                }
-            }
+            Message::Note(note) => add(note, &mut self.notes),
+            Message::Warning(warning) => add(warning, &mut self.warnings),
         }
     }
 
@@ -285,13 +300,51 @@ impl Capture {
         }
     }
 
+    /// The program has ended and left processes running: says so when that goes on, and gives whether
+    /// they are to be left to themselves.
+    fn abandons(&mut self) -> bool {
+        let since = *self.outlived.get_or_insert_with(Instant::now);
+        let goes_on = since.elapsed() >= OUTLIVED;
+        if goes_on {
+            let numbers = self.processes.identities().into_iter().map(|id| id.number.to_string());
+            add(
+                format!(
+                    "the program has ended, but not what it started (process {}), which is waited \
+                     for; Ctrl-C leaves it to itself",
+                    numbers.collect::<Vec<_>>().join(", ")
+                ),
+                &mut self.warnings,
+            );
+        }
+        let interrupted = self.interrupted.as_ref().is_some_and(|flag| flag.load(Relaxed));
+        if goes_on && interrupted {
+            self.detach();
+        }
+        self.detached
+    }
+
+    /// Waits a while for the end of a program that is not observed any more; daemons are not waited
+    /// for. Gives whether it came.
+    fn await_end(&mut self) -> bool {
+        // What was on the way makes room for threads that wait to hand over.
+        self.ring.drain(&mut self.drain);
+        while let Some(index) = self.drain.pop() {
+            self.ring.release(index);
+        }
+        self.ended = self.supervisor.has_ended();
+        if !self.ended {
+            self.ring.sleep(SLEEP[1]);
+        }
+        self.ended
+    }
+
     /// Nothing is there to be read: waits, or finds the end.
     fn idle(&mut self, sleep: &mut Duration, batch: &mut Batch) -> Result<bool, SourceError> {
         if !self.dying.is_empty() {
             self.bury(batch);
             return Ok(false);
         }
-        let over = self.supervisor.has_ended() && self.processes.is_empty();
+        let over = self.supervisor.has_ended() && (self.processes.is_empty() || self.abandons());
         if over || self.supervisor.has_ended() || self.checked.elapsed() >= CHECK {
             self.check();
             if !self.dying.is_empty() || !self.drain.is_empty() {
@@ -325,6 +378,9 @@ impl Source for Capture {
         count(self.inferred, "pages were used that no system call had mapped; mappings inferred");
         count(self.ring.lost(), "accesses lost: more threads than the capture can hold");
         count(self.stray, "accesses left out: made by processes that had already ended");
+        if self.detached {
+            notes.push("the rest of the program ran unobserved".to_owned());
+        }
         WorkloadInfo {
             name: command_line(self.argv.iter().map(String::as_str)),
             argv: self.argv.clone(),
@@ -337,6 +393,9 @@ impl Source for Capture {
 
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
         batch.clear();
+        if self.detached && !self.await_end() {
+            return Ok(Fill::More);
+        }
         let mut sleep = SLEEP[0];
         while !self.ended {
             while let Some(index) = self.drain.pop() {
@@ -366,6 +425,25 @@ impl Source for Capture {
         self.supervisor.status();
         Ok(Fill::End)
     }
+
+    fn detach(&mut self) -> bool {
+        self.detached = true;
+        self.ring.detach();
+        true
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        let news = self.warnings[self.told..].to_vec();
+        self.told = self.warnings.len();
+        news
+    }
+}
+
+/// Adds a text that is not there yet, while there are few.
+fn add(text: String, list: &mut Vec<String>) {
+    if list.len() < NOTES && !list.contains(&text) {
+        list.push(text);
+    }
 }
 
 /// The code, or 128 + the number of the signal that killed it, as shells have it.
@@ -375,8 +453,11 @@ fn exit_code(status: ExitStatus) -> Option<i32> {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        self.ring.close();
-        self.processes.identities().into_iter().for_each(launch::kill);
+        // What a program let go leaves behind is its own affair.
+        if !(self.detached && self.ended) {
+            self.ring.close();
+            self.processes.identities().into_iter().for_each(launch::kill);
+        }
         self.supervisor.kill();
     }
 }

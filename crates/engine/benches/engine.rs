@@ -104,6 +104,7 @@ fn setup(policy: &str) -> Setup {
         reused: false,
         misaligned: Misaligned::Splinter,
         warmup: 0,
+        from_mark: false,
         seed: 1,
         explain: false,
         overrides: Vec::new(),

@@ -18,6 +18,7 @@ mod run;
 mod setup;
 mod simulation;
 mod sweep;
+mod warmup;
 
 pub use pass::{Progress, Stop};
 pub use replay::replay;

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 use strata_stream::{Batch, Fill, Source, SourceError};
@@ -65,6 +65,7 @@ pub struct Progress {
     passes: AtomicUsize,
     /// Number of the machine that is being set up, from 1; 0 when none is.
     setting_up: AtomicUsize,
+    news: Mutex<Vec<String>>,
 }
 
 impl Progress {
@@ -96,6 +97,15 @@ impl Progress {
 
     pub(crate) fn end_setup(&self) {
         self.setting_up.store(0, Relaxed);
+    }
+
+    /// What the user should know now, before there is a result; each is given once.
+    pub fn news(&self) -> Vec<String> {
+        mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tell(&self, text: String) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
     pub(crate) fn begin_pass(&self, passes: usize) {
@@ -142,7 +152,7 @@ pub(crate) fn pass(
     };
     let ended = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| shared.work())).collect();
-        let ended = shared.read(source, conditions.stop);
+        let ended = shared.read(source, conditions);
         for worker in workers {
             if let Err(panic) = worker.join() {
                 resume_unwind(panic);
@@ -177,6 +187,10 @@ struct Slot {
     seconds: f64,
     /// To be given up as soon as no worker holds it.
     doomed: bool,
+    /// Memory ran out in it.
+    short: bool,
+    /// Nothing is left in it to run.
+    over: bool,
 }
 
 impl Slot {
@@ -214,6 +228,8 @@ impl<'a> State<'a> {
             // None is known yet: as if they took very long.
             seconds: f64::INFINITY,
             doomed: false,
+            short: false,
+            over: false,
         };
         Self {
             conditions,
@@ -292,13 +308,36 @@ impl<'a> State<'a> {
         if slot.position % MEMORY_INTERVAL == 1 {
             slot.memory = run.memory_estimate();
         }
+        let news = !slot.short && run.ran_out_of_memory();
+        slot.short |= news;
+        slot.over |= run.is_over();
+        let name = news.then(|| run.name());
         slot.seat = Seat::Idle(run);
+        if let Some(name) = name {
+            self.tell_of_shortage(&name);
+        }
         self.keep_within_memory();
         let slot = &mut self.slots[index];
         if slot.doomed {
             slot.seat = Seat::GivenUp;
         }
         self.retire();
+    }
+
+    /// Says that memory ran out, of the first run and when none is left.
+    fn tell_of_shortage(&self, name: &str) {
+        let tell = |text: String| self.conditions.progress.tell(text);
+        if self.is_over() {
+            tell("memory ran out on every machine: raise --memory".to_owned());
+        } else if self.slots.iter().filter(|slot| slot.short).count() == 1 {
+            tell(format!("memory ran out under {name}, whose result is partial: raise --memory"));
+        }
+    }
+
+    /// Whether nothing is left to run in any.
+    fn is_over(&self) -> bool {
+        let mut alive = self.slots.iter().filter(|slot| slot.is_alive()).peekable();
+        alive.peek().is_some() && alive.all(|slot| slot.over)
     }
 
     /// Gives up runs from the last on while together they hold too much; the first always stays.
@@ -348,14 +387,16 @@ impl<'a> Shared<'a> {
         self.state.lock().expect("runs are not called with the lock held")
     }
 
-    fn read(&self, source: &mut dyn Source, stop: &Stop) -> Ended {
+    fn read(&self, source: &mut dyn Source, conditions: &Conditions<'_>) -> Ended {
+        let Conditions { stop, progress, .. } = *conditions;
         // Whatever happens, the workers must learn that nothing more comes.
         let _end = OnDrop(|| {
             self.lock().ended = true;
             self.work.notify_all();
         });
+        let mut detached = false;
         loop {
-            let mut batch = {
+            let (mut batch, over) = {
                 let mut state = self.lock();
                 while !state.has_room() && !state.broken {
                     state = self.room.wait(state).expect("runs are not called with the lock held");
@@ -364,9 +405,13 @@ impl<'a> Shared<'a> {
                     state.cut();
                     return Ended::Stopped;
                 }
-                state.pool.pop().unwrap_or_default()
+                (state.pool.pop().unwrap_or_default(), state.is_over())
             };
+            if over && !mem::replace(&mut detached, true) {
+                source.detach();
+            }
             let filled = source.fill(&mut batch);
+            source.news().into_iter().for_each(|text| progress.tell(text));
             if !batch.is_empty() {
                 let mut state = self.lock();
                 state.window.push_back(Arc::new(batch));

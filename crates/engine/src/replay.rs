@@ -3,12 +3,13 @@
 
 use crate::report::{Alignment, CapturedTables, Memory, RunResult};
 use crate::simulation::outcome::{cpu_totals, cycles, hardware_counters, tlb, walk_positions};
+use crate::warmup::Warmup;
 use crate::{Built, Run, Setup, SetupError, StackKind};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use strata_addr::Hpa;
 use strata_hardware::{Asid, CpuId, Fault, Machine, PHYSICAL_LIMIT, RunFault, Tables};
-use strata_stream::{Access, Batch, Step, Tid};
+use strata_stream::{Access, Batch, Event, Step, Tid};
 use strata_tables::variant::{self, HardwareTables, Variant};
 use strata_tables::{Capture, truth};
 
@@ -35,7 +36,7 @@ pub fn replay(capture: &Capture, variant: Variant, setup: &Setup) -> Built {
         cpu: cpu.name.clone(),
         frequency: f64::from(cpu.core.frequency_mhz) * 1e6,
         cpus: FxHashMap::default(),
-        warmup_left: setup.warmup,
+        warmup: Warmup::new(setup),
         unmapped: 0,
         forbidden: 0,
     }))
@@ -102,7 +103,7 @@ struct Replay {
     cpu: String,
     frequency: f64,
     cpus: FxHashMap<Tid, CpuId>,
-    warmup_left: u64,
+    warmup: Warmup,
     /// Accesses that the tables do not map.
     unmapped: u64,
     /// Accesses that the tables map, but do not allow.
@@ -112,17 +113,21 @@ struct Replay {
 impl Run for Replay {
     fn consume(&mut self, batch: &Batch) {
         for step in batch.steps() {
-            // What becomes of address spaces is in the tables.
-            if let Step::Run { tid, instructions, accesses } = step {
-                let machine = &mut self.machine;
-                let cpu = *self.cpus.entry(tid).or_insert_with(|| machine.add_cpu());
-                self.run(cpu, instructions, accesses);
+            match step {
+                Step::Run { tid, instructions, accesses } => {
+                    let machine = &mut self.machine;
+                    let cpu = *self.cpus.entry(tid).or_insert_with(|| machine.add_cpu());
+                    self.run(cpu, instructions, accesses);
+                }
+                Step::Event(Event::Mark(mark)) if self.warmup.mark(*mark) => self.end_warmup(),
+                // What becomes of address spaces is in the tables.
+                Step::Event(_) => {}
             }
         }
     }
 
     fn finish(mut self: Box<Self>) -> RunResult {
-        if self.warmup_left > 0 {
+        if !self.warmup.is_over() {
             self.end_warmup();
         }
         self.result()
@@ -138,17 +143,16 @@ impl Run for Replay {
 impl Replay {
     /// Accesses by one CPU, cut where the warm-up ends; instructions in proportion.
     fn run(&mut self, cpu: CpuId, instructions: u64, accesses: &[Access]) {
-        let warm = self.warmup_left.min(accesses.len() as u64) as usize;
-        let share = match (self.warmup_left, accesses.len() as u128) {
-            (0, _) => 0,
-            (_, 0) => instructions,
-            (_, all) => (u128::from(instructions) * warm as u128 / all) as u64,
-        };
-        if self.warmup_left > 0 {
+        let (mut warm, mut share) = (0, 0);
+        if !self.warmup.is_over() {
+            warm = self.warmup.take(accesses.len());
+            share = match accesses.len() as u128 {
+                0 => instructions,
+                all => (u128::from(instructions) * warm as u128 / all) as u64,
+            };
             self.machine.retire(cpu, share);
             self.accesses(cpu, &accesses[..warm]);
-            self.warmup_left -= warm as u64;
-            if self.warmup_left > 0 {
+            if !self.warmup.is_over() {
                 return;
             }
             self.end_warmup();
@@ -214,7 +218,7 @@ impl Replay {
         };
         notes.extend(count(self.unmapped, "went where the captured tables map nothing"));
         notes.extend(count(self.forbidden, "were stores to pages captured as read-only"));
-        if self.warmup_left > 0 {
+        if !self.warmup.is_over() {
             notes.push("the stream ended before the warm-up was over: nothing counts".to_owned());
         }
         notes

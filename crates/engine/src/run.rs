@@ -61,6 +61,21 @@ pub trait Run: Send {
     /// Bytes of this process's memory it holds now, roughly.
     fn memory_estimate(&self) -> u64;
 
+    /// Whether memory ran out in it, so that its result leaves something out.
+    fn ran_out_of_memory(&self) -> bool {
+        false
+    }
+
+    /// Whether nothing is left in it that the rest of the stream could happen to.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// What it is called in messages.
+    fn name(&self) -> String {
+        "a machine".to_owned()
+    }
+
     /// Seconds of simulated time so far, for the progress display; 0 when unknown.
     fn simulated_seconds(&self) -> f64 {
         0.0

@@ -29,6 +29,8 @@ pub struct Setup {
     pub misaligned: Misaligned,
     /// Accesses before counting begins.
     pub warmup: u64,
+    /// Counting, or the warm-up, begins only at the first [`strata_stream::Mark::Begin`].
+    pub from_mark: bool,
     /// Seed of everything random.
     pub seed: u64,
     /// Find out where misalignment comes from.

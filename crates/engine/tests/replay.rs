@@ -80,6 +80,7 @@ fn setup(warmup: u64) -> Setup {
         reused: false,
         misaligned: Misaligned::Splinter,
         warmup,
+        from_mark: false,
         seed: 1,
         explain: false,
         overrides: Vec::new(),

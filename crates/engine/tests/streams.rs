@@ -225,6 +225,7 @@ fn build(machine: &Machine) -> Option<Simulation> {
         reused: machine.reused,
         misaligned: Misaligned::Splinter,
         warmup: machine.warmup,
+        from_mark: false,
         seed: 3,
         explain: true,
         overrides: [("time.scale", machine.scale), ("slot.offset", machine.slot)]

@@ -3,7 +3,7 @@
 
 use crate::calls::Call;
 use crate::image::{self, Row};
-use crate::process::{MAX_THREADS, Process, SERIAL_INSTRUCTIONS, SLOTS};
+use crate::process::{MAX_THREADS, Process, SERIAL_INSTRUCTIONS, SLOTS, observation_ended};
 use crate::{environment, guest};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
@@ -20,6 +20,9 @@ use strata_stream::{Backing, Pid, Tid};
 /// The interface version the emulator asks for before it installs the plugin.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = QEMU_PLUGIN_VERSION as c_int;
+
+/// What the emulator calls this plugin.
+static ID: OnceLock<qemu_plugin_id_t> = OnceLock::new();
 
 static PROCESS: OnceLock<Box<Process>> = OnceLock::new();
 
@@ -110,6 +113,24 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
             );
         }
     }
+}
+
+/// Makes the emulator drop what it has translated and translate anew without observation, as soon as
+/// no thread runs translated code.
+pub fn stop_observing() {
+    let id = *ID.get().expect("set when the plugin was installed");
+    // SAFETY: called on a vCPU's thread, as the emulator demands.
+    unsafe { qemu_plugin_reset(id, Some(on_unobserved)) };
+}
+
+/// All callbacks are gone. Those on system calls return: calls under way hold the process's lock.
+unsafe extern "C" fn on_unobserved(id: qemu_plugin_id_t) {
+    // SAFETY: the callbacks have the types the emulator expects.
+    unsafe {
+        qemu_plugin_register_vcpu_syscall_cb(id, Some(on_call));
+        qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(on_return));
+    }
+    observation_ended();
 }
 
 // ---- everything else ----
@@ -210,7 +231,11 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return 1;
         }
     };
+    ID.get_or_init(|| id);
     BEFORE.get_or_init(maps);
+    if let Some(name) = arguments.bytes("name") {
+        guest::set_name(OsStr::from_bytes(name));
+    }
     PROCESS.get_or_init(|| process);
     // SAFETY: the callbacks have the types the emulator expects.
     unsafe {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_ring::Message;
-use strata_stream::{Advice, Backing, Event, Pid, Protection};
+use strata_stream::{Advice, Backing, Event, Mark, Pid, Protection};
 
 const PAGE: u64 = 4096;
 /// The kernel's largest error number; results above its negative are errors.
@@ -51,6 +51,40 @@ pub fn changes_space(number: i64) -> bool {
             | libc::SYS_shmdt
     )
 }
+
+/// The option of `prctl` that is a mark, "STRA": every kernel refuses it, so that it does nothing
+/// outside of a capture. With 1 it is [`Mark::Begin`], with 2 [`Mark::End`]
+/// (`docs/examples/strata.h`).
+const MARK: u64 = 0x5354_5241;
+
+/// Most bytes that one `mmap` may ask for without a word about it: QEMU before 8.0 notes something of
+/// every page (24 bytes each, some seconds for a TiB), touched or not.
+const NOTABLE_MAPPING: u64 = 64 << 30;
+
+/// What a call says that is no change of an address space: a mark, or something that will not go as it
+/// would without the emulator.
+pub fn remark(call: &Call) -> Option<Message> {
+    let [a, b, ..] = call.args;
+    let note = |text: &str| Some(Message::Note(text.to_owned()));
+    match call.number {
+        libc::SYS_prctl if a == MARK => match b {
+            1 => Some(Message::Event(Event::Mark(Mark::Begin))),
+            2 => Some(Message::Event(Event::Mark(Mark::End))),
+            _ => None,
+        },
+        libc::SYS_ptrace => note("the program used ptrace, which the emulator refuses"),
+        libc::SYS_seccomp => note(SECCOMP),
+        libc::SYS_prctl if a == libc::PR_SET_SECCOMP as u64 => note(SECCOMP),
+        libc::SYS_mmap if b >= NOTABLE_MAPPING => Some(Message::Warning(format!(
+            "the program reserves {} GiB of addresses at once: with QEMU before 8.0 that costs 6 GiB of \
+             memory and some seconds per TiB; let it reserve less",
+            b >> 30
+        ))),
+        _ => None,
+    }
+}
+
+const SECCOMP: &str = "the program asked for seccomp, which the emulator refuses";
 
 /// Whether this call neither waits nor wakes nor has an effect another thread could see, so that
 /// the order of accesses around it is of no interest.
@@ -227,8 +261,9 @@ fn advice(code: i32) -> Option<Advice> {
     })
 }
 
-/// Whether a message takes memory away that sibling threads may have used just before.
-pub fn takes_memory(message: &Message) -> bool {
+/// Whether it matters what sibling threads did just before a message: it takes memory away that they
+/// may have used, or marks a moment.
+pub fn divides_siblings(message: &Message) -> bool {
     matches!(
         message,
         Message::Event(
@@ -237,6 +272,7 @@ pub fn takes_memory(message: &Message) -> bool {
                 | Event::Map { fixed: true, .. }
                 | Event::Advise { advice: Advice::DontNeed | Advice::Free, .. }
                 | Event::Fork { .. }
+                | Event::Mark(_)
         )
     )
 }
@@ -350,6 +386,23 @@ mod tests {
         let gone = Message::Event(Event::Unmap { pid: PID, range: range(0x8000, 0xb000) });
         assert_eq!(told(&mut space, libc::SYS_shmdt, [0x8000, 0, 0, 0, 0, 0], 0), [gone]);
         assert_eq!(told(&mut space, libc::SYS_shmdt, [0x8000, 0, 0, 0, 0, 0], -22), []);
+    }
+
+    #[test]
+    fn marks_and_what_will_not_go_well_are_told() {
+        let remark = |number, a, b| remark(&Call { number, args: [a, b, 0, 0, 0, 0] });
+        let mark = |mark| Some(Message::Event(Event::Mark(mark)));
+        let option = u64::from(u32::from_be_bytes(*b"STRA"));
+        assert_eq!(remark(libc::SYS_prctl, option, 1), mark(Mark::Begin));
+        assert_eq!(remark(libc::SYS_prctl, option, 2), mark(Mark::End));
+        assert_eq!(remark(libc::SYS_prctl, option, 3), None);
+        assert_eq!(remark(libc::SYS_prctl, libc::PR_SET_NAME as u64, 1), None);
+        for number in [libc::SYS_ptrace, libc::SYS_seccomp] {
+            assert!(matches!(remark(number, 0, 0), Some(Message::Note(_))));
+        }
+        assert!(remark(libc::SYS_prctl, libc::PR_SET_SECCOMP as u64, 1).is_some());
+        assert_eq!(remark(libc::SYS_mmap, 0, 1 << 30), None);
+        assert!(matches!(remark(libc::SYS_mmap, 0, 1 << 40), Some(Message::Warning(_))));
     }
 
     #[test]

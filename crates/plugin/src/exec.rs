@@ -91,7 +91,11 @@ mod tests {
         };
         assert_eq!(
             program,
-            Program { path: "/bin/sh".into(), argv: vec!["name".into(), "arg".into()] }
+            Program {
+                path: "/bin/sh".into(),
+                argv: vec!["name".into(), "arg".into()],
+                name: "sh".into()
+            }
         );
         assert!(environment.is_empty());
         assert_eq!(plan(&call(c"/nowhere/x", &argv), None), Plan::Fail);

@@ -4,7 +4,7 @@
 //! `abi` verifies through the program's own image). A system call reads, so that a bad pointer is
 //! an error and not a fault inside the emulator.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
@@ -91,6 +91,13 @@ pub fn may_write(path: &Path) -> bool {
     let rights = libc::R_OK | libc::W_OK;
     // SAFETY: `path` is a C string and the call reads nothing else.
     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), rights, libc::AT_EACCESS) == 0 }
+}
+
+/// Gives the calling thread the name that the kernel would have given it; a long one is cut.
+pub fn set_name(name: &OsStr) {
+    let Ok(name) = CString::new(name.as_bytes()) else { return };
+    // SAFETY: the kernel reads up to the end of the string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Ends the process at once.

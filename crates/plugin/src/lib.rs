@@ -11,7 +11,7 @@
 //! | `image` | what is mapped before the first instruction |
 //! | `environment` | the program's variables under their true names |
 //! | `exec` | `execve` into a new emulator instead of out of it |
-//! | `glib` | a way around a fault of QEMU 7.2 in children of threaded processes |
+//! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
 //! | `guest` | reading the program's memory safely |
 //!
 //! `unsafe` is in `abi`, `glib` and `guest`, and in `process` where a thread's slot is looked up.

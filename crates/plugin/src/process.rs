@@ -3,7 +3,7 @@
 //! A thread is known by its vCPU's index, which the emulator hands to every callback.
 
 use crate::calls::{self, Call, Space};
-use crate::{guest, image};
+use crate::{abi, glib, guest, image};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::ptr;
@@ -23,6 +23,22 @@ pub static SLOTS: [AtomicPtr<Slot>; MAX_THREADS] =
 
 /// Instructions retired while the process had one thread; the emulator adds to it inline.
 pub static SERIAL_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether nobody wants to know more of the process.
+static UNOBSERVED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the emulator is asked to drop what observes.
+static OBSERVATION_ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the emulator is asked to drop what observes, and has not yet.
+pub fn is_observation_ending() -> bool {
+    OBSERVATION_ENDS.load(Relaxed)
+}
+
+/// The emulator has dropped what observes.
+pub fn observation_ended() {
+    OBSERVATION_ENDS.store(false, Relaxed);
+}
 
 thread_local! {
     /// The system call this thread is in. Thread-local, not a table with a lock: a lock might be
@@ -135,6 +151,9 @@ impl Process {
     /// Hands over what the thread has filled, and gives it a new slot.
     pub fn hand_over(&self, vcpu: u32) {
         let slot = self.slot(vcpu);
+        if self.ring.is_detached() {
+            return self.detach(vcpu);
+        }
         let Some(tid) = self.tid(vcpu) else {
             slot.reset();
             return;
@@ -153,6 +172,22 @@ impl Process {
             if let Some(next) = self.ring.try_take(owner) {
                 self.set_slot(vcpu, next);
             }
+        }
+    }
+
+    /// Nobody wants to know more: the thread writes to a place of its own until its code is
+    /// translated anew, without observation.
+    fn detach(&self, vcpu: u32) {
+        let slot = self.slot(vcpu);
+        if self.ring.index(slot).is_some() {
+            self.set_slot(vcpu, Box::leak(Slot::detached()));
+        } else {
+            slot.reset();
+        }
+        // Without the way around the emulator's fault it goes on being slow.
+        if !UNOBSERVED.swap(true, Relaxed) && glib::is_preloaded() {
+            OBSERVATION_ENDS.store(true, Relaxed);
+            abi::stop_observing();
         }
     }
 
@@ -184,7 +219,7 @@ impl Process {
     pub fn send(&self, vcpu: u32, messages: &[Message]) {
         let mut words = Vec::new();
         for message in messages {
-            if calls::takes_memory(message) {
+            if calls::divides_siblings(message) {
                 self.cuts(vcpu)
                     .iter()
                     .for_each(|&cut| self.put(vcpu, Message::Cut(cut), &mut words));
@@ -281,7 +316,13 @@ impl Process {
 
     /// A system call is about to be made.
     pub fn call_starts(&self, vcpu: u32, call: Call) {
+        let unobserved = UNOBSERVED.load(Relaxed);
+        if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
+            self.send(vcpu, &[remark]);
+        }
         match call.number {
+            // Only what `glib` needs; `execve` then leads out of the emulator.
+            number if unobserved && number != libc::SYS_clone => {}
             number if calls::changes_space(number) => {
                 self.lock.acquire();
                 let message = self.with_space(|space| calls::before(&call, self.pid(), space));
@@ -343,7 +384,7 @@ impl Process {
             self.hand_over(vcpu);
             self.parallel.store(true, Relaxed);
             PENDING.set(Some(Pending::Thread));
-        } else {
+        } else if !UNOBSERVED.load(Relaxed) {
             self.fork_starts(vcpu);
         }
     }

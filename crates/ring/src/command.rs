@@ -55,6 +55,8 @@ impl Emulator {
         push_escaped(&mut plugin, &self.qemu);
         plugin.extend(b",ring=");
         push_escaped(&mut plugin, &self.ring);
+        plugin.extend(b",name=");
+        push_escaped(&mut plugin, Path::new(&program.name));
         if let Some((pid, tid, image)) = identity.caller {
             plugin.extend(format!(",pid={},tid={},image={image}", pid.0, tid.0).bytes());
         }
@@ -130,7 +132,11 @@ mod tests {
     #[test]
     fn the_emulator_is_shielded_from_the_programs_environment() {
         let emulator = Emulator { qemu: "/q".into(), plugin: "/a,b.so".into(), ring: "/r".into() };
-        let program = Program { path: "/bin/x".into(), argv: vec!["name".into(), "-1".into()] };
+        let program = Program {
+            path: "/bin/x".into(),
+            argv: vec!["name".into(), "-1".into()],
+            name: "x".into(),
+        };
         let environment =
             ["A=1,2", "LD_DEBUG=a,b", "A=3", "none", "B="].map(OsString::from).to_vec();
         let caller = Some((Pid(3), Tid(4), 5));
@@ -146,7 +152,7 @@ mod tests {
             [
                 "/q",
                 "-plugin",
-                "file=/a,,b.so,plugin=/a,,b.so,qemu=/q,ring=/r,pid=3,tid=4,image=5",
+                "file=/a,,b.so,plugin=/a,,b.so,qemu=/q,ring=/r,name=x,pid=3,tid=4,image=5",
                 "-cpu",
                 "max,-erms",
                 "-U",

@@ -18,6 +18,11 @@ const SLOTS: u32 = 8192;
 const BACKLOG: u32 = 64;
 /// Committed slots at which a sleeping consumer is woken; fewer wait for its next look.
 const WAKE_AT: u32 = 8;
+/// What the consumer wants of the producers (`Header::wanted`): the stream; nothing, so that they run
+/// on unobserved; their end.
+const STREAM: u32 = 0;
+const NOTHING: u32 = 1;
+const END: u32 = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"strata\0\x01");
 
 #[repr(C, align(64))]
@@ -25,7 +30,7 @@ struct Header {
     magic: AtomicU64,
     consumer_started: AtomicU64,
     consumer: AtomicU32,
-    closed: AtomicU32,
+    wanted: AtomicU32,
     next_pid: AtomicU32,
     next_tid: AtomicU32,
     producers: Line<Producers>,
@@ -182,7 +187,7 @@ impl Ring {
     }
 
     /// A free slot, waiting for one as long as the consumer lives. `None` when the consumer has
-    /// gone or closed the ring, or when live threads hold every slot there is.
+    /// gone, detached or closed the ring, or when live threads hold every slot there is.
     pub fn take(&self, owner: Owner) -> Option<&Slot> {
         let free = &self.header().free.0;
         let mut waited = Duration::ZERO;
@@ -196,7 +201,7 @@ impl Ring {
             if let Some(index) = self.pop_free() {
                 return Some(self.label(index, owner));
             }
-            if self.is_closed() {
+            if self.wanted() != STREAM {
                 return None;
             }
             let start = Instant::now();
@@ -268,9 +273,19 @@ impl Ring {
         self.header().producers.0.lost.fetch_add(accesses, Relaxed);
     }
 
+    fn wanted(&self) -> u32 {
+        self.header().wanted.load(Acquire)
+    }
+
     /// Whether the consumer closed the ring: no one will read on, end.
     pub fn is_closed(&self) -> bool {
-        self.header().closed.load(Acquire) != 0
+        self.wanted() == END
+    }
+
+    /// Whether the consumer detached: no one will read on, but the programs are to go on.
+    #[inline]
+    pub fn is_detached(&self) -> bool {
+        self.wanted() == NOTHING
     }
 
     /// Whether the consumer's process still runs.
@@ -353,8 +368,17 @@ impl Ring {
 
     /// Tells all producers to end.
     pub fn close(&self) {
+        self.want(END);
+    }
+
+    /// Tells all producers to go on unobserved.
+    pub fn detach(&self) {
+        self.want(NOTHING);
+    }
+
+    fn want(&self, what: u32) {
         let free = &self.header().free.0;
-        self.header().closed.store(1, SeqCst);
+        self.header().wanted.store(what, SeqCst);
         free.event.fetch_add(1, SeqCst);
         futex::wake(&free.event);
     }

@@ -7,7 +7,7 @@
 
 use crate::{Cut, ProcessId};
 use strata_addr::{Gva, Range, space::Virtual};
-use strata_stream::{Advice, Backing, Event, Pid, Protection, Tid};
+use strata_stream::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
 
 /// What a traced process tells the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub enum Message {
     },
     /// Something a reader of the result must know.
     Note(String),
+    /// Something whoever waits for the program must know now.
+    Warning(String),
 }
 
 const PROCESS_START: u64 = 1;
@@ -57,9 +59,11 @@ const RUNS: u64 = 12;
 const CUT: u64 = 13;
 const GROW: u64 = 14;
 const NOTE: u64 = 15;
+const MARK: u64 = 16;
+const WARNING: u64 = 17;
 
-/// Longest note, in bytes; a longer one is cut.
-const NOTE_BYTES: usize = 1024;
+/// Longest text, in bytes; a longer one is cut.
+const TEXT_BYTES: usize = 1024;
 
 /// Appends the words of a message.
 pub fn encode(message: &Message, out: &mut Vec<u64>) {
@@ -84,17 +88,31 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
             GROW
         }
         Message::Note(text) => {
-            let text = &text.as_bytes()[..text.len().min(NOTE_BYTES)];
-            out.push(text.len() as u64);
-            out.extend(text.chunks(8).map(|bytes| {
-                let mut word = [0; 8];
-                word[..bytes.len()].copy_from_slice(bytes);
-                u64::from_le_bytes(word)
-            }));
+            encode_text(text, out);
             NOTE
+        }
+        Message::Warning(text) => {
+            encode_text(text, out);
+            WARNING
         }
     };
     out[start] = tag | ((out.len() - start) as u64) << 8;
+}
+
+fn encode_text(text: &str, out: &mut Vec<u64>) {
+    let text = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
+    out.push(text.len() as u64);
+    out.extend(text.chunks(8).map(|bytes| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }));
+}
+
+fn decode_text(fields: &[u64]) -> Option<String> {
+    let (length, words) = fields.split_first()?;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    Some(String::from_utf8_lossy(bytes.get(..*length as usize)?).into_owned())
 }
 
 fn encode_event(event: &Event, out: &mut Vec<u64>) -> u64 {
@@ -148,6 +166,10 @@ fn encode_event(event: &Event, out: &mut Vec<u64>) -> u64 {
             out.push(tid.0.into());
             THREAD_EXIT
         }
+        Event::Mark(mark) => {
+            out.push((mark == Mark::End).into());
+            MARK
+        }
     }
 }
 
@@ -199,11 +221,9 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
             return Some((Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 }), rest));
         }
         GROW => return Some((Message::Grow { pid: pid()?, range: range(1)? }, rest)),
-        NOTE => {
-            let bytes: Vec<u8> = fields[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
-            let text = bytes.get(..word(0)? as usize)?;
-            return Some((Message::Note(String::from_utf8_lossy(text).into_owned()), rest));
-        }
+        MARK => Event::Mark(if word(0)? == 0 { Mark::Begin } else { Mark::End }),
+        NOTE => return Some((Message::Note(decode_text(fields)?), rest)),
+        WARNING => return Some((Message::Warning(decode_text(fields)?), rest)),
         _ => return None,
     };
     Some((Message::Event(event), rest))
@@ -277,6 +297,10 @@ mod tests {
             }),
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
             "\\PC{0,40}".prop_map(Message::Note),
+            "\\PC{0,40}".prop_map(Message::Warning),
+            any::<bool>().prop_map(|end| {
+                Message::Event(Event::Mark(if end { Mark::End } else { Mark::Begin }))
+            }),
         ]
     }
 
@@ -306,8 +330,8 @@ mod tests {
     #[test]
     fn a_long_note_is_cut() {
         let mut words = Vec::new();
-        encode(&Message::Note("é".repeat(NOTE_BYTES)), &mut words);
+        encode(&Message::Note("é".repeat(TEXT_BYTES)), &mut words);
         let Some((Message::Note(text), [])) = decode(&words) else { panic!("no note") };
-        assert_eq!(text.len(), NOTE_BYTES);
+        assert_eq!(text.len(), TEXT_BYTES);
     }
 }

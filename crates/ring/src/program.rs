@@ -40,6 +40,8 @@ pub struct Program {
     pub path: PathBuf,
     /// All arguments, `argv[0]` first.
     pub argv: Vec<OsString>,
+    /// What the kernel calls the process: the file's own name, for a script the script's.
+    pub name: OsString,
 }
 
 /// Resolves a path and its arguments.
@@ -55,11 +57,12 @@ pub fn resolve(path: &Path, argv: Vec<OsString>) -> Result<Program, Refusal> {
 /// # Errors
 /// When the emulator cannot run it.
 pub fn resolve_or_tell(path: &Path, argv: Vec<OsString>) -> Result<Program, (PathBuf, Refusal)> {
+    let name = path.file_name().unwrap_or_default().to_owned();
     let (mut path, mut argv) = (path.to_owned(), argv);
     for _ in 0..NESTING {
         let start = look(&path).map_err(|reason| (path.clone(), reason))?;
         if is_x86_elf(&start) {
-            return Ok(Program { path, argv });
+            return Ok(Program { path, argv, name });
         }
         if start.starts_with(b"\x7fELF") {
             return Err((path, Refusal::NotX86));
@@ -172,7 +175,7 @@ mod tests {
         let outer = file(room.path(), "outer", outer.as_bytes(), 0o755);
         let program = resolve(&outer, strings(&["ignored", "a", "b"])).unwrap();
         let (inner, outer) = (inner.to_str().unwrap(), outer.to_str().unwrap());
-        assert_eq!(program.path, Path::new("/bin/sh"));
+        assert_eq!((program.path, program.name), ("/bin/sh".into(), "outer".into()));
         assert_eq!(program.argv, strings(&["/bin/sh", "-e -u", inner, outer, "a", "b"]));
     }
 

@@ -61,6 +61,7 @@ impl Stack {
             Event::Advise { pid, range, advice } => {
                 return self.advise(policy, pid, self.pages_of(range), advice);
             }
+            Event::Mark(_) => Ok(()),
         };
         let settled = self.settle(policy, 0, Spending::GuestFault);
         done.map_err(|_| Exhausted { layer: 0 }).and(settled)
@@ -82,6 +83,11 @@ impl Stack {
     /// The space of a process.
     pub fn process_space(&self, pid: Pid) -> Option<SpaceId> {
         self.guest.processes.get(&pid).copied()
+    }
+
+    /// Whether the guest has any process.
+    pub fn has_processes(&self) -> bool {
+        !self.guest.processes.is_empty()
     }
 
     /// Processes that the guest killed because memory ran out.

@@ -208,6 +208,7 @@ fn replayed(
         reused: false,
         misaligned: Misaligned::Splinter,
         warmup: ACCESSES,
+        from_mark: false,
         seed: 1,
         explain: false,
         overrides: Vec::new(),

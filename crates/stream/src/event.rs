@@ -83,6 +83,15 @@ pub enum Advice {
     Collapse,
 }
 
+/// What a program says of itself, so that the part of it that matters can be counted alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// What matters begins.
+    Begin,
+    /// It has ended.
+    End,
+}
+
 /// One change. Ranges are page-aligned and non-empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -170,4 +179,6 @@ pub enum Event {
         /// The advice.
         advice: Advice,
     },
+    /// The program gave a mark. Changes nothing.
+    Mark(Mark),
 }

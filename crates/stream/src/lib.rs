@@ -13,6 +13,6 @@ mod source;
 
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
-pub use event::{Advice, Backing, Event, Pid, Protection, Tid};
+pub use event::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
 pub use outcome::{Outcome, command_line};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};

@@ -66,6 +66,17 @@ pub trait Source: Send {
     /// When the input cannot be read or is damaged; what `batch` then holds, and all before, is
     /// good.
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError>;
+
+    /// Nobody wants more of the stream. A live program runs on unobserved: `true`, and
+    /// [`Source::fill`] gives nothing more but its end. Any other stream can be left as it is.
+    fn detach(&mut self) -> bool {
+        false
+    }
+
+    /// What its user should know at once, each told once.
+    fn news(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl<S: Source + ?Sized> Source for Box<S> {
@@ -75,5 +86,13 @@ impl<S: Source + ?Sized> Source for Box<S> {
 
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
         (**self).fill(batch)
+    }
+
+    fn detach(&mut self) -> bool {
+        (**self).detach()
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        (**self).news()
     }
 }

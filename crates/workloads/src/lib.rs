@@ -16,6 +16,7 @@ pub mod generate;
 pub mod lackey;
 pub mod record;
 
+mod excerpt;
 mod footprint;
 mod format;
 mod infer;
@@ -25,6 +26,7 @@ mod size;
 mod spool;
 mod suggest;
 
+pub use excerpt::{Before, Excerpt, Part};
 pub use footprint::Footprint;
 pub use format::Format;
 pub use generate::Generator;
@@ -55,15 +57,15 @@ pub fn open(path: &Path, format: Option<Format>) -> Result<Box<dyn Source>, Sour
     let _ = input.peek(Format::HEAD);
     let head = input.window();
     let head = &head[..head.len().min(Format::HEAD)];
+    if head.is_empty() {
+        // A compressed file that breaks before its first byte has a better message.
+        return Err(match input.peek(1) {
+            Err(error) => input.broken(error, 0),
+            Ok(_) => invalid("is empty: give a recording or a trace".into()),
+        });
+    }
     let found = match format {
         Some(format) => format,
-        None if head.is_empty() => {
-            // A compressed file that breaks before its first byte has a better message.
-            return Err(match input.peek(1) {
-                Err(error) => input.broken(error, 0),
-                Ok(_) => invalid("is empty: give a recording or a trace".into()),
-            });
-        }
         None => Format::detect(head, path).ok_or_else(|| {
             invalid(
                 "is no trace of a known format; if it is one, name the format: recording, \

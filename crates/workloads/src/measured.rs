@@ -39,6 +39,14 @@ impl<S: Source> Source for Measured<S> {
         self.begun = true;
         filled
     }
+
+    fn detach(&mut self) -> bool {
+        self.source.detach()
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        self.source.news()
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use strata_capture::{Capture, Options};
 use strata_stream::{Batch, Event, Fill, Source};
@@ -76,6 +78,56 @@ fn a_killed_consumer_leaves_no_program_running() {
     consumer.kill().unwrap();
     consumer.wait().unwrap();
     wait_until_gone(&program);
+}
+
+#[test]
+fn what_a_program_leaves_running_is_told_of_and_left_alone_when_interrupted() {
+    let program = Program::build("ends", Linked::Pie);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let options = Options { interrupted: Some(interrupted.clone()), ..Options::default() };
+    let arguments = program.arguments(&["daemon"]);
+    let mut capture = Capture::spawn(program.path.as_os_str(), &arguments, options).unwrap();
+    let mut batch = Batch::new();
+    let mut news = Vec::new();
+    while news.is_empty() {
+        assert_eq!(capture.fill(&mut batch).unwrap(), Fill::More, "it is waited for");
+        news = capture.news();
+    }
+    let [daemon] = running(&program)[..] else { panic!("one goes on") };
+    assert!(news[0].contains(&format!("process {daemon}")), "{news:?}");
+    interrupted.store(true, Relaxed);
+    assert_eq!(capture.wait().unwrap().unwrap().code(), Some(3));
+    assert_eq!(capture.news(), [""; 0], "told once");
+    drop(capture);
+    assert_eq!(running(&program), [daemon]);
+    kill(daemon);
+    wait_until_gone(&program);
+}
+
+#[test]
+fn a_program_let_go_ends_as_it_would_have() {
+    let family = ["fork", "threads", "vfork", "spawn"].map(|how| ("family", how));
+    let programs = [("threads", ""), ("handover", ""), ("ends", "7")];
+    for (name, how) in programs.into_iter().chain(family) {
+        let program = Program::build(name, Linked::Pie);
+        let observed = program.run(&[how]);
+        for batches in [0, 1, 5, 20] {
+            let mut capture = program.spawn(&[how]);
+            let mut batch = Batch::new();
+            for _ in 0..batches {
+                capture.fill(&mut batch).unwrap();
+            }
+            assert!(capture.detach());
+            let mut after = 0;
+            while capture.fill(&mut batch).unwrap() == Fill::More {
+                after += batch.len();
+            }
+            assert_eq!(after, 0, "nothing more comes");
+            let info = capture.info();
+            assert_eq!(info.exit_status, observed.info.exit_status, "{name} after {batches}");
+            assert_eq!(info.notes, ["the rest of the program ran unobserved"]);
+        }
+    }
 }
 
 #[test]

@@ -162,6 +162,7 @@ impl Record {
                     | Event::Remap { pid, .. }
                     | Event::Protect { pid, .. }
                     | Event::Advise { pid, .. } => assert!(processes.contains_key(&pid)),
+                    Event::Mark(_) => {}
                 },
             }
         }

@@ -35,6 +35,15 @@ int main(int argc, char **argv)
 		for (;;)
 			pause();
 	}
+	if (!strcmp(argv[2], "daemon")) {
+		if (fork() == 0) {
+			setsid();
+			report("ready", 0);
+			for (;;)
+				store(buffer, 1000);
+		}
+		return 3;
+	}
 	if (!strcmp(argv[2], "echo")) {
 		char line[100];
 		ssize_t length = read(0, line, sizeof line);

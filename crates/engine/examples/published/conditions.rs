@@ -141,6 +141,7 @@ fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
         reused: false,
         misaligned: Misaligned::Splinter,
         warmup,
+        from_mark: false,
         seed: 1,
         explain: false,
         overrides: Vec::new(),

@@ -10,6 +10,7 @@ pub use setup::catalogue;
 
 use crate::Run;
 use crate::report::RunResult;
+use crate::warmup::Warmup;
 use clock::Clock;
 use relocation::Relocation;
 use rustc_hash::FxHashMap;
@@ -41,7 +42,7 @@ pub struct Simulation {
     idle_cpus: Vec<CpuId>,
     relocation: Relocation,
     samples: Samples,
-    warmup_left: u64,
+    warmup: Warmup,
     /// Frames of the guest in use before the workload.
     guest_frames_before: u64,
     peak_guest_frames: u64,
@@ -79,7 +80,7 @@ impl Run for Simulation {
     }
 
     fn finish(mut self: Box<Self>) -> RunResult {
-        if self.warmup_left > 0 {
+        if !self.warmup.is_over() {
             self.end_warmup();
         }
         self.take_sample();
@@ -107,6 +108,18 @@ impl Run for Simulation {
         };
         let owners: u64 = (0..stack.depth()).map(|layer| owned(layer) * 4).sum();
         (tables + shadow) as u64 * 4096 + owners
+    }
+
+    fn ran_out_of_memory(&self) -> bool {
+        self.dead.is_some() || !self.stack.killed().is_empty()
+    }
+
+    fn is_over(&self) -> bool {
+        self.dead.is_some() || !self.stack.killed().is_empty() && !self.stack.has_processes()
+    }
+
+    fn name(&self) -> String {
+        format!("{} on {}", self.outcome.policy, self.outcome.stack)
     }
 
     fn simulated_seconds(&self) -> f64 {
@@ -151,6 +164,12 @@ impl Simulation {
 
     fn event(&mut self, event: &Event) {
         match event {
+            Event::Mark(mark) => {
+                if self.warmup.mark(*mark) {
+                    self.end_warmup();
+                }
+                return;
+            }
             Event::ThreadStart { pid, tid } if self.stack.process_space(*pid).is_some() => {
                 self.cpu_of(*tid);
             }
@@ -191,8 +210,11 @@ impl Simulation {
         }
         let cpu = self.cpu_of(tid);
         self.clock.resume(cpu, &self.machine);
-        let warm = self.warmup_left.min(accesses.len() as u64) as usize;
-        if self.warmup_left > 0 {
+        let mut warm = 0;
+        if self.warmup.is_over() {
+            self.machine.retire(cpu, instructions);
+        } else {
+            warm = self.warmup.take(accesses.len());
             let share = if accesses.is_empty() {
                 instructions
             } else {
@@ -200,14 +222,11 @@ impl Simulation {
             };
             self.machine.retire(cpu, share);
             self.accesses(cpu, tid, &accesses[..warm]);
-            self.warmup_left -= warm as u64;
-            if self.warmup_left > 0 {
+            if !self.warmup.is_over() {
                 return self.pass_time(cpu);
             }
             self.end_warmup();
             self.machine.retire(cpu, instructions - share);
-        } else {
-            self.machine.retire(cpu, instructions);
         }
         self.accesses(cpu, tid, &accesses[warm..]);
         self.pass_time(cpu);
@@ -433,7 +452,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Protect { pid, .. }
         | Event::Advise { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
-        Event::ThreadExit { .. } => None,
+        Event::ThreadExit { .. } | Event::Mark(_) => None,
     }
 }
 

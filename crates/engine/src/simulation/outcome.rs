@@ -1,11 +1,11 @@
 //! What a machine found, as a result.
 
 use super::{Simulation, layer_name};
-use crate::StackKind;
 use crate::report::{
     Alignment, Cause, CpuTotals, Cycles, LayerMemory, Memory, PerLayer, RunResult, Sample, Tlb,
     WalkPosition,
 };
+use crate::{Run, StackKind};
 use std::collections::BTreeMap;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
@@ -165,11 +165,6 @@ impl Simulation {
         }
     }
 
-    /// Whether a layer killed what the stream was for.
-    fn ran_out_of_memory(&self) -> bool {
-        self.dead.is_some() || !self.stack.killed().is_empty()
-    }
-
     fn memory(&self) -> Memory {
         let used = self.peak_guest_frames - self.guest_frames_before;
         Memory {
@@ -265,7 +260,7 @@ impl Simulation {
                 self.stack.inferred_pages()
             ));
         }
-        if self.warmup_left > 0 {
+        if !self.warmup.is_over() {
             notes.push("the stream ended before the warm-up was over: nothing counts".to_owned());
         }
         notes

@@ -3,6 +3,7 @@
 use super::outcome::{Context, State};
 use super::{Clock, Relocation, Samples, Simulation};
 use crate::memory::Extent;
+use crate::warmup::Warmup;
 use crate::{Catalogue, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -261,7 +262,7 @@ impl Simulation {
             idle_cpus: vec![first],
             relocation: Relocation::default(),
             samples: Samples::default(),
-            warmup_left: setup.warmup,
+            warmup: Warmup::new(setup),
             dead: None,
             lost_accesses: 0,
             kernel_accesses: 0,

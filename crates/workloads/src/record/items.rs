@@ -1,7 +1,7 @@
 //! What lies between accesses: run lengths and events, as tagged numbers.
 
 use strata_addr::{Gva, Range, space::Virtual};
-use strata_stream::{Advice, Backing, Event, Item, Pid, Protection, Tid};
+use strata_stream::{Advice, Backing, Event, Item, Mark, Pid, Protection, Tid};
 use strata_varint::{put, take};
 
 const RUN: u8 = 0;
@@ -16,6 +16,9 @@ const UNMAP: u8 = 8;
 const REMAP: u8 = 9;
 const PROTECT: u8 = 10;
 const ADVISE: u8 = 11;
+
+/// Threads whose empty runs are marks: a reader that does not know of marks passes over an empty run.
+const MARKS: [(Mark, Tid); 2] = [(Mark::Begin, Tid(u32::MAX)), (Mark::End, Tid(u32::MAX - 1))];
 
 const BACKINGS: [Backing; 5] =
     [Backing::Anonymous, Backing::Heap, Backing::Stack, Backing::SharedAnonymous, Backing::File];
@@ -71,6 +74,11 @@ pub fn put_event(out: &mut Vec<u8>, event: &Event) {
             put_range(out, ADVISE, pid, range);
             put(out, code(&ADVICES, &advice));
         }
+        Event::Mark(mark) => {
+            let known = MARKS.iter().find(|(known, _)| *known == mark);
+            let (_, tid) = known.expect("every mark is in its table");
+            put_run(out, *tid, 0, 0);
+        }
     }
 }
 
@@ -90,11 +98,14 @@ pub fn take_item(input: &mut &[u8]) -> Option<Item> {
     let (&tag, rest) = input.split_first()?;
     *input = rest;
     Some(match tag {
-        RUN => Item::Run {
-            tid: take_tid(input)?,
-            accesses: take_u32(input)?,
-            instructions: take(input)?,
-        },
+        RUN => {
+            let (tid, accesses, instructions) = (take_tid(input)?, take_u32(input)?, take(input)?);
+            let mark = MARKS.iter().find(|(_, known)| *known == tid);
+            match mark.filter(|_| accesses == 0 && instructions == 0) {
+                Some((mark, _)) => Item::Event(Event::Mark(*mark)),
+                None => Item::Run { tid, accesses, instructions },
+            }
+        }
         tag => Item::Event(take_event(tag, input)?),
     })
 }
@@ -151,4 +162,22 @@ fn take_code<T: Copy>(input: &mut &[u8], table: &[T]) -> Option<T> {
 fn take_range(input: &mut &[u8]) -> Option<Range<Virtual>> {
     let (start, bytes) = (Gva::new(take(input)?), take(input)?);
     Some(Range::new(start, start.checked_add(bytes)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_empty_runs_to_who_does_not_know_them() {
+        for mark in [Mark::Begin, Mark::End] {
+            let mut bytes = Vec::new();
+            put_event(&mut bytes, &Event::Mark(mark));
+            assert_eq!(take_item(&mut &bytes[..]), Some(Item::Event(Event::Mark(mark))));
+            let mut rest = &bytes[1..];
+            assert_eq!(bytes[0], RUN);
+            let numbers: Vec<_> = std::iter::from_fn(|| take(&mut rest)).collect();
+            assert!(numbers[0] >= 4_294_967_294 && numbers[1..] == [0, 0], "{numbers:?}");
+        }
+    }
 }

@@ -15,6 +15,7 @@ mod writer;
 pub use footer::Summary;
 pub use reader::Reader;
 pub use strata_stream::Outcome;
+pub(crate) use writer::share;
 pub use writer::{Encoder, Writer};
 
 /// First bytes of a recording. The first is no text and the last a line feed, so a transfer that

@@ -146,7 +146,7 @@ impl<W: Write> Encoder<W> {
 }
 
 /// The part of `instructions` that belongs to the first `part` of `whole` accesses.
-pub(super) fn share(instructions: u64, part: usize, whole: usize) -> u64 {
+pub(crate) fn share(instructions: u64, part: usize, whole: usize) -> u64 {
     (u128::from(instructions) * part as u128 / whole.max(1) as u128) as u64
 }
 

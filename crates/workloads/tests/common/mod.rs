@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_stream::{
-    Access, Advice, Backing, Batch, Event, Fill, Item, Pid, Protection, Source, Step, Tid,
+    Access, Advice, Backing, Batch, Event, Fill, Item, Mark, Pid, Protection, Source, Step, Tid,
 };
 
 /// A stream without the cuts between batches and between runs of one thread.
@@ -116,6 +116,7 @@ pub fn event() -> impl Strategy<Value = Event> {
             range,
             advice
         }),
+        prop_oneof![Just(Mark::Begin), Just(Mark::End)].prop_map(Event::Mark),
     ]
 }
 

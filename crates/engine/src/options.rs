@@ -31,8 +31,14 @@ pub struct Options {
     pub reused: Option<bool>,
     /// What the TLB does with a huge page that is not backed by one: `splinter` or `no-fill`.
     pub tlb_misaligned: String,
+    /// The part run is between marks of the program.
+    pub marked: bool,
+    /// Accesses passed over first.
+    pub skip: u64,
     /// Accesses before counting begins.
     pub warmup: u64,
+    /// Accesses counted at most; `None` for all.
+    pub limit: Option<u64>,
     /// Seed of everything random in the model.
     pub seed: u64,
     /// Say where misalignment comes from.

@@ -46,7 +46,10 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
             Misaligned::Splinter => SPLINTER.to_owned(),
             Misaligned::NoFill => "no-fill".to_owned(),
         },
+        marked: args.input.marked.unwrap_or(false),
+        skip: args.input.skip.unwrap_or(0),
         warmup: first.warmup,
+        limit: args.input.limit,
         seed: first.seed,
         explain: first.explain,
         set: set.collect(),
@@ -109,13 +112,19 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("fragmentation", options.fragmentation.and_then(fragmentation_words));
     let misaligned = &options.tlb_misaligned;
     option("tlb-misaligned", (misaligned != SPLINTER).then(|| misaligned.clone()));
+    option("skip", (options.skip > 0).then(|| options.skip.to_string()));
+    option("limit", options.limit.map(|limit| limit.to_string()));
     option("warmup", (options.warmup > 0).then(|| options.warmup.to_string()));
     option("seed", (options.seed != DEFAULT_SEED).then(|| options.seed.to_string()));
     option("format", options.format.clone());
     for (name, value) in &options.set {
         option("set", Some(format!("{name}={value}")));
     }
-    let switches = [("--reused", options.reused == Some(true)), ("--explain", options.explain)];
+    let switches = [
+        ("--marked", options.marked),
+        ("--reused", options.reused == Some(true)),
+        ("--explain", options.explain),
+    ];
     words.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()));
     words
 }

@@ -206,6 +206,21 @@ pub struct Input {
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
 
+    /// Accesses to pass over first. 'strata run' lets the first touch of each page have its effect on
+    /// memory, 'strata record' leaves them out [default: 0].
+    #[arg(long, value_name = "N", value_parser = strata_workloads::parse_count)]
+    pub skip: Option<u64>,
+
+    /// Accesses to count or record at most, after those skipped and the warm-up; then a live program
+    /// runs on unobserved.
+    #[arg(long, value_name = "N", value_parser = limit)]
+    pub limit: Option<u64>,
+
+    /// Begin and end where the program says so, by the marks of docs/examples/strata.h; --skip,
+    /// --warmup and --limit count from there.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub marked: Option<bool>,
+
     /// A program to run live, after --.
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -370,6 +385,13 @@ fn fragmentation(text: &str) -> Result<Fragmentation, String> {
     match values.len() {
         1 | 3 => Ok(Fragmentation(values)),
         n => Err(format!("{n} layers given; write one value for all, or three: guest,l1,host")),
+    }
+}
+
+fn limit(text: &str) -> Result<u64, String> {
+    match strata_workloads::parse_count(text)? {
+        0 => Err("nothing would be left; give a number, or leave it out for all".to_owned()),
+        count => Ok(count),
     }
 }
 

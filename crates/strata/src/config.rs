@@ -8,6 +8,7 @@
 use crate::args::{Cli, Command, Input, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::plan::names_a_file;
+use crate::text_file;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ const NOT_IN_FILES: [&str; 3] = ["config", "help", "version"];
 /// When the file cannot be read, is no TOML, or has a key or value that no option takes.
 pub fn complete(line: RunArgs) -> Result<RunArgs, Failure> {
     let Some(path) = line.config.clone() else { return Ok(line) };
-    let file = read(&path).map_err(|failure| Failure {
+    let text = text_file::read(&path, "configuration")?;
+    let file = parse(&text).map_err(|failure| Failure {
         message: format!("{}: {}", path.display(), failure.message),
         ..failure
     })?;
@@ -48,13 +50,6 @@ fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
         *cpu = directory.join(&*cpu).to_string_lossy().into_owned();
     }
     args
-}
-
-fn read(path: &Path) -> Result<RunArgs, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::failed(format!("cannot read the configuration: {error}; check its name"))
-    })?;
-    parse(&text)
 }
 
 fn parse(text: &str) -> Result<RunArgs, Failure> {
@@ -145,12 +140,15 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         input.trace.is_some() || input.workload.is_some() || !input.program.is_empty()
     };
     let format = line.input.format.clone().or_else(|| file.input.format.clone());
+    let skip = line.input.skip.or(file.input.skip);
+    let limit = line.input.limit.or(file.input.limit);
+    let marked = line.input.marked.or(file.input.marked);
     let input = if says_what(&line.input) { line.input } else { file.input };
     // Later assignments win.
     let mut set = file.set;
     set.extend(line.set);
     RunArgs {
-        input: Input { format, ..input },
+        input: Input { format, skip, limit, marked, ..input },
         stack: line.stack.or(file.stack),
         policy: line.policy.or(file.policy),
         cpu: line.cpu.or(file.cpu),
@@ -188,6 +186,9 @@ mod tests {
         reused = true
         tlb-misaligned = "no-fill"
         warmup = "1M"
+        skip = "2M"
+        limit = "3M"
+        marked = true
         seed = 7
         jobs = 2
         threads = 3
@@ -212,7 +213,7 @@ mod tests {
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
             --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill \
-            --warmup 1M --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain \
+            --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain \
             --workload random:size=1GiB --set gemini.share=0.5 --set thp.scan_sleep=5";
         let words: Vec<_> = words.split_whitespace().collect();
         let mut file = parse(WHOLE).unwrap();

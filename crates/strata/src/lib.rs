@@ -28,6 +28,7 @@ mod sight;
 pub mod table;
 pub mod tables;
 pub mod terms;
+mod text_file;
 mod top;
 mod values;
 pub mod verdict;

@@ -5,8 +5,8 @@ use crate::args::{Fragmentation, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
 use crate::output::{self, Target};
-use crate::tables;
-use crate::workload::Input;
+use crate::workload::{Input, part};
+use crate::{tables, text_file};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
@@ -14,6 +14,7 @@ use strata_engine::{Catalogue, Setup, StackKind};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
+use strata_workloads::Part;
 
 /// The stack when none is named.
 pub const DEFAULT_STACK: StackKind = StackKind::Nested;
@@ -39,6 +40,8 @@ const OWNED: [(&str, &[&str]); 2] =
 pub struct Plan {
     /// Where the stream comes from.
     pub input: Input,
+    /// What part of it is run; its limit has the warm-up in it.
+    pub part: Part,
     /// The machines, in the order of the report, each without a size.
     pub setups: Vec<Setup>,
     /// The options in force, for the report.
@@ -92,6 +95,9 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     };
     let (cpu, overrides) = constants(&args, catalogue, &pairs)?;
     args.memory.map_or(Ok(()), GuestMemory::check)?;
+    let warmup = args.warmup.unwrap_or(0);
+    let mut part = part(&args.input);
+    part.limit = part.limit.map(|limit| limit.saturating_add(warmup));
     let setup = |(stack, policy): (StackKind, String)| Setup {
         stack,
         policy,
@@ -104,7 +110,8 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
             Some("no-fill") => Misaligned::NoFill,
             _ => Misaligned::Splinter,
         },
-        warmup: args.warmup.unwrap_or(0),
+        warmup,
+        from_mark: part.begins_late(),
         seed: args.seed.unwrap_or(DEFAULT_SEED),
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),
@@ -120,6 +127,7 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         text,
         json,
         remarks,
+        part,
         input: Input::choose(args.input)?,
     })
 }
@@ -243,15 +251,12 @@ pub fn names_a_file(cpu: &str) -> bool {
 /// # Errors
 /// When there is none.
 pub fn cpu(name: &str) -> Result<CpuModel, Failure> {
-    let path = Path::new(name);
     if !names_a_file(name) {
         return CpuModel::preset(name).map_err(|error| {
             Failure::usage(format!("{error} 'strata list cpus' shows all; a file ends in .toml"))
         });
     }
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::failed(format!("cannot read the CPU model {name}: {error}; check its name"))
-    })?;
+    let text = text_file::read(Path::new(name), "CPU model")?;
     CpuModel::from_toml(&text).map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 

@@ -1,4 +1,4 @@
-//! A bar on the terminal, fed from what the sweep tells.
+//! What the sweep tells while it runs: a bar on the terminal, and news.
 
 use crate::number::count;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,7 +9,7 @@ use strata_engine::Progress;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Shows progress while `work` runs on machines of these names, if `visible`.
+/// Tells the news while `work` runs on machines of these names and, if `visible`, shows progress.
 pub fn shown<T>(
     progress: &Progress,
     total: Option<u64>,
@@ -17,20 +17,24 @@ pub fn shown<T>(
     visible: bool,
     work: impl FnOnce() -> T,
 ) -> T {
-    if !visible {
-        return work();
-    }
-    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(total, target);
     let style = |template| ProgressStyle::with_template(template).expect("the template is right");
     let text = style("{spinner} {msg}");
     let share = style("{spinner} {wide_bar} {percent:>3} %  {msg}");
     bar.set_style(text.clone());
+    let tell = || {
+        for news in progress.news() {
+            bar.suspend(|| crate::complain(&news));
+        }
+    };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let display = scope.spawn(|| {
             let mut speed = Speed::new();
             let mut has_begun = false;
             while !over.load(Relaxed) {
+                tell();
                 let accesses = progress.accesses();
                 // A share of what has not begun would be a guess.
                 if total.is_some() && has_begun != (accesses > 0) {
@@ -42,6 +46,7 @@ pub fn shown<T>(
                 thread::park_timeout(INTERVAL);
             }
             bar.finish_and_clear();
+            tell();
         });
         // The display must end when the work panics, too, or the scope would wait for ever.
         let end = End(|| {

@@ -5,9 +5,10 @@ use crate::failure::{FAILED, Failure};
 use crate::interrupt::Interrupt;
 use crate::number::{bytes, count};
 use crate::output::{self, Target};
-use crate::workload::Input;
+use crate::workload::{Input, nothing_left, part, part_taken};
 use std::path::Path;
 use strata_stream::{Batch, Fill, SourceError};
+use strata_workloads::Before;
 use strata_workloads::record::{Outcome, Writer};
 
 /// Records. Gives the exit status: a live program's own.
@@ -22,6 +23,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     }
     let target = Target::File(args.output.clone());
     output::apart(&[("--output", &target)], &args.input.files())?;
+    let part = part(&args.input);
     let input = Input::choose(args.input)?;
     let path = &args.output;
     let cannot = |error: SourceError| Failure::failed(error.to_string());
@@ -30,13 +32,15 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     if input.is_live() {
         interrupt.pass_on();
     }
-    let mut source = input.open().map_err(|error| Failure::failed(error.to_string()))?;
+    let source = input.open(part, Before::Nothing, &interrupt.flag);
+    let mut source = source.map_err(|error| Failure::failed(error.to_string()))?;
     let mut batch = Batch::new();
     let mut accesses = 0;
     let mut failed = None;
     loop {
         let filled = source.fill(&mut batch);
         accesses += batch.len() as u64;
+        source.news().iter().for_each(|news| crate::complain(news));
         writer.push(&batch).map_err(cannot)?;
         match filled {
             Ok(Fill::More) if !input.is_live() && interrupt.happened() => break,
@@ -49,10 +53,15 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         }
     }
     let info = source.info();
+    // A copy is what its source is, be it nothing.
+    let copies = part.is_whole() && info.recorded.is_some();
+    if accesses == 0 && !copies && failed.is_none() && !interrupt.happened() {
+        return Err(Failure::failed(nothing_left(part, 0)));
+    }
     // A program that was not disturbed by it ended as it would have.
     let undisturbed = input.is_live() && info.exit_status == Some(0);
     let pressed = (interrupt.happened() && !undisturbed).then(|| interrupt.reason());
-    let outcome = match info.recorded {
+    let mut outcome = match info.recorded {
         // A copy says what its source says, damage included.
         Some(recorded) => Outcome { partial: pressed.or(recorded.partial), ..recorded },
         None => Outcome {
@@ -63,6 +72,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
             notes: info.notes,
         },
     };
+    outcome.notes.extend(part_taken(part));
     writer.finish(outcome).map_err(cannot)?;
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let (number, size) = (count(accesses), bytes(size));

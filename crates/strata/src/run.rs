@@ -5,16 +5,18 @@ use crate::failure::{FAILED, Failure, USAGE};
 use crate::interrupt::Interrupt;
 use crate::number::bytes;
 use crate::plan::{Plan, plan};
+use crate::workload::{nothing_left, part_taken};
 use crate::{again, config, progress, table, tables};
 use std::io::{IsTerminal, stderr, stdout};
 use std::num::NonZeroUsize;
 use strata_engine::memory::Need;
 use strata_engine::report::CapturedTables;
 use strata_engine::{
-    Build, Catalogue, CutShort, Progress, Report, Setup, Stop, Sweep, SweepError, memory, replay,
-    sweep,
+    Build, Catalogue, CutShort, OpenError, Progress, Report, Setup, Stop, Sweep, SweepError,
+    memory, replay, sweep,
 };
 use strata_stream::{Source, WorkloadInfo};
+use strata_workloads::{Before, Part};
 
 /// Runs everything asked for and reports. Gives the exit status.
 ///
@@ -34,6 +36,10 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         interrupt.pass_on();
     }
     let (report, failed) = measure(&plan, catalogue, &interrupt)?;
+    let counted = report.runs.iter().any(|run| run.accesses > 0);
+    if !counted && !report.partial && failed.is_none() {
+        return Err(Failure::failed(nothing_left(plan.part, report.warmup)));
+    }
     let live_status = report.workload.exit_status.filter(|_| plan.input.is_live());
     // The JSON first: it has everything, should the table's reader have gone.
     if let Some(target) = &plan.json {
@@ -42,11 +48,14 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         target.plain(&json)?;
     }
     plan.text.styled(&table::render(&report, plan.text.width()))?;
+    let out_of_memory = report.runs.iter().any(|run| run.out_of_memory);
     Ok(match (failed, live_status) {
         (Some(message), _) => {
             crate::complain(&message);
             FAILED
         }
+        // What it takes was said when it happened.
+        _ if out_of_memory => FAILED,
         (None, Some(status)) => u8::try_from(status).unwrap_or(FAILED),
         (None, None) if interrupt.happened() => interrupt.status(),
         (None, None) => 0,
@@ -66,7 +75,8 @@ fn measure(
     let workload = match plan.input.live_info() {
         Some(info) => info,
         None => {
-            let source = plan.input.open().map_err(|error| Failure::failed(error.to_string()))?;
+            let source =
+                open(plan, interrupt).map_err(|error| Failure::failed(error.to_string()))?;
             let info = source.info();
             opened = Some(source);
             info
@@ -100,7 +110,12 @@ fn measure(
     });
     let options = Sweep {
         workload,
-        open: Box::new(move || opened.take().map_or_else(|| plan.input.open(), Ok)),
+        open: Box::new(move || match opened.take() {
+            // Whoever wanted the end meanwhile wants no beginning.
+            None if live && interrupt.happened() => Err(OpenError(interrupt.reason())),
+            None => open(plan, interrupt),
+            Some(source) => Ok(source),
+        }),
         replayable: repeatable,
         builds: builds.collect(),
         at_once,
@@ -114,6 +129,10 @@ fn measure(
     let swept = progress::shown(&progress, total, &machines, visible, || sweep(options));
     let swept = swept.map_err(|error| match error {
         SweepError::Setup(error) => Failure { message: error.to_string(), status: USAGE },
+        SweepError::Open(error) if interrupt.happened() => {
+            let message = format!("{error} before the program started");
+            Failure { message, status: interrupt.status() }
+        }
         SweepError::Open(error) => Failure::failed(error.to_string()),
     })?;
     let mut report = Report::new(swept.workload, swept.runs);
@@ -121,6 +140,8 @@ fn measure(
     report.warmup = plan.setups[0].warmup;
     again::note(&mut report, plan.options.clone(), &plan.input);
     report.tables = plan.tables.as_ref().map(CapturedTables::new);
+    let part = Part { limit: plan.options.limit, ..plan.part };
+    report.workload.notes.extend(part_taken(part));
     let failed = match swept.cut_short {
         Some(CutShort::Failed(error)) => Some(error.to_string()),
         _ => None,
@@ -137,6 +158,11 @@ fn measure(
     report.partial_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     report.partial = report.partial_reason.is_some();
     Ok((report, failed))
+}
+
+/// Opens the part of the stream that is to be run.
+fn open(plan: &Plan, interrupt: &Interrupt) -> Result<Box<dyn Source>, OpenError> {
+    plan.input.open(plan.part, Before::Touches, &interrupt.flag)
 }
 
 /// How many machines to hold at once: as many as fit into memory, unless the user chose. Says so if

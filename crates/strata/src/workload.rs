@@ -2,14 +2,51 @@
 
 use crate::args;
 use crate::failure::Failure;
+use crate::number::count;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use strata_capture::Capture;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
 use strata_stream::{Source, WorkloadInfo, command_line};
-use strata_workloads::{Format, Generator, Measured};
+use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part};
+
+/// What part of the stream the options ask for.
+pub fn part(input: &args::Input) -> Part {
+    let marked = input.marked.unwrap_or(false);
+    Part { marked, skip: input.skip.unwrap_or(0), limit: input.limit }
+}
+
+/// Why nothing was counted or recorded, and what to do.
+pub fn nothing_left(part: Part, warmup: u64) -> String {
+    let why = match (part.marked, part.skip + warmup) {
+        (true, 0) => "gave no mark to begin: leave --marked out, or give marks (docs/cli.md)",
+        (true, _) => {
+            "gave no mark to begin, or ended before --skip and --warmup were over: lower them, or \
+             leave --marked out"
+        }
+        (false, 0) => "holds no access: give another",
+        (false, _) => "ended before --skip and --warmup were over: lower them",
+    };
+    format!("nothing is left: the stream {why}")
+}
+
+/// What part of the stream was taken, in words; none if it was all.
+pub fn part_taken(part: Part) -> Option<String> {
+    let marks = "from the program's mark to begin to its mark to end".to_owned();
+    let words: Vec<String> = [
+        part.marked.then_some(marks),
+        (part.skip > 0).then(|| format!("without the first {} accesses", count(part.skip))),
+        part.limit.map(|limit| format!("at most {} accesses", count(limit))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    (!words.is_empty()).then(|| format!("a part of the stream: {}", words.join(", ")))
+}
 
 /// Where a stream comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,18 +130,38 @@ impl Input {
         Some(WorkloadInfo { name, argv, kind: "live", ..WorkloadInfo::default() })
     }
 
-    /// Opens the stream from its beginning; a program starts.
+    /// Opens a part of the stream; a program starts. Once `interrupted`, what a program leaves running
+    /// is not waited for.
     ///
     /// # Errors
     /// When that fails.
-    pub fn open(&self) -> Result<Box<dyn Source>, OpenError> {
+    pub fn open(
+        &self,
+        part: Part,
+        before: Before,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn Source>, OpenError> {
+        let source = self.source(interrupted)?;
+        // Recordings know their footprint; counting it again would cost for nothing.
+        Ok(match source.info().footprint_bytes.is_some() && self.is_trace() {
+            _ if !part.is_whole() => Box::new(Measured::new(Excerpt::new(source, part, before))),
+            true => source,
+            false => Box::new(Measured::new(source)),
+        })
+    }
+
+    fn is_trace(&self) -> bool {
+        matches!(self, Self::Trace(..))
+    }
+
+    fn source(&self, interrupted: &Arc<AtomicBool>) -> Result<Box<dyn Source>, OpenError> {
         match self {
             Self::Live(command) => {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
-                let capture =
-                    Capture::spawn(program, arguments, strata_capture::Options::default());
-                let capture = capture.map_err(|error| OpenError(error.to_string()))?;
-                Ok(Box::new(Measured::new(capture)))
+                let interrupted = Some(interrupted.clone());
+                let options = Options { interrupted, ..Options::default() };
+                let capture = Capture::spawn(program, arguments, options);
+                Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
             }
             Self::Trace(path, format) => {
                 if path == Path::new("-") && std::io::stdin().is_terminal() {
@@ -112,7 +169,7 @@ impl Input {
                                TRACE.xz | strata run -'";
                     return Err(OpenError(why.to_owned()));
                 }
-                let trace = strata_workloads::open(path, *format).map_err(|error| {
+                strata_workloads::open(path, *format).map_err(|error| {
                     if path == Path::new("-") {
                         return OpenError(error.to_string());
                     }
@@ -126,15 +183,12 @@ impl Input {
                     let hint =
                         if path.exists() { "" } else { "; to run a program write it after --" };
                     OpenError(format!("{error}{hint}"))
-                })?;
-                // Recordings know their footprint; counting it again would cost for nothing.
-                let counted = trace.info().footprint_bytes.is_some();
-                Ok(if counted { trace } else { Box::new(Measured::new(trace)) })
+                })
             }
             Self::Generator(spec) => {
                 let generator =
                     Generator::parse(spec).map_err(|error| OpenError(error.to_string()))?;
-                Ok(Box::new(Measured::new(generator)))
+                Ok(Box::new(generator))
             }
         }
     }

@@ -177,6 +177,12 @@ fn mistakes_are_one_line_with_cause_and_remedy() {
         ("run --cpu pentium --workload random", 2, "'strata list cpus' shows all"),
         ("run --levels 6 --workload random", 2, "give a whole number from 4 to 5"),
         ("run --config /nonexistent.toml", 1, "check its name"),
+        ("run --config /dev/zero", 1, "longer than 1 MiB"),
+        ("run --config /", 1, "it is a directory"),
+        ("run --cpu /dev/zero --workload random", 1, "longer than 1 MiB"),
+        ("run --format champsim /dev/null", 1, "'/dev/null' is empty"),
+        ("run --limit 0 --workload random", 2, "nothing would be left"),
+        ("run --marked --workload random:size=1MiB,accesses=1k", 1, "gave no mark to begin"),
         ("run /nonexistent.trace", 1, "to run a program write it after --"),
         ("run --workload random --json /nonexistent/x", 1, "create the directory first"),
         ("walk --guest-page 3k", 2, "4k"),
@@ -195,6 +201,59 @@ fn a_full_disk_is_told() {
     refused(&run(&format!("{small} -o /dev/full")), 1, "free some space");
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     refused(&strata(&small).stdout(full).output().unwrap(), 1, "free some space");
+}
+
+#[test]
+fn a_closed_standard_output_is_told() {
+    for line in ["run --workload random:size=1MiB,accesses=1G", "list cpus", "run --help"] {
+        let script = format!("exec {} {line} >&-", program().display());
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        refused(&output, 1, "standard output is closed");
+    }
+    let line = format!("run {SMALL} --policy base -o /dev/null");
+    let script = format!("exec {} {line} >&-", program().display());
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+}
+
+#[test]
+fn what_is_skipped_touches_memory_and_is_not_counted() {
+    // Every page once, then every page again.
+    let line = "run --workload sequential:size=32MiB,stride=4KiB,passes=4 --stack vm --policy base \
+                --json - --threads";
+    let result = |options: &str| json(&run(&format!("{line} {options}"))).runs.remove(0);
+    let (whole, rest) = (result("1"), result("1 --skip 8192 --warmup 2k --limit 5k"));
+    assert_eq!((whole.accesses, rest.accesses), (4 * 8192, 5_000));
+    assert!(whole.faults.guest >= 8192);
+    assert_eq!((rest.faults.guest, rest.faults.host), (0, Some(0)));
+    assert_eq!(rest.memory.touched_bytes, 32 << 20);
+    assert_eq!(rest, result("2 --skip 8192 --warmup 2k --limit 5k"));
+    // The warm-up is simulated, what is skipped is not.
+    assert_eq!(
+        result("1 --skip 8192 --limit 8192").tlb,
+        result("1 --warmup 8192 --limit 8192").tlb
+    );
+}
+
+#[test]
+fn a_part_of_a_stream_is_recorded_with_all_its_events() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |line: &str| strata(line).current_dir(&directory).output().unwrap();
+    let spec = "--workload random:size=4MiB,accesses=50k";
+    for line in [
+        format!("record -o whole {spec}"),
+        format!("record -o part --skip 10k --limit 20k {spec}"),
+        "record -o same --skip 10k --limit 20k whole".to_owned(),
+    ] {
+        assert!(at(&line).status.success(), "{line}");
+    }
+    let counted = |line: &str| {
+        let output = at(&format!("run --policy base --json - {line}"));
+        json(&output).runs.remove(0)
+    };
+    let part = counted("part");
+    assert_eq!(part.accesses, 20_000);
+    assert_eq!(part, counted("same"));
+    assert_eq!(counted("whole --skip 10k --limit 20k").accesses, 20_000);
 }
 
 #[test]
@@ -401,7 +460,11 @@ fn what_ran_out_of_memory_is_compared_with_nothing() {
     let line = "run --policy base,xgemini --memory 64MiB \
                 --workload random:size=60MiB,accesses=100k --json";
     let output = run(&format!("{line} {}", path.display()));
-    assert!(output.status.success(), "{}", complaint(&output));
+    assert_eq!(output.status.code(), Some(1));
+    let told = complaint(&output);
+    let last = told.lines().last().unwrap_or_default();
+    assert_eq!(last, "strata: memory ran out on every machine: raise --memory");
+    assert!(told.lines().count() <= 2, "{told}");
     let text = String::from_utf8_lossy(&output.stdout);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let told = "PARTIAL RESULT: memory ran out under base, xgemini (the guest killed process 0), so that \
@@ -432,7 +495,8 @@ fn counting_begins_on_all_cpus_at_once() {
     let longest = run.cpus.iter().map(|cpu| cpu.cycles).max().unwrap();
     assert!(run.elapsed_cycles >= longest, "{} and {longest}", run.elapsed_cycles);
     // One that no access outlasts leaves nothing to count.
-    assert_eq!(counted("400k").accesses, 0);
+    let short = format!("run {SMALL} --policy base --warmup 400k");
+    refused(&self::run(&short), 1, "ended before --skip and --warmup were over");
 }
 
 #[test]

@@ -5,21 +5,23 @@ mod common;
 use common::{complaint, refused, run, strata};
 use std::fs;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, sleep};
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
 use strata_engine::Report;
 
 /// Runs `sh -c script` live under one policy, JSON into a file.
 fn live(script: &str, input: &str) -> (Output, Report) {
+    reported("--policy base", &["sh", "-c", script], input)
+}
+
+/// Runs a program live with these options, JSON into a file.
+fn reported(options: &str, program: &[&str], input: &str) -> (Output, Report) {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("x.json");
-    let mut child = strata("run --policy base -o /dev/null --json")
+    let mut child = strata(&format!("run {options} -o /dev/null --json"))
         .arg(&json)
-        .args(["--", "sh", "-c", script])
+        .arg("--")
+        .args(program)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -112,7 +114,8 @@ fn a_copy_of_a_recording_is_the_recording() {
     let directory = tempfile::tempdir().unwrap();
     let in_it = |line: &str| strata(line).current_dir(&directory).output().unwrap();
     let bytes = |name: &str| fs::read(directory.path().join(name)).unwrap();
-    let script = "echo 'a  b' > /dev/null; exit 3";
+    // Long enough for several blocks, so that half of it is something.
+    let script = "echo 'a  b'; i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; exit 3";
     let mut record = strata("record -o a.strata -- sh -c");
     let recorded = record.arg(script).current_dir(&directory).output().unwrap();
     assert_eq!(recorded.status.code(), Some(3), "{}", complaint(&recorded));
@@ -139,60 +142,98 @@ fn a_full_disk_while_recording_is_told() {
     refused(&run(line), 1, "/dev/full");
 }
 
-/// What becomes of a program in a shell's words under `strata` and of its recording or JSON, `file`,
-/// when a signal comes after a while: to both, as from a terminal, or to `strata` alone. What bears
-/// it for a minute is killed.
-fn signalled(line: &str, file: &Path, script: &str, signal: &str, both: bool) -> Output {
-    // A process group of its own stands for the terminal's foreground group.
-    let child = strata(line)
-        .arg(file)
-        .args(["--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
+#[test]
+fn a_program_that_outgrows_the_guest_goes_on_and_the_status_says_so() {
+    let program = ["perl", "-e", "$x = 'a' x (96 << 20); print length $x; exit 3"];
+    let (output, report) = reported("--policy base,thp --memory 64MiB", &program, "");
+    let complaint = complaint(&output);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), (96 << 20).to_string());
+    assert_eq!(report.workload.exit_status, Some(3));
+    assert!(report.partial && report.runs.iter().all(|run| run.out_of_memory));
+    let last = complaint.lines().last().unwrap_or_default();
+    assert_eq!(last, "strata: memory ran out on every machine: raise --memory");
+    assert!(complaint.lines().count() <= 2, "{complaint}");
+    let unobserved = "the rest of the program ran unobserved";
+    assert!(report.workload.notes.iter().any(|note| note == unobserved), "{:?}", report.workload);
+}
+
+#[test]
+fn at_its_limit_a_program_is_let_go() {
+    // It starts others, threads and not, before and after.
+    let script = "ls / > /dev/null; ls / | wc -l; exit 4";
+    let (output, report) =
+        reported("--policy base,thp --skip 5k --warmup 5k --limit 20k", &["sh", "-c", script], "");
+    assert_eq!(output.status.code(), Some(4), "{}", complaint(&output));
+    let entries = fs::read_dir("/").unwrap().count().to_string();
+    assert!(String::from_utf8_lossy(&output.stdout).trim() <= entries.as_str());
+    assert!(!report.partial);
+    assert!(report.runs.iter().all(|run| run.accesses == 20_000));
+}
+
+#[test]
+fn what_lies_between_a_programs_marks_is_counted_live_and_from_recordings() {
+    let directory = tempfile::tempdir().unwrap();
+    let mark = "sub mark { syscall(157, 0x53545241, $_[0], 0, 0, 0) }";
+    let script = format!("{mark} mark(1); for (1..20000) {{ $x += $_ }} mark(2); print $x");
+    let program = ["perl", "-e", &script];
+    let accesses = |options: &str| {
+        let (output, report) = reported(options, &program, "");
+        assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "200010000");
+        report.runs[0].accesses
+    };
+    let (whole, marked) = (accesses("--policy base"), accesses("--policy base --marked"));
+    assert!(marked > 1_000_000 && marked + 300_000 < whole, "{marked} of {whole}");
+    let at = |line: &str| strata(line).current_dir(&directory).output().unwrap();
+    let mut recording = strata("record -o whole.strata --");
+    let recorded = recording.args(program).current_dir(&directory).output().unwrap();
+    assert!(recorded.status.success(), "{}", complaint(&recorded));
+    let counted = |line: &str| {
+        let output = at(line);
+        assert!(output.status.success(), "{line}: {}", complaint(&output));
+        let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+        report.runs[0].accesses
+    };
+    let run = "run --policy base --json - -o /dev/null";
+    let replayed = counted(&format!("{run} --marked whole.strata"));
+    assert!(replayed.abs_diff(marked) * 20 < marked, "{replayed} replayed, {marked} live");
+    assert!(at("record -o part.strata --marked whole.strata").status.success());
+    assert_eq!(counted(&format!("{run} part.strata")), replayed);
+    assert_eq!(counted(&format!("{run} --marked part.strata")), replayed);
+}
+
+#[test]
+fn a_program_without_marks_leaves_nothing_to_count() {
+    let output = strata("run --marked --policy base -- true").output().unwrap();
+    refused(&output, 1, "gave no mark to begin");
+    let directory = tempfile::tempdir().unwrap();
+    let line = "record --skip 1G -o x.strata -- true";
+    refused(&strata(line).current_dir(&directory).output().unwrap(), 1, "lower them");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
+fn a_program_has_its_own_name() {
+    let (output, _) = reported("--policy base", &["cat", "/proc/self/comm"], "");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "cat\n");
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    fs::write(&script, "#!/bin/sh\nread name < /proc/$$/comm; echo $name\ncat /proc/self/comm\n")
         .unwrap();
-    sleep(Duration::from_secs(1));
-    let group = format!("-{}", child.id());
-    let target = if both { &group } else { &group[1..] };
-    assert!(Command::new("kill").args([signal, "--", target]).status().unwrap().success());
-    let (ended, waits) = mpsc::channel::<()>();
-    let watchdog = thread::spawn(move || {
-        if waits.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
-            Command::new("kill").args(["-KILL", "--", &group]).status().unwrap();
-        }
-    });
-    let output = child.wait_with_output().unwrap();
-    drop(ended);
-    watchdog.join().unwrap();
-    output
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let (output, _) = reported("--policy base", &[script.to_str().unwrap()], "");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "script\ncat\n");
 }
 
 #[test]
-fn what_ends_a_program_reaches_it_and_the_result_is_marked() {
-    let directory = tempfile::tempdir().unwrap();
-    let json = directory.path().join("x.json");
-    for (signal, both, why) in
-        [("-INT", true, "interrupted by Ctrl-C"), ("-TERM", false, "ended by SIGTERM")]
-    {
-        let script = "trap 'echo caught; exit 5' INT TERM; while :; do :; done";
-        let output = signalled("run --policy base --json", &json, script, signal, both);
-        assert_eq!(output.status.code(), Some(5), "{}", complaint(&output));
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "caught\n");
-        assert!(complaint(&output).contains(&format!("PARTIAL RESULT: {why}")));
-        let report: Report = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
-        assert!(report.partial && report.runs[0].partial);
-        assert_eq!(report.workload.exit_status, Some(5));
+fn what_the_emulator_refuses_or_what_it_costs_is_told() {
+    let calls = "syscall(101, 0, 0, 0, 0); syscall(157, 22, 1, 0, 0, 0); \
+                 syscall(9, 0, 1 << 46, 0, 0x4022, -1, 0)";
+    let (output, report) = reported("--policy base", &["perl", "-e", calls], "");
+    for expected in ["ptrace", "seccomp"] {
+        let notes = &report.workload.notes;
+        assert!(notes.iter().any(|note| note.contains(expected)), "{expected}: {notes:?}");
     }
-}
-
-#[test]
-fn a_program_that_bears_ctrl_c_ends_as_it_would_have() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("x.strata");
-    let script = "trap caught=yes INT; until [ $caught ]; do :; done; echo on";
-    let output = signalled("record -o", &path, script, "-INT", true);
-    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
-    let output = run(&format!("run --policy base {}", path.display()));
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("PARTIAL"));
+    assert!(complaint(&output).contains("reserves 65536 GiB"), "{}", complaint(&output));
 }

@@ -47,6 +47,7 @@ fn machines_take_what_was_estimated() {
         reused: false,
         misaligned: Misaligned::Splinter,
         warmup: 0,
+        from_mark: false,
         seed: 1,
         explain: false,
         overrides: Vec::new(),

@@ -105,6 +105,23 @@ fn what_a_program_leaves_running_is_told_of_and_left_alone_when_interrupted() {
 }
 
 #[test]
+fn what_the_emulator_frees_when_it_lets_go_is_not_used() {
+    let emulator = Program::build("perturbed", Linked::Static);
+    let program = Program::build("ends", Linked::Pie);
+    for batches in [0, 5, 10, 20] {
+        let options = Options { qemu: Some(emulator.path.clone()), ..Options::default() };
+        let arguments = program.arguments(&["helpers"]);
+        let mut capture = Capture::spawn(program.path.as_os_str(), &arguments, options).unwrap();
+        let mut batch = Batch::new();
+        for _ in 0..batches {
+            capture.fill(&mut batch).unwrap();
+        }
+        capture.detach();
+        assert_eq!(capture.wait().unwrap().unwrap().code(), Some(4), "after {batches}");
+    }
+}
+
+#[test]
 fn a_program_let_go_ends_as_it_would_have() {
     let family = ["fork", "threads", "vfork", "spawn"].map(|how| ("family", how));
     let programs = [("threads", ""), ("handover", ""), ("ends", "7")];

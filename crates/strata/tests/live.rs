@@ -229,11 +229,11 @@ fn a_program_has_its_own_name() {
 #[test]
 fn what_the_emulator_refuses_or_what_it_costs_is_told() {
     let calls = "syscall(101, 0, 0, 0, 0); syscall(157, 22, 1, 0, 0, 0); \
-                 syscall(9, 0, 1 << 46, 0, 0x4022, -1, 0)";
+                 syscall(9, 0, 1 << 60, 0, 0x4022, -1, 0)";
     let (output, report) = reported("--policy base", &["perl", "-e", calls], "");
     for expected in ["ptrace", "seccomp"] {
         let notes = &report.workload.notes;
         assert!(notes.iter().any(|note| note.contains(expected)), "{expected}: {notes:?}");
     }
-    assert!(complaint(&output).contains("reserves 65536 GiB"), "{}", complaint(&output));
+    assert!(complaint(&output).contains("reserves 1073741824 GiB"), "{}", complaint(&output));
 }

@@ -3,11 +3,11 @@
 use crate::error::{LabError, on};
 use crate::events;
 use crate::images::{FIRMWARE, MODULES, NEXT_INITRD, NEXT_KERNEL};
-use crate::initramfs::PROGRAMS;
 use crate::link::Link;
 use crate::machine::port;
 use crate::parts::Parts;
 use crate::scenario::{Backend, Fragmentation, Kernel, Layer, Scenario, bytes};
+use crate::steps::with_path;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -331,12 +331,7 @@ fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<()
 /// The command that runs layer `number` in the layer below.
 fn vmm(number: usize, layers: &[Layer]) -> Result<Vec<String>, LabError> {
     let layer = &layers[number];
-    let mut argv = layer.launcher.clone();
-    if let Some(launcher) = argv.first_mut()
-        && !launcher.contains('/')
-    {
-        *launcher = format!("{PROGRAMS}/{launcher}");
-    }
+    let mut argv = with_path(&layer.launcher);
     argv.extend(plain_vmm(number, layers, &layer.memory, layer.cpus, parameters(number, layer))?);
     argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
     argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);

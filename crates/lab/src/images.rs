@@ -1,8 +1,9 @@
 //! What each layer boots: a kernel and an initial file system, one inside the other.
 
 use crate::error::{LabError, on};
-use crate::initramfs::{Initramfs, PROGRAMS, find};
+use crate::initramfs::{Initramfs, find};
 use crate::parts::Parts;
+use crate::programs;
 use crate::scenario::{Kernel, Scenario};
 use std::ffi::OsStr;
 use std::fs;
@@ -80,12 +81,7 @@ fn layers(
             add_vmm(&mut files)?;
         }
         let innermost = number + 1 == scenario.layers.len();
-        for program in &layer.programs {
-            let name = program.file_name().unwrap_or_default();
-            let found = find(program.as_os_str()).ok_or_else(|| no_program(program))?;
-            files.program(Path::new(PROGRAMS).join(name), &found)?;
-        }
-        for program in guests.iter().filter(|_| innermost) {
+        for program in layer.programs.iter().chain(guests.iter().filter(|_| innermost)) {
             let found = find(program.as_os_str()).ok_or_else(|| no_program(program))?;
             files.guest(&found)?;
         }
@@ -96,6 +92,7 @@ fn layers(
         for path in &layer.files {
             files.tree(path)?;
         }
+        programs::check(scenario, number, &files, guests.is_empty())?;
         let initrd = initrd(directory, number);
         files.write(&initrd)?;
         if let Some((_, inner)) = next.take() {
@@ -137,4 +134,69 @@ fn add_vmm(files: &mut Initramfs) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Variant;
+    use crate::parts::LabKernel;
+    use std::collections::BTreeMap;
+
+    /// Makes what a machine of one layer boots, with these programs and this step.
+    fn image(programs: &str, step: &str) -> Result<Vec<u8>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let kernel = directory.path().join("kernel");
+        fs::write(&kernel, "kernel").unwrap();
+        let lab = LabKernel { image: kernel, source: String::new(), sha256: String::new() };
+        let parts = Parts {
+            agent: "/bin/sh".into(),
+            strata: "/bin/sh".into(),
+            lab: BTreeMap::from([(Variant::Vanilla, lab)]),
+            stock: None,
+        };
+        let text = format!(
+            "about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '200M'\nprograms = {programs}\n{step}"
+        );
+        let made = make(&Scenario::parse(&text, "x").unwrap(), &parts, &[], directory.path());
+        if made.is_err() {
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the kernel alone");
+        }
+        made.map(|path| fs::read(path).unwrap()).map_err(|error| error.to_string())
+    }
+
+    fn run(program: &str) -> String {
+        format!("[[step]]\ndo = 'run'\nprogram = ['{program}', 'x']\n")
+    }
+
+    #[test]
+    fn a_program_starts_by_its_name_and_by_its_path() {
+        for given in ["['/usr/bin/env']", "['env']"] {
+            for step in ["env", "/usr/bin/env"] {
+                let image = image(given, &run(step)).unwrap();
+                for place in ["bin/env", "usr/bin/env"] {
+                    let name = format!("{place}\0");
+                    let there = image.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+                    assert!(there, "{given} {place}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_a_layer_lacks_is_refused_before_anything_boots() {
+        let remedy = |program: &str| format!("give that layer programs = [\"{program}\"]");
+        let message = image("[]", &run("/usr/bin/env")).unwrap_err();
+        assert!(message.contains(&remedy("/usr/bin/env")), "{message}");
+        assert!(message.contains("L0") && !message.contains("install"), "{message}");
+        let message = image("['/usr/bin/env']", &run("no-such-program")).unwrap_err();
+        assert!(message.contains(&remedy("no-such-program")), "{message}");
+        assert!(message.contains("and install it on this computer"), "{message}");
+        let stress = "[[stress]]\nname = 'y'\nevery = 1\n\
+                      step = [{ do = 'run', layer = 0, program = ['env'] }]\n";
+        assert!(image("[]", stress).unwrap_err().contains(&remedy("env")));
+        assert!(image("['env']", stress).is_ok());
+        // Who knows what is there by then.
+        assert!(image("[]", &run("/tmp/made")).is_ok());
+    }
 }

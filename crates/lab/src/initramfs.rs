@@ -8,10 +8,13 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Where programs of the lab's own go.
 pub(crate) const PROGRAMS: &str = "/bin";
+
+/// Links that are followed one after the other, as many as the kernel follows.
+const LINKS: u32 = 40;
 
 /// A file system in the making: files by their place.
 #[derive(Debug, Default)]
@@ -158,6 +161,30 @@ impl Initramfs {
             self.insert(Path::new(&interpreter), entry);
         }
         Ok(())
+    }
+
+    /// Whether there is a program at `path`, or behind links from there.
+    pub(crate) fn runs(&self, path: &Path) -> bool {
+        self.follow(path, LINKS)
+            .is_some_and(|entry| matches!(entry, Entry::File { executable: true, .. }))
+    }
+
+    /// What is at `path`, at the end of at most so many links.
+    fn follow(&self, path: &Path, links: u32) -> Option<&Entry> {
+        let mut at = PathBuf::from("/");
+        let mut parts = path.components();
+        while let Some(part) = parts.next() {
+            match part {
+                Component::Normal(name) => at.push(name),
+                Component::ParentDir => drop(at.pop()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
+            }
+            if let Some(Entry::Link(target)) = self.entries.get(&at) {
+                at.pop();
+                return self.follow(&at.join(target).join(parts.as_path()), links.checked_sub(1)?);
+            }
+        }
+        self.entries.get(&at)
     }
 
     fn insert(&mut self, place: &Path, entry: Entry) {
@@ -350,6 +377,23 @@ mod tests {
         assert!(own.contains("every layer has a /proc of its own"), "{own}");
         let missing = files.tree(&path("none")).unwrap_err().to_string();
         assert!(missing.contains("none: No such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_program_is_there_by_both_of_its_names_and_behind_links() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("stress");
+        fs::copy("/bin/sh", &program).unwrap();
+        let mut files = Initramfs::default();
+        files.guest(&program).unwrap();
+        files.file("/etc/text", Path::new("/etc/passwd"));
+        files.link("/usr/local", "../opt/./it");
+        files.link("/opt/it", "/bin");
+        files.link("/loop", "loop");
+        let runs = |path: &str| files.runs(Path::new(path));
+        assert!(files.runs(&program) && runs("/bin/stress") && runs("/usr/local/stress"));
+        assert!(runs("bin/../bin/stress"), "from the root");
+        assert!(!runs("/bin/other") && !runs("/bin") && !runs("/etc/text") && !runs("/loop"));
     }
 
     #[test]

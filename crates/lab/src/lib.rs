@@ -16,6 +16,7 @@ mod link;
 mod machine;
 mod packages;
 mod parts;
+mod programs;
 mod report;
 mod run;
 mod scenario;

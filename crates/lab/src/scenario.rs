@@ -78,7 +78,8 @@ pub struct Layer {
     /// Files of this computer that it has at the same place; directories with all that is in them.
     #[serde(default)]
     pub files: Vec<PathBuf>,
-    /// Programs of this computer to copy into it with their libraries, for steps to run by their names.
+    /// Programs of this computer to copy into it with their libraries, for steps to run by their names
+    /// or by where they are on this computer.
     #[serde(default)]
     pub programs: Vec<PathBuf>,
     /// Events of its kernel to count, as `system:event`, or as `system:event:field` to count each

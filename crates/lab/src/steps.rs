@@ -384,12 +384,18 @@ pub(crate) fn kill(name: &str) -> Command {
 /// A program and its arguments, the program with its path.
 pub(crate) fn with_path(argv: &[String]) -> Vec<String> {
     let mut argv = argv.to_vec();
-    if let Some(program) = argv.first_mut()
-        && !program.contains('/')
-    {
-        *program = format!("{PROGRAMS}/{program}");
+    if let Some(program) = argv.first_mut() {
+        *program = path_of(program);
     }
     argv
+}
+
+/// Where a layer looks for a program.
+pub(crate) fn path_of(program: &str) -> String {
+    match program.contains('/') {
+        true => program.to_owned(),
+        false => format!("{PROGRAMS}/{program}"),
+    }
 }
 
 /// The command of a step that runs one more guest.

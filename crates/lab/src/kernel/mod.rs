@@ -83,7 +83,13 @@ pub(crate) fn get(
     let tree = trees.join(variant.to_string());
     let files =
         patched::files(&sources, &pristine, &source, &trees.join(format!("{variant}-hooks.log")))?;
-    tree::make(&pristine, &tree, &files)?;
+    // What no build finished is no help.
+    let like = variant.like().map(|other| trees.join(other.to_string()));
+    let like = like.filter(|other| progress::is_whole(&other.join(tree::OBJECTS)));
+    if let Some(other) = like.as_ref().filter(|_| !tree.exists()) {
+        tell(&format!("taking over what was built in {}", other.display()));
+    }
+    tree::make(&pristine, &tree, like.as_deref(), &files)?;
     let objects = tree.join(tree::OBJECTS);
     on(&objects, fs::create_dir_all(&objects))?;
     let make = || {

@@ -15,6 +15,11 @@ const USUAL: usize = 1940;
 /// Files made before the rate is worth telling.
 const ENOUGH: usize = 20;
 
+/// Whether a build finished in `objects`.
+pub(super) fn is_whole(objects: &Path) -> bool {
+    objects.join(WHOLE).exists()
+}
+
 /// How far a build is.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildProgress {
@@ -52,7 +57,7 @@ impl Steps {
             resumed: log.lines().filter(|line| makes(line)).count(),
             made: 0,
             total: known.unwrap_or(USUAL),
-            again: objects.join(WHOLE).exists(),
+            again: is_whole(objects),
             begin: Instant::now(),
             kept,
             objects: objects.to_owned(),

@@ -39,6 +39,15 @@ impl Variant {
         self != Self::Vanilla
     }
 
+    /// The variant most of whose objects are the same. Of those of a kernel that checks itself none are.
+    pub(super) fn like(self) -> Option<Self> {
+        match self {
+            Self::Vanilla => Some(Self::Aligned),
+            Self::Aligned => Some(Self::Vanilla),
+            Self::Debug => None,
+        }
+    }
+
     /// Its configurations below `config`, each on top of those before it.
     fn fragments(self) -> &'static [&'static str] {
         match self {

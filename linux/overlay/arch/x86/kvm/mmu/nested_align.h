@@ -26,6 +26,7 @@ void __nested_align_place(struct kvm_vcpu *vcpu, gfn_t table_gfn,
 void __nested_align_enter(struct kvm_vcpu *vcpu);
 bool __nested_align_keep_unsync(struct kvm_vcpu *vcpu, struct kvm_mmu_page *sp);
 void nested_align_create_debugfs(struct kvm *kvm);
+void nested_align_create_regions(struct kvm *kvm);
 void nested_align_destroy(struct kvm *kvm);
 int nested_align_init(void);
 void nested_align_exit(void);

@@ -136,8 +136,8 @@ static int own_set(void *data, u64 val)
 DEFINE_DEBUGFS_ATTRIBUTE_SIGNED(own_fops, own_get, own_set, "%lld\n");
 
 /**
- * nested_align_create_debugfs - a VM's own switch and settings beside its
- * statistics
+ * nested_align_create_debugfs - a VM's own switch, settings and list of pseudo
+ * huge pages beside its statistics
  * @kvm: the VM
  */
 void nested_align_create_debugfs(struct kvm *kvm)
@@ -149,4 +149,5 @@ void nested_align_create_debugfs(struct kvm *kvm)
 	for (i = 0; i < NR_NESTED_ALIGN_SETTINGS; i++)
 		debugfs_create_file(names[i], 0644, dir,
 				    &kvm->arch.nested_align.own[i], &own_fops);
+	nested_align_create_regions(kvm);
 }

@@ -116,15 +116,6 @@ static u64 *child_word(u64 *parent)
 	return &sptep_to_sp(parent)->shadowed_translation[spte_index(parent)];
 }
 
-/* The only link to @sp, if it has one; the promoted one must be told apart. */
-static u64 *only_parent(struct kvm_mmu_page *sp)
-{
-	unsigned long val = sp->parent_ptes.val;
-
-	/* Bit 0 says that there are several, see pte_list_add(). */
-	return val & BIT(0) ? NULL : (u64 *)val;
-}
-
 /* Whether a dirty log wants to hear of writes to @gfn page by page. */
 static bool dirty_logged(struct kvm *kvm, struct kvm_mmu_page *sp, gfn_t gfn,
 			 struct kvm_memory_slot **slot)

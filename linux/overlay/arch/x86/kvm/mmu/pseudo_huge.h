@@ -43,6 +43,15 @@ static inline bool is_pseudo_huge_spte(u64 spte)
 	return is_shadow_present_pte(spte) && (spte & SPTE_PSEUDO_HUGE);
 }
 
+/* The only link to @sp, if it has one; the promoted one must be told apart. */
+static inline u64 *only_parent(struct kvm_mmu_page *sp)
+{
+	unsigned long val = sp->parent_ptes.val;
+
+	/* Bit 0 says that there are several, see pte_list_add(). */
+	return val & BIT(0) ? NULL : (u64 *)val;
+}
+
 /* Whether @sp shadows a leaf table that L1 made for a guest of its own. */
 static inline bool is_nested_leaf_sp(struct kvm_mmu_page *sp)
 {

@@ -7,7 +7,7 @@ use crate::format::{read_from, with_content};
 use crate::layout::pieces;
 use crate::model::VmmArea;
 use crate::text::{buddy, cmdline, iomem, maps, pairs};
-use crate::{infer, join, qmp};
+use crate::{infer, join, pseudo, qmp};
 use std::path::Path;
 
 /// A snapshot made of any bytes; one that can be read can be joined with itself or is refused.
@@ -21,6 +21,8 @@ pub fn snapshot(bytes: &[u8]) {
                 let judged = totals.well_aligned + totals.misaligned;
                 assert_eq!(totals.huge, judged + totals.uncertain + totals.unknown);
                 assert_eq!(totals.misaligned, totals.type1 + totals.type2);
+                assert!(totals.pseudo_huge <= totals.well_aligned);
+                assert!(totals.one_block <= totals.misaligned);
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),
@@ -46,6 +48,8 @@ pub fn system_texts(bytes: &[u8]) {
     pairs::start_ticks(&text);
     pairs::field(&text, "x");
     qmp::ranges(&text);
+    let listed = pseudo::list(bytes).unwrap_or_default();
+    assert!(listed.iter().all(|page| page.frame % 512 == 0 && page.guest_frame % 512 == 0));
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     for program in ["qemu-system-x86_64", "cloud-hypervisor", "firecracker"] {
         let vmm = cmdline::parse(&[&[program.to_owned()], words.as_slice()].concat());

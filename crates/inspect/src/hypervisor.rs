@@ -3,6 +3,7 @@
 use crate::guest::each_area;
 use crate::infer;
 use crate::model::{SlotSource, Vm, VmmArea};
+use crate::pseudo::{self, PseudoHuge};
 use crate::qmp;
 use crate::text::cmdline::{self, VmmKind};
 use crate::text::maps::{Area, Kind};
@@ -176,10 +177,36 @@ fn tmpfs(path: &str, mounts: &str) -> Option<Option<String>> {
     best?.1
 }
 
+/// In a VM's debugfs directory, where the kernel has it: its pseudo huge pages.
+const PSEUDO_HUGE: &str = "nested_align_regions";
+/// Beside it, and no number: a table of all reverse mappings, for which the kernel looks at each.
+const REVERSE_MAPPINGS: &str = "mmu_rmaps_stat";
+
+fn debugfs(pid: u32, fd: u32) -> String {
+    format!("sys/kernel/debug/kvm/{pid}-{fd}")
+}
+
 /// KVM's counters of the VM.
 fn stats(tree: &Tree, pid: u32, fd: u32) -> BTreeMap<String, u64> {
-    let texts = tree.texts(&format!("sys/kernel/debug/kvm/{pid}-{fd}")).into_iter();
-    texts.filter_map(|(name, text)| Some((name, text.trim().parse().ok()?))).collect()
+    let directory = debugfs(pid, fd);
+    let mut names = tree.names(&directory);
+    names.retain(|name| name != PSEUDO_HUGE && name != REVERSE_MAPPINGS);
+    let numbers = names.into_iter();
+    numbers
+        .filter_map(|name| {
+            let number = tree.number(&format!("{directory}/{name}"))?;
+            Some((name, number))
+        })
+        .collect()
+}
+
+/// The VM's pseudo huge pages; `None` where the kernel does not list them to us.
+///
+/// # Errors
+/// When there is a list and it makes no sense.
+pub fn pseudo_huge(tree: &Tree, vm: &Vm) -> io::Result<Option<Vec<PseudoHuge>>> {
+    let file = tree.open(&format!("{}/{PSEUDO_HUGE}", debugfs(vm.pid, vm.fd)));
+    file.ok().map(pseudo::list).transpose()
 }
 
 #[cfg(test)]
@@ -197,6 +224,28 @@ mod tests {
         assert_eq!(tmpfs("/run/disk/a", mounts), None);
         assert_eq!(tmpfs("/dev/shmem", mounts), None);
         assert_eq!(tmpfs("/a", "junk\n - \n"), None);
+    }
+
+    #[test]
+    fn kvm_tells_counters_and_on_some_kernels_pseudo_huge_pages() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::new(directory.path());
+        let vm = Vm { pid: 77, fd: 9, ..Vm::default() };
+        assert_eq!(pseudo_huge(&tree, &vm).unwrap(), None);
+        let files = directory.path().join(debugfs(77, 9));
+        fs::create_dir_all(&files).unwrap();
+        for (name, text) in
+            [("pages_4k", "5\n"), (REVERSE_MAPPINGS, "1\n"), (PSEUDO_HUGE, "1000 400000 800000\n")]
+        {
+            fs::write(files.join(name), text).unwrap();
+        }
+        assert_eq!(stats(&tree, 77, 9), [("pages_4k".to_owned(), 5)].into());
+        let one = PseudoHuge { guest_frame: 0x400, frame: 0x800, root: 1 };
+        assert_eq!(pseudo_huge(&tree, &vm).unwrap(), Some(vec![one]));
+        fs::write(files.join(PSEUDO_HUGE), "").unwrap();
+        assert_eq!(pseudo_huge(&tree, &vm).unwrap(), Some(Vec::new()));
+        fs::write(files.join(PSEUDO_HUGE), "words\n").unwrap();
+        assert!(pseudo_huge(&tree, &vm).is_err());
     }
 
     #[test]

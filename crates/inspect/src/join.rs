@@ -5,6 +5,7 @@ use crate::compose::{descend, is_aligned_block};
 use crate::error::Error;
 use crate::matching::{self, span};
 use crate::model::HugePage;
+use crate::pseudo;
 use crate::region::{Class, Region};
 use crate::report::{
     CauseCount, Composite, Join, Layer, Pair, ProcessCount, Totals, VERSION, VmReport,
@@ -28,10 +29,12 @@ pub struct Options {
 /// What became of one huge page of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// One huge mapping in every layer below.
+    /// One huge mapping down to the lowest layer.
     WellAligned {
         /// First frame in the lowest layer.
         frame: u64,
+        /// Some layer has it in base pages, and the one below maps it huge all the same.
+        pseudo_huge: bool,
     },
     /// Some layer below has it otherwise.
     Misaligned {
@@ -97,7 +100,9 @@ fn judge(below: &[Below<'_>], page: HugePage, code: &[u64]) -> Verdict {
         return Verdict::Unknown;
     }
     let mut frame = page.frame;
-    for (number, layer) in below.iter().enumerate() {
+    let mut pseudo_huge = false;
+    let mut number = 0;
+    while let Some(layer) = below.get(number) {
         let misaligned =
             |cause, behind, type1| Verdict::Misaligned { below: number, cause, behind, type1 };
         let Some(region) = layer.vm.region(frame >> 9) else {
@@ -110,6 +115,10 @@ fn judge(below: &[Below<'_>], page: HugePage, code: &[u64]) -> Verdict {
             return Verdict::Uncertain;
         }
         if let Some(cause) = layer.cause(region) {
+            if let Some(lower) = mapped_huge_below(below, number, frame) {
+                (frame, pseudo_huge, number) = (lower, true, number + 2);
+                continue;
+            }
             let behind = behind(&layer.ground, &layer.vm.vm, region);
             return misaligned(cause, behind.filter(|&own| own != cause), cause.is_type1(region));
         }
@@ -120,8 +129,23 @@ fn judge(below: &[Below<'_>], page: HugePage, code: &[u64]) -> Verdict {
             return Verdict::Unknown;
         }
         frame = region.runs[0].frame();
+        number += 1;
     }
-    Verdict::WellAligned { frame }
+    Verdict::WellAligned { frame, pseudo_huge }
+}
+
+/// Where the region that begins in `frame` is two layers below layer `number`'s guest, if the lower
+/// of the two says that it maps it huge, whatever the upper one has. Frames in all snapshots have to
+/// say the same: another nested guest has other memory at this address, and what has moved meanwhile
+/// is no longer what was listed.
+fn mapped_huge_below(below: &[Below<'_>], number: usize, frame: u64) -> Option<u64> {
+    let lower = below.get(number + 1)?.vm;
+    if lower.pseudo_huge.is_empty() {
+        return None;
+    }
+    let runs = descend(&[below[number].vm, lower], frame);
+    let block = runs.first().filter(|_| is_aligned_block(&runs))?.frame();
+    pseudo::has(&lower.pseudo_huge, frame, block).then_some(block)
 }
 
 /// Joins the snapshots of a stack, the guest's first, the host's last.
@@ -182,7 +206,11 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
         report.layers.push(layer);
         below.push(own);
     }
-    if snapshots.last().is_some_and(|last| last.head.machine.virtual_machine == Some(true)) {
+    let on_virtual =
+        snapshots.last().is_some_and(|last| last.head.machine.virtual_machine == Some(true));
+    let lists = below.last().is_some_and(|lowest| lowest.vm.vm.lists_pseudo_huge);
+    report.mappings_visible = lists || (below.len() == 1 && !on_virtual);
+    if on_virtual {
         report.notes.push(
             "the lowest layer is itself a virtual machine: what its own host does is not seen"
                 .to_owned(),
@@ -246,6 +274,7 @@ fn vm_report(below: &Below<'_>, how: &str) -> VmReport {
         let slot = vm.slot(region.start());
         report.regions_in_misaligned_slots += u64::from(slot.is_some_and(|slot| !slot.congruent()));
     }
+    report.pseudo_huge = vm.lists_pseudo_huge.then_some(below.vm.pseudo_huge.len() as u64);
     for name in ["pages_4k", "pages_2m", "pages_1g", "nx_lpage_splits"] {
         if let Some(&value) = vm.stats.get(name) {
             report.kvm.insert(name.to_owned(), value);
@@ -345,11 +374,14 @@ fn count(report: &mut Join, guest: &Snapshot, below: &[Below<'_>]) {
 fn total(totals: &mut Totals, verdict: Verdict, vms: &[&BackedVm], frame: u64) {
     totals.huge += 1;
     match verdict {
-        Verdict::WellAligned { .. } => totals.well_aligned += 1,
+        Verdict::WellAligned { pseudo_huge, .. } => {
+            totals.well_aligned += 1;
+            totals.pseudo_huge += u64::from(pseudo_huge);
+        }
         Verdict::Misaligned { type1, .. } => {
             totals.misaligned += 1;
             *(if type1 { &mut totals.type1 } else { &mut totals.type2 }) += 1;
-            totals.pseudo_huge += u64::from(is_aligned_block(&descend(vms, frame)));
+            totals.one_block += u64::from(is_aligned_block(&descend(vms, frame)));
         }
         Verdict::Uncertain => totals.uncertain += 1,
         Verdict::Unknown => totals.unknown += 1,

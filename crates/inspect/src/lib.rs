@@ -23,6 +23,7 @@ pub mod matching;
 pub mod model;
 pub mod pagemap;
 pub mod prometheus;
+pub mod pseudo;
 pub mod qmp;
 pub mod region;
 pub mod report;

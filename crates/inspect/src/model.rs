@@ -156,6 +156,10 @@ pub struct Vm {
     /// Bytes that its balloon holds. Known from QMP only.
     #[serde(default)]
     pub ballooned: Option<u64>,
+    /// The kernel tells which regions of the VM's own guests it maps huge although the VM has them in
+    /// base pages.
+    #[serde(default)]
+    pub lists_pseudo_huge: bool,
     /// KVM's counters of the VM, from debugfs.
     pub stats: BTreeMap<String, u64>,
 }

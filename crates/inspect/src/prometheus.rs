@@ -20,9 +20,11 @@ pub fn text(join: &Join) -> String {
     }
     out.metric(
         "strata_pseudo_huge_pages",
-        "Misaligned huge pages whose memory is one aligned block",
+        "Well-aligned huge pages that a layer has in base pages",
     );
     out.sample(&[("guest", guest)], totals.pseudo_huge as f64);
+    out.metric("strata_one_block_pages", "Misaligned huge pages whose memory is one aligned block");
+    out.sample(&[("guest", guest)], totals.one_block as f64);
     out.metric("strata_aligned_ratio", "Well-aligned huge pages over those judged");
     out.sample(&[("guest", guest)], join.composite.huge);
     out.metric("strata_misaligned_pages", "Misaligned huge pages by responsible layer and cause");

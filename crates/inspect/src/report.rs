@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Version of the JSON: goes up when a field changes its meaning or goes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The join of the snapshots of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -22,6 +22,9 @@ pub struct Join {
     pub totals: Totals,
     /// Fraction of guest huge memory by the size of the mapping the hardware can use for it.
     pub composite: Composite,
+    /// What the lowest layer maps huge is known: no guest hypervisor is between it and the guest,
+    /// or its kernel lists its pseudo huge pages.
+    pub mappings_visible: bool,
     /// Each layer against the one below.
     pub pairs: Vec<Pair>,
     /// Misaligned pages by the layer and cause responsible, the most first.
@@ -82,6 +85,9 @@ pub struct VmReport {
     pub causes: BTreeMap<&'static str, u64>,
     /// Mappings that KVM has: pages_4k, pages_2m, pages_1g, nx_lpage_splits, where known.
     pub kvm: BTreeMap<String, u64>,
+    /// Regions of the VM's own guests that KVM maps huge although the VM has base pages there;
+    /// `None` where the kernel does not tell.
+    pub pseudo_huge: Option<u64>,
 }
 
 /// Huge pages of a guest.
@@ -89,16 +95,20 @@ pub struct VmReport {
 pub struct Totals {
     /// All, each counted once however many processes map it.
     pub huge: u64,
-    /// One huge mapping in every layer below, aligned.
+    /// Mapped huge down to HPA, aligned.
     pub well_aligned: u64,
+    /// Of the well aligned, those that a layer has in base pages and the one below it maps huge all
+    /// the same.
+    pub pseudo_huge: u64,
     /// Not so.
     pub misaligned: u64,
     /// Misaligned, and the layer responsible has nothing allocated there.
     pub type1: u64,
     /// Misaligned, and it has something there.
     pub type2: u64,
-    /// Misaligned, but the base pages are one aligned block of HPA: pseudo huge pages could use it.
-    pub pseudo_huge: u64,
+    /// Misaligned as far as is known, and yet one aligned block of HPA. Whether the lowest layer maps
+    /// it huge all the same, [`Join::mappings_visible`] says if that is known.
+    pub one_block: u64,
     /// Read while they changed: counted in neither.
     pub uncertain: u64,
     /// A layer below could not be seen: counted in neither.
@@ -110,10 +120,12 @@ pub struct Totals {
 pub struct Composite {
     /// Mapped huge down to HPA.
     pub huge: f64,
-    /// Mapped in base pages somewhere.
+    /// Part of `huge` that a layer has in base pages.
+    pub pseudo: f64,
+    /// Mapped in base pages, or not known to be mapped otherwise.
     pub base: f64,
     /// Part of `base` that is one aligned block of HPA all the same.
-    pub pseudo: f64,
+    pub one_block: f64,
 }
 
 /// What a layer's huge pages find in the layer below.
@@ -180,8 +192,9 @@ impl Composite {
         let share = |part: u64| if judged == 0 { 0.0 } else { part as f64 / judged as f64 };
         Self {
             huge: share(totals.well_aligned),
-            base: share(totals.misaligned),
             pseudo: share(totals.pseudo_huge),
+            base: share(totals.misaligned),
+            one_block: share(totals.one_block),
         }
     }
 }

@@ -221,12 +221,19 @@ impl<S: Sink> Scan<'_, S> {
         Ok(merged)
     }
 
-    fn vm(&mut self, vm: Vm, merged: &Merged) -> io::Result<()> {
+    fn vm(&mut self, mut vm: Vm, merged: &Merged) -> io::Result<()> {
         if vm.source == SlotSource::Unknown {
             let what = format!("the memory slots of {} ({})", vm.label(), vm.evidence);
             self.blind(what, "how its memory is backed");
         }
+        let pseudo_huge = hypervisor::pseudo_huge(self.tree, &vm).unwrap_or_else(|error| {
+            let what = format!("the pseudo huge pages of {} ({error})", vm.label());
+            self.blind(what, advised("those of its guests count as misaligned"));
+            None
+        });
+        vm.lists_pseudo_huge = pseudo_huge.is_some();
         self.sink.vm(vm.clone())?;
+        self.sink.pseudo_huge(&pseudo_huge.unwrap_or_default())?;
         let space = match AddressSpace::open(self.tree, vm.pid) {
             Ok(Some(space)) => space,
             Ok(None) => {

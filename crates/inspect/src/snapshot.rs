@@ -1,12 +1,13 @@
 //! A whole snapshot in memory, and what takes a scan's findings one by one.
 
 use crate::model::{Head, Process, Tail, Vm};
+use crate::pseudo::PseudoHuge;
 use crate::region::Region;
 use crate::usage::Usage;
 use std::io;
 
 /// Takes what a scan finds, in the order in which it is found: the head, the processes, the use of
-/// the guest's memory, each VM followed by its regions, the tail.
+/// the guest's memory, each VM followed by its pseudo huge pages and its regions, the tail.
 pub trait Sink {
     /// The beginning.
     ///
@@ -28,6 +29,11 @@ pub trait Sink {
     /// # Errors
     /// When it cannot be kept.
     fn vm(&mut self, vm: Vm) -> io::Result<()>;
+    /// Pseudo huge pages of the last VM's own guests, in order.
+    ///
+    /// # Errors
+    /// When they cannot be kept.
+    fn pseudo_huge(&mut self, pages: &[PseudoHuge]) -> io::Result<()>;
     /// Some regions of the last VM, in order.
     ///
     /// # Errors
@@ -60,6 +66,9 @@ pub struct Snapshot {
 pub struct BackedVm {
     /// The VM.
     pub vm: Vm,
+    /// What of its own guests is mapped huge though it has base pages there, in order; empty, too,
+    /// where [`Vm::lists_pseudo_huge`] says that this is not known.
+    pub pseudo_huge: Vec<PseudoHuge>,
     /// Its regions in order of address.
     pub regions: Vec<Region>,
 }
@@ -97,7 +106,13 @@ impl Sink for Snapshot {
     }
 
     fn vm(&mut self, vm: Vm) -> io::Result<()> {
-        self.vms.push(BackedVm { vm, regions: Vec::new() });
+        self.vms.push(BackedVm { vm, ..BackedVm::default() });
+        Ok(())
+    }
+
+    fn pseudo_huge(&mut self, pages: &[PseudoHuge]) -> io::Result<()> {
+        let vm = self.vms.last_mut().ok_or(io::ErrorKind::InvalidInput)?;
+        vm.pseudo_huge.extend_from_slice(pages);
         Ok(())
     }
 

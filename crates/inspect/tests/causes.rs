@@ -1,11 +1,14 @@
 //! Every cause on a synthetic snapshot, refusals, and the account of a three-layer stack.
 
 use strata_inspect::model::{GuestArea, HugePage, Process, Slot, Vm, VmmArea};
+use strata_inspect::pseudo::PseudoHuge;
 use strata_inspect::region::{Class, Region, Run};
 use strata_inspect::text::buddy::Zone;
 use strata_inspect::text::maps::Kind;
 use strata_inspect::usage::Usage;
-use strata_inspect::{BackedVm, Cause, Join, Options, Snapshot, join};
+use strata_inspect::{
+    BackedVm, Cause, Join, Options, Snapshot, Verdict, join, prometheus, verdicts,
+};
 
 const HVA: u64 = 0x7f00_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -54,7 +57,7 @@ fn host() -> Snapshot {
         ..Vm::default()
     };
     let regions = (0..32).map(|index| block(index, Class::Huge, 512 * (1000 + index))).collect();
-    snapshot.vms.push(BackedVm { vm, regions });
+    snapshot.vms.push(BackedVm { vm, regions, ..BackedVm::default() });
     snapshot
 }
 
@@ -312,8 +315,9 @@ fn hidden_and_changing_pages_are_judged_by_nobody() {
     assert_eq!((report.totals.unknown, report.processes[0].unjudged), (1, 1));
 }
 
-#[test]
-fn three_layers_name_the_first_that_is_wrong_and_see_pseudo_huge_pages() {
+/// The huge pages of a nested guest in regions 3, 5 and 7, with L1 and L0. L0 has region 7 in base
+/// pages, L1 region 5 in two halves, which L0 happens to put side by side again.
+fn three_layers() -> [Snapshot; 3] {
     let mut l1 = host();
     l1.head.machine.virtual_machine = Some(true);
     l1.head.machine.boot_id = Some("l1".to_owned());
@@ -323,7 +327,6 @@ fn three_layers_name_the_first_that_is_wrong_and_see_pseudo_huge_pages() {
     for (index, region) in (0u64..).zip(&mut l1_vm.regions) {
         region.runs = vec![Run::new(0, 512, 512 * ((index + 1) % 32))];
     }
-    // L1 has region 5 in two halves, which the host below happens to put side by side again.
     let halves = vec![Run::new(0, 256, 512 * 6), Run::new(256, 256, 512 * 20 + 256)];
     l1_vm.regions[5].class = Class::Scattered;
     l1_vm.regions[5].runs = halves;
@@ -333,17 +336,63 @@ fn three_layers_name_the_first_that_is_wrong_and_see_pseudo_huge_pages() {
     l0.vms[0].regions[20].class = Class::Scattered;
     l0.vms[0].regions[20].runs = vec![Run::new(256, 256, 512 * 4000 + 256)];
     base(&mut l0.vms[0].regions[8]);
-    let top = guest(&[512 * 3, 512 * 5, 512 * 7]);
-    let report = join(&[top, l1, l0], &Options::default()).unwrap();
+    [guest(&[512 * 3, 512 * 5, 512 * 7]), l1, l0]
+}
+
+#[test]
+fn three_layers_name_the_first_that_is_wrong_and_see_what_is_in_one_block() {
+    let report = join(&three_layers(), &Options::default()).unwrap();
     let causes: Vec<_> =
         report.causes.iter().map(|c| (c.layer.as_str(), c.cause, c.ranges[0][0])).collect();
     assert_eq!(causes.len(), 2);
     assert!(causes.contains(&("L1", Cause::NotYetCollapsed, 10 * MIB)), "{causes:?}");
     assert!(causes.contains(&("L0", Cause::NotYetCollapsed, 14 * MIB)), "{causes:?}");
-    assert_eq!((report.totals.well_aligned, report.totals.pseudo_huge), (1, 1));
+    let totals = report.totals;
+    assert_eq!((totals.well_aligned, totals.pseudo_huge, totals.one_block), (1, 0, 1));
+    assert!(!report.mappings_visible);
     assert_eq!((report.pairs[0].upper_huge, report.pairs[0].lower_huge), (3, 2));
     let names: Vec<_> = report.layers.iter().map(|layer| layer.name.as_str()).collect();
     assert_eq!(names, ["L2", "L1", "L0"]);
+}
+
+#[test]
+fn what_l0_says_it_maps_huge_is_well_aligned() {
+    let mut layers = three_layers();
+    let listing = |layers: &mut [Snapshot; 3], guest_frame, frame| {
+        layers[2].vms[0].vm.lists_pseudo_huge = true;
+        layers[2].vms[0].pseudo_huge = vec![PseudoHuge { guest_frame, frame, root: 7 }];
+        join(&*layers, &Options::default()).unwrap()
+    };
+    let report = listing(&mut layers, 512 * 5, 512 * 4000);
+    let totals = report.totals;
+    assert_eq!((totals.well_aligned, totals.pseudo_huge, totals.one_block), (2, 1, 0));
+    assert_eq!((totals.misaligned, report.causes.len()), (1, 1));
+    assert_eq!((report.processes[0].well_aligned, report.processes[0].misaligned), (2, 1));
+    assert_eq!(report.layers[2].vm.as_ref().unwrap().pseudo_huge, Some(1));
+    assert!(report.mappings_visible);
+    assert!((report.composite.huge - 2.0 / 3.0).abs() < 1e-9);
+    assert!((report.composite.pseudo - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(report.composite.one_block, 0.0);
+    let metrics = prometheus::text(&report);
+    for line in [
+        "strata_guest_huge_pages{guest=\"guest\",state=\"well_aligned\"} 2",
+        "strata_pseudo_huge_pages{guest=\"guest\"} 1",
+        "strata_one_block_pages{guest=\"guest\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    let judged = verdicts(&layers, &Options::default()).unwrap();
+    assert_eq!(judged[1].3, Verdict::WellAligned { frame: 512 * 4000, pseudo_huge: true });
+
+    // Another guest's page at this address, and another address: neither is this page.
+    for (guest_frame, frame) in [(512 * 5, 512 * 4001), (512 * 4, 512 * 4000)] {
+        let totals = listing(&mut layers, guest_frame, frame).totals;
+        assert_eq!((totals.well_aligned, totals.pseudo_huge, totals.one_block), (1, 0, 1));
+    }
+    // It was listed, and then came apart.
+    layers[2].vms[0].regions[20].runs[0] = Run::new(256, 256, 512 * 4001 + 256);
+    let totals = listing(&mut layers, 512 * 5, 512 * 4000).totals;
+    assert_eq!((totals.well_aligned, totals.pseudo_huge, totals.one_block), (1, 0, 0));
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub fn gain(snapshots: &[Snapshot], options: &Options, cpu: &CpuModel) -> Result
     }
     let pages_judged = judged.len() as u64;
     let backing = |(frame, verdict)| match verdict {
-        Verdict::WellAligned { frame: below } => (frame, Backing::Huge(below)),
+        Verdict::WellAligned { frame: below, .. } => (frame, Backing::Huge(below)),
         _ => (frame, Backing::Base(descend(&below, frame))),
     };
     let pages = sample(&judged, MOST_PAGES).map(backing);

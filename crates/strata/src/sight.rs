@@ -79,7 +79,14 @@ pub fn vm(vm: &VmReport, width: usize) -> String {
     }
     if let (Some(small), Some(large)) = (vm.kvm.get("pages_4k"), vm.kvm.get("pages_2m")) {
         let (small, large) = (count(*small), count(*large));
-        let text = format!("KVM itself maps {small} base and {large} huge pages now");
+        let mut text = format!("KVM itself maps {small} base and {large} huge pages now");
+        if let Some(pseudo) = vm.pseudo_huge.filter(|&pages| pages > 0) {
+            let _ = write!(
+                text,
+                ", and huge what the VM has in base pages for {} huge pages of guests of its own",
+                count(pseudo)
+            );
+        }
         paragraph(&mut out, &text, width);
     }
     out
@@ -90,13 +97,18 @@ pub fn joined(join: &Join, width: usize) -> String {
     let totals = &join.totals;
     let guest = join.layers.first().map_or("", |layer| layer.host.as_str());
     let mut out = heading(&format!("{guest}: {} huge pages", count(totals.huge)));
+    let in_one_block = match join.mappings_visible {
+        true => "  in one block, not mapped huge",
+        false => "  in one block, mapping not visible",
+    };
     let mut cells = Cells::new(["guest huge pages", "pages", "share"]);
     for (label, number) in [
         ("well aligned", totals.well_aligned),
+        ("  pseudo huge among them", totals.pseudo_huge),
         ("misaligned", totals.misaligned),
         ("  type 1: nothing below", totals.type1),
         ("  type 2: something below", totals.type2),
-        ("  one aligned block all the same", totals.pseudo_huge),
+        (in_one_block, totals.one_block),
         ("uncertain", totals.uncertain),
         ("unknown", totals.unknown),
     ] {
@@ -199,4 +211,39 @@ fn layer_lines(layer: &Layer, width: usize) -> String {
     }
     paragraph(&mut out, &(text + "."), width);
     out + &blind(&layer.blind, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_inspect::report::Totals;
+
+    #[test]
+    fn what_is_in_one_block_is_called_unmapped_only_where_that_can_be_seen() {
+        let totals = Totals {
+            huge: 4,
+            well_aligned: 2,
+            pseudo_huge: 1,
+            misaligned: 2,
+            type2: 2,
+            one_block: 1,
+            ..Totals::default()
+        };
+        let hidden = Join { totals, ..Join::default() };
+        let visible = Join { mappings_visible: true, ..hidden.clone() };
+        let lines = |join: &Join| -> Vec<String> {
+            let text = joined(join, 80);
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+        };
+        for (join, words) in [
+            (hidden, "in one block, mapping not visible 1 25 %"),
+            (visible, "in one block, not mapped huge 1 25 %"),
+        ] {
+            let lines = lines(&join);
+            let at = |words: &str| lines.iter().position(|line| line == words);
+            let (well, pseudo) = (at("well aligned 2 50 %"), at("pseudo huge among them 1 25 %"));
+            assert_eq!(pseudo, well.map(|line| line + 1), "{lines:?}");
+            assert!(at("misaligned 2 50 %") < at(words), "{lines:?}");
+        }
+    }
 }

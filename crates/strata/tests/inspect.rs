@@ -28,7 +28,7 @@ fn a_join_is_a_table_json_and_prometheus_text() {
     );
     let json = run(&format!("join {} --json -", pair()));
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(json["strata_join"], 1);
+    assert_eq!(json["strata_join"], 2);
     let count = |field: &str| json["totals"][field].as_u64().unwrap();
     assert_eq!(count("huge"), count("well_aligned") + count("misaligned"));
     assert_eq!(json["causes"][0]["cause"], "slot-misaligned");

@@ -1,6 +1,7 @@
 //! Packed parts: regions, uses, huge pages. Numbers that follow from the one before cost a byte.
 
 use crate::model::HugePage;
+use crate::pseudo::PseudoHuge;
 use crate::region::{Class, PAGES, Region, Run};
 use crate::usage::Usage;
 use strata_varint::{put, put_signed, take, take_signed};
@@ -176,6 +177,46 @@ pub fn take_usage(mut input: &[u8]) -> Option<Vec<Usage>> {
     (input.is_empty() && all.is_sorted_by(|a, b| a.index < b.index)).then_some(all)
 }
 
+/// Packs pseudo huge pages.
+pub fn put_pseudo_huge(all: &[PseudoHuge]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut before = Previous::default();
+    let mut root = 0;
+    put(&mut out, all.len() as u64);
+    for page in all {
+        before.put_index(&mut out, page.guest_frame / PAGES as u64);
+        before.put_frame(&mut out, page.frame / PAGES as u64, 1);
+        put_signed(&mut out, page.root.wrapping_sub(root) as i64);
+        root = page.root;
+    }
+    out
+}
+
+/// Unpacks pseudo huge pages, `None` when the bytes are none.
+pub fn take_pseudo_huge(mut input: &[u8]) -> Option<Vec<PseudoHuge>> {
+    let input = &mut input;
+    let mut before = Previous::default();
+    let mut root = 0u64;
+    let count = take(input)?;
+    if count > input.len() as u64 {
+        return None;
+    }
+    let mut all = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let index = before.take_index(input)?;
+        let block = before.take_frame(input)?;
+        root = root.wrapping_add(take_signed(input)? as u64);
+        if [index, block].iter().any(|&at| at >= Run::FRAMES / PAGES as u64) || root >= Run::FRAMES
+        {
+            return None;
+        }
+        before.frame = block + 1;
+        let pages = PAGES as u64;
+        all.push(PseudoHuge { guest_frame: index * pages, frame: block * pages, root });
+    }
+    (input.is_empty() && all.is_sorted_by(|a, b| a < b)).then_some(all)
+}
+
 /// Packs the huge pages of an area.
 pub fn put_huge(out: &mut Vec<u8>, pages: &[HugePage]) {
     let mut before = Previous::default();
@@ -255,7 +296,17 @@ mod tests {
                 }
             }
             let _ = take_usage(&bytes);
+            let _ = take_pseudo_huge(&bytes);
             let _ = take_huge(&mut bytes.as_slice());
+        }
+
+        #[test]
+        fn pseudo_huge_pages_come_back(mut pages in prop::collection::vec((0..1u64 << 31, 0..1u64 << 31, 0..1u64 << 40), 0..50)) {
+            pages.sort_unstable();
+            pages.dedup();
+            let one = |(at, block, root)| PseudoHuge { guest_frame: at * 512, frame: block * 512, root };
+            let pages: Vec<_> = pages.into_iter().map(one).collect();
+            prop_assert_eq!(take_pseudo_huge(&put_pseudo_huge(&pages)), Some(pages));
         }
 
         #[test]

@@ -7,6 +7,7 @@
 //!     1 head     JSON        4 VM       JSON
 //!     2 process  JSON + packed   5 regions  packed
 //!     3 usage    packed      6 tail     JSON, the last
+//!                            7 pseudo huge pages, packed: from version 2 on
 //! checksum     u32, CRC-32C of everything before it
 //! ```
 //!
@@ -22,7 +23,7 @@ pub use writer::{FileWriter, Writer};
 /// First bytes of a snapshot.
 pub const MAGIC: [u8; 8] = *b"STRATAS\n";
 /// The format that is written, and the last that can be read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Most bytes of a section: a damaged length must not ask for all memory.
 const MAX_SECTION: usize = 16 << 20;
@@ -33,6 +34,7 @@ const USAGE: u8 = 3;
 const VM: u8 = 4;
 const REGIONS: u8 = 5;
 const TAIL: u8 = 6;
+const PSEUDO_HUGE: u8 = 7;
 
 /// The bytes of a file around this zstd content, with magic, version and checksum as they must be:
 /// for tests and fuzzing that look behind the checksum.

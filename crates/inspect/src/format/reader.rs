@@ -1,7 +1,7 @@
 //! Reading a snapshot.
 
-use super::codec::{take_huge, take_regions, take_usage};
-use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, REGIONS, TAIL, USAGE, VERSION, VM};
+use super::codec::{take_huge, take_pseudo_huge, take_regions, take_usage};
+use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VERSION, VM};
 use crate::error::Error;
 use crate::model::Process;
 use crate::snapshot::{Sink, Snapshot};
@@ -109,6 +109,14 @@ fn section(snapshot: &mut Snapshot, kind: u8, bytes: &[u8]) -> Option<()> {
             snapshot.usage.extend(usage);
         }
         VM => snapshot.vm(serde_json::from_slice(bytes).ok()?).ok()?,
+        PSEUDO_HUGE => {
+            let pages = take_pseudo_huge(bytes)?;
+            let vm = snapshot.vms.last_mut()?;
+            if vm.pseudo_huge.last().zip(pages.first()).is_some_and(|(last, next)| next <= last) {
+                return None;
+            }
+            vm.pseudo_huge.extend(pages);
+        }
         REGIONS => {
             let regions = take_regions(bytes)?;
             let vm = snapshot.vms.last_mut()?;
@@ -140,6 +148,7 @@ mod tests {
     use super::*;
     use crate::format::{Writer, with_content};
     use crate::model::{GuestArea, Head, HugePage, Tail, Vm};
+    use crate::pseudo::PseudoHuge;
     use crate::region::{Class, Region, Run};
     use crate::usage::Usage;
 
@@ -161,7 +170,9 @@ mod tests {
         let process = Process { pid: 7, areas: vec![area], ..Process::default() };
         snapshot.processes.push(process);
         snapshot.usage.push(Usage { index: 3, free: 512, ..Usage::default() });
-        snapshot.vm(Vm { pid: 9, ..Vm::default() }).unwrap();
+        snapshot.vm(Vm { pid: 9, lists_pseudo_huge: true, ..Vm::default() }).unwrap();
+        let page = |at: u64| PseudoHuge { guest_frame: at * 512, frame: 1024, root: 7 };
+        snapshot.vms[0].pseudo_huge = (0..100_000).map(page).collect();
         let run = Run::new(3, 5, 99);
         let class = Class::Scattered;
         let region =
@@ -179,6 +190,7 @@ mod tests {
         writer.usage(&copy.usage).unwrap();
         for vm in copy.vms {
             writer.vm(vm.vm).unwrap();
+            writer.pseudo_huge(&vm.pseudo_huge).unwrap();
             writer.regions(vm.regions).unwrap();
         }
         writer.tail(copy.tail).unwrap();
@@ -220,7 +232,7 @@ mod tests {
         assert!(refusal(&good[..9]).contains("cut short"));
         let mut newer = good.clone();
         newer[8] = 9;
-        assert!(refusal(&newer).contains("format 9, this program reads up to 1; use a newer"));
+        assert!(refusal(&newer).contains("format 9, this program reads up to 2; use a newer"));
         let mut flipped = good;
         flipped[40] ^= 1;
         assert!(refusal(&flipped).contains("damaged (its checksum is wrong); copy it again"));

@@ -1,9 +1,10 @@
 //! Writing a snapshot.
 
-use super::codec::{put_huge, put_regions, put_usage};
-use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, REGIONS, TAIL, USAGE, VERSION, VM};
+use super::codec::{put_huge, put_pseudo_huge, put_regions, put_usage};
+use super::{HEAD, MAGIC, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VERSION, VM};
 use crate::error::Error;
 use crate::model::{Head, Process, Tail, Vm};
+use crate::pseudo::PseudoHuge;
 use crate::region::Region;
 use crate::snapshot::Sink;
 use crate::usage::Usage;
@@ -19,6 +20,8 @@ const LEVEL: i32 = 3;
 
 /// Regions of a section: some 100 KiB of scattered runs at most.
 const REGIONS_A_SECTION: usize = 64;
+/// Pseudo huge pages of a section: some MiB at most.
+const PSEUDO_HUGE_A_SECTION: usize = 1 << 16;
 
 /// Passes bytes on and sums them up.
 struct Summed<W> {
@@ -104,6 +107,11 @@ impl<W: Write> Sink for Writer<W> {
 
     fn vm(&mut self, vm: Vm) -> io::Result<()> {
         self.json(VM, &vm)
+    }
+
+    fn pseudo_huge(&mut self, pages: &[PseudoHuge]) -> io::Result<()> {
+        let mut chunks = pages.chunks(PSEUDO_HUGE_A_SECTION);
+        chunks.try_for_each(|chunk| self.section(PSEUDO_HUGE, &put_pseudo_huge(chunk)))
     }
 
     fn regions(&mut self, regions: Vec<Region>) -> io::Result<()> {

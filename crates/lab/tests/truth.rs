@@ -13,15 +13,15 @@ const MEMORY: std::ops::Range<u64> = 0x6000_0000_0000..0x6100_0000_0000;
 
 /// Runs a scenario with its accesses recorded and its tables captured when the workload has touched
 /// its memory, and compares these with the snapshots taken right after.
-fn agreement(name: &str) -> Agreement {
+fn agreement(name: &str, scenario: Scenario, skip: u64) -> Agreement {
     let _machine = machine();
     let directory = tempfile::tempdir().unwrap();
-    let mut choices = choices(name, Scenario::load(name).unwrap());
+    let mut choices = choices(name, scenario);
     choices.trace = Some(Trace {
         plugin: binary("libstrata_machine_plugin.so"),
         recording: directory.path().join("recording"),
         tables: directory.path().join("tables"),
-        skip: 0,
+        skip,
         limit: u64::MAX,
     });
     let report = match attempt(&choices, &AtomicBool::new(false), &mut |_| ()) {
@@ -38,7 +38,18 @@ fn agreement(name: &str) -> Agreement {
 
 /// Expects no difference in any huge page, of which so many are well aligned.
 fn expect(name: &str, well_aligned: std::ops::RangeInclusive<usize>, all: usize) {
-    let found = agreement(name);
+    expect_of(name, Scenario::load(name).unwrap(), 0, well_aligned, all);
+}
+
+/// The same of a scenario whose first accesses are not recorded.
+fn expect_of(
+    name: &str,
+    scenario: Scenario,
+    skip: u64,
+    well_aligned: std::ops::RangeInclusive<usize>,
+    all: usize,
+) {
+    let found = agreement(name, scenario, skip);
     assert!(found.elsewhere.is_empty(), "{name}: {found:?}");
     assert!(found.unjudged.is_empty(), "{name}: {found:?}");
     assert!(found.different.is_empty(), "{name}: {found:?}");
@@ -80,4 +91,23 @@ fn three_layers() {
 #[ignore = "boots real kernels: make lab-test"]
 fn three_layers_with_base_pages_in_l1() {
     expect("l1-base", 0..=0, 48);
+}
+
+/// Pages are moved while they are touched first: what is recorded comes when all is quiet.
+const TOUCH: &str = r#"
+[[step]]
+do = "run"
+program = ["strata-agent", "touch", "--size=96M", "--accesses=1000000", "--stay"]
+stay = true
+[[step]]
+do = "scan"
+"#;
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn three_layers_with_base_pages_in_l1_that_l0_maps_huge() {
+    let parameters = "nested_align=1 nested_align_cpu_percent=100";
+    let text = common::three_layers("aligned", parameters, ["never", "always"]) + TOUCH;
+    let scenario = Scenario::parse(&text, "aligned").unwrap();
+    expect_of("aligned", scenario, 900_000, 46..=48, 48);
 }

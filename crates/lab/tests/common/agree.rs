@@ -46,7 +46,7 @@ pub fn compare(
             .map(|page| {
                 let verdict = match page.uncertain {
                     true => Verdict::Uncertain,
-                    false => Verdict::WellAligned { frame: page.frame },
+                    false => Verdict::WellAligned { frame: page.frame, pseudo_huge: false },
                 };
                 (page.region << 21, page.frame << 12, verdict)
             })

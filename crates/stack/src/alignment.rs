@@ -103,7 +103,7 @@ impl Stack {
 
     /// FMFI of a layer's free memory for order 9.
     pub fn fmfi(&self, layer: Layer) -> f64 {
-        self.layers[layer].kernel.memory.fmfi(HUGE_ORDER)
+        self.layers[layer].kernel.frames.memory.fmfi(HUGE_ORDER)
     }
 
     /// Shadow entries made huge though a layer between has base pages, and such entries broken up.

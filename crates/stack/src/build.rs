@@ -161,7 +161,7 @@ impl Stack {
         seed: u64,
         stopped: &dyn Fn() -> bool,
     ) -> Result<(), BuildError> {
-        let regions = self.layers[layer].kernel.memory.frames() >> PageSize::Huge.order();
+        let regions = self.layers[layer].kernel.frames.memory.frames() >> PageSize::Huge.order();
         for region in shuffled(regions, seed) {
             go_on(stopped)?;
             let first = Frame::new(region << PageSize::Huge.order());
@@ -178,7 +178,7 @@ impl Stack {
         stopped: &dyn Fn() -> bool,
     ) -> Result<(), BuildError> {
         let before = Pid(u32::MAX);
-        let free = self.layers[0].kernel.memory.free_frames();
+        let free = self.layers[0].kernel.frames.memory.free_frames();
         // Its page tables need room too: one frame in 512, and some for upper levels.
         let pages = (free as f64 * config.start.reused_share.min(1.0) * 0.99) as u64;
         let range = Range::sized(strata_addr::Gva::new(1 << 40), pages << PageSize::BASE_SHIFT);

@@ -1,6 +1,6 @@
 //! What software work costs, and where the cycles went.
 
-use crate::kernel::KernelCounters;
+use crate::frames::KernelCounters;
 
 strata_params::parameters! {
     /// Cycles of software work. Defaults marked `?` are estimates without a published source for

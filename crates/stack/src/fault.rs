@@ -1,6 +1,6 @@
 //! Page faults of one kernel.
 
-use crate::kernel::{Kernel, OutOfMemory, space_and_frames};
+use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::{Owner, SpaceId};
 use crate::thp::Fallback;
 use crate::vma::{HugeAdvice, Vma};
@@ -100,7 +100,7 @@ impl Kernel {
         };
         let frame = at.or_else(|| self.take(0, None)).ok_or(OutOfMemory)?;
         self.map_base(fault.space, fault.page, frame, &fault.vma)
-            .inspect_err(|_| self.memory.free(frame, 0))?;
+            .inspect_err(|_| self.frames.memory.free(frame, 0))?;
         self.zeroed(frame, 0);
         Ok(PageSize::Base)
     }
@@ -128,12 +128,12 @@ impl Kernel {
                 } else {
                     self.own(space, page, mapping)?;
                 }
-                self.counters.cow_faults += 1;
+                self.frames.counters.cow_faults += 1;
             }
             _ => self.make_writable(space, page),
         }
         // Counted when done: one that finds no memory is tried again.
-        self.counters.faults += 1;
+        self.frames.counters.faults += 1;
         self.changed(space, page, 1);
         Ok(Faulted::Writable)
     }
@@ -173,12 +173,12 @@ impl Kernel {
     ) -> Result<(), OutOfMemory> {
         let copy = self.take(0, None).ok_or(OutOfMemory)?;
         if mapping.size == PageSize::Huge {
-            self.split(space, page).inspect_err(|_| self.memory.free(copy, 0))?;
+            self.split(space, page).inspect_err(|_| self.frames.memory.free(copy, 0))?;
         }
         let old = frame_of(&mapping, page);
         self.set_owner(copy, Owner::Page(space, page));
         self.copied(old, copy);
-        let (place, _) = space_and_frames!(self, space);
+        let place = self.alive_mut(space);
         let updated = place.table.update(page.addr(), |_| (copy, Rights::ALL));
         debug_assert!(updated);
         self.drop_reference(old);
@@ -186,7 +186,7 @@ impl Kernel {
     }
 
     fn make_writable(&mut self, space: SpaceId, page: Frame<Upper>) {
-        let (place, _) = space_and_frames!(self, space);
+        let place = self.alive_mut(space);
         place.table.update(page.addr(), |m| (m.frame, Rights { write: true, ..m.rights }));
     }
 
@@ -196,17 +196,17 @@ impl Kernel {
         frame: Frame<Lower>,
     ) -> Result<PageSize, OutOfMemory> {
         let page = fault.page.floor(PageSize::Huge);
-        let (place, mut frames) = space_and_frames!(self, fault.space);
+        let (place, frames) = self.space_and_frames(fault.space);
         let rights = rights_of(&fault.vma);
-        if place.table.map(page, PageSize::Huge, frame, rights, &mut frames).is_err() {
-            self.memory.free(frame, PageSize::Huge.order());
+        if place.table.map(page, PageSize::Huge, frame, rights, frames).is_err() {
+            self.frames.memory.free(frame, PageSize::Huge.order());
             return Err(OutOfMemory);
         }
         for i in 0..PageSize::Huge.base_pages() {
             self.set_owner(frame + i, Owner::Page(fault.space, page + i));
         }
         self.zeroed(frame, PageSize::Huge.order());
-        self.counters.huge_faults += 1;
+        self.frames.counters.huge_faults += 1;
         Ok(PageSize::Huge)
     }
 
@@ -218,10 +218,10 @@ impl Kernel {
         frame: Frame<Lower>,
         vma: &Vma,
     ) -> Result<PageSize, OutOfMemory> {
-        let (place, mut frames) = space_and_frames!(self, space);
+        let (place, frames) = self.space_and_frames(space);
         place
             .table
-            .map(page, PageSize::Base, frame, rights_of(vma), &mut frames)
+            .map(page, PageSize::Base, frame, rights_of(vma), frames)
             .map_err(|_| OutOfMemory)?;
         self.set_owner(frame, Owner::Page(space, page));
         Ok(PageSize::Base)

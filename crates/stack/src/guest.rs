@@ -178,7 +178,7 @@ impl Stack {
         let Some(space) = self.guest.processes.remove(&pid) else { return Ok(()) };
         self.layers[0].kernel.destroy_space(space)?;
         // The number will be used again: nothing of the old one may be found under it.
-        self.layers[0].kernel.log.changes.retain(|change| change.space != space);
+        self.layers[0].kernel.frames.log.changes.retain(|change| change.space != space);
         self.flushes.push(Flush::Space(space));
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Moving pages: promotion to a huge page, migration to a wanted frame, compaction.
 
 use crate::fault::{frame_of, rights_of};
-use crate::kernel::{Kernel, OutOfMemory, space_and_frames};
+use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::{Owner, SpaceId};
 use crate::thp::ThpParameters;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
@@ -72,8 +72,8 @@ impl Kernel {
             && self.fill_block(block, &entries)
         {
             self.install_huge(space, page, block, rights_of(&vma))?;
-            self.counters.promotions += 1;
-            self.counters.promotions_in_place += 1;
+            self.frames.counters.promotions += 1;
+            self.frames.counters.promotions_in_place += 1;
             return Ok(Promotion::InPlace);
         }
         let block = match target {
@@ -96,7 +96,7 @@ impl Kernel {
             if X86::is_present(*bits) {
                 let frame = Frame::new(X86::frame(*bits));
                 self.copied(frame, block + i);
-                self.counters.migrated_pages += u64::from(!self.is_shared(frame));
+                self.frames.counters.migrated_pages += u64::from(!self.is_shared(frame));
             } else {
                 self.zeroed(block + i, 0);
             }
@@ -105,7 +105,7 @@ impl Kernel {
         for bits in entries.iter().filter(|bits| X86::is_present(**bits)) {
             self.drop_reference(Frame::new(X86::frame(*bits)));
         }
-        self.counters.promotions += 1;
+        self.frames.counters.promotions += 1;
         Ok(Promotion::Moved)
     }
 
@@ -115,7 +115,7 @@ impl Kernel {
         for i in (0..REGION).filter(absent) {
             if self.take(0, Some(block + i)).is_none() {
                 for undo in (0..i).filter(absent) {
-                    self.memory.free(block + undo, 0);
+                    self.frames.memory.free(block + undo, 0);
                 }
                 return false;
             }
@@ -134,12 +134,9 @@ impl Kernel {
         block: Frame<Lower>,
         rights: strata_paging::Rights,
     ) -> Result<(), PromoteError> {
-        let (place, mut frames) = space_and_frames!(self, space);
+        let (place, frames) = self.space_and_frames(space);
         // The region has a leaf table, so collapsing it allocates nothing.
-        place
-            .table
-            .collapse(page, block, rights, &mut frames)
-            .map_err(|_| PromoteError::OutOfMemory)?;
+        place.table.collapse(page, block, rights, frames).map_err(|_| PromoteError::OutOfMemory)?;
         for i in 0..REGION {
             self.set_owner(block + i, Owner::Page(space, page + i));
         }
@@ -169,7 +166,7 @@ impl Kernel {
             return Ok(false);
         }
         if mapping.size == PageSize::Huge {
-            self.split(space, page).inspect_err(|_| self.memory.free(to, 0))?;
+            self.split(space, page).inspect_err(|_| self.frames.memory.free(to, 0))?;
         }
         self.relocate(from, to);
         Ok(true)
@@ -181,7 +178,7 @@ impl Kernel {
         let owner = self.owner(from);
         debug_assert!(matches!(owner, Owner::Page(..) | Owner::Movable));
         if let Owner::Page(space, page) = owner {
-            let (place, _) = space_and_frames!(self, space);
+            let place = self.alive_mut(space);
             let updated = place.table.update(page.addr(), |m| {
                 debug_assert_eq!((m.frame, m.size), (from, PageSize::Base));
                 (to, m.rights)
@@ -191,7 +188,7 @@ impl Kernel {
         }
         self.set_owner(to, owner);
         self.copied(from, to);
-        self.counters.migrated_pages += 1;
+        self.frames.counters.migrated_pages += 1;
         self.give_back(from, 0);
     }
 
@@ -199,21 +196,22 @@ impl Kernel {
     /// (Gemini section 3).
     fn take_reserved_region(&mut self) -> Option<Frame<Lower>> {
         let region = self
+            .frames
             .memory
             .reservations()
-            .find(|region| u64::from(self.memory.free_in_region(*region)) == REGION)?;
+            .find(|region| u64::from(self.frames.memory.free_in_region(*region)) == REGION)?;
         self.take(PageSize::Huge.order(), Some(region))
     }
 
     /// Empties one HPAS region by moving its pages elsewhere and takes it. Looks at `limit`
     /// regions from where it stopped last (Linux, `mm/compaction.c`: the migration scanner).
     pub(crate) fn compact(&mut self, limit: u64) -> Option<Frame<Lower>> {
-        let regions = self.memory.frames() / REGION;
+        let regions = self.frames.memory.frames() / REGION;
         for _ in 0..limit.min(regions) {
             let region = Frame::new(self.compaction_cursor % regions * REGION);
             self.compaction_cursor = (self.compaction_cursor + 1) % regions;
             if self.empty_region(region) {
-                self.counters.compacted_regions += 1;
+                self.frames.counters.compacted_regions += 1;
                 return Some(region);
             }
         }
@@ -223,29 +221,29 @@ impl Kernel {
     /// Moves everything out of a region, which is then wholly taken for the caller, or changes
     /// nothing.
     pub(crate) fn empty_region(&mut self, region: Frame<Lower>) -> bool {
-        if self.memory.is_reserved(region) {
+        if self.frames.memory.is_reserved(region) {
             return false;
         }
-        let free = u64::from(self.memory.free_in_region(region));
-        let used: Vec<_> = self.memory.allocated_in_region(region).collect();
-        self.counters.scanned_pages += REGION;
+        let free = u64::from(self.frames.memory.free_in_region(region));
+        let used: Vec<_> = self.frames.memory.allocated_in_region(region).collect();
+        self.frames.counters.scanned_pages += REGION;
         if free == 0 || !used.iter().all(|frame| self.is_movable(*frame)) {
             return false;
         }
         // Room elsewhere, or the pages would only change places.
-        if self.memory.free_frames() - free < used.len() as u64 {
+        if self.frames.memory.free_frames() - free < used.len() as u64 {
             return false;
         }
         let holes: Vec<_> =
-            (0..REGION).map(|i| region + i).filter(|f| self.memory.is_free(*f, 0)).collect();
+            (0..REGION).map(|i| region + i).filter(|f| self.frames.memory.is_free(*f, 0)).collect();
         for hole in &holes {
-            let taken = self.memory.alloc_at(*hole, 0);
+            let taken = self.frames.memory.alloc_at(*hole, 0);
             debug_assert!(taken, "{hole:?} was free");
         }
         for from in used {
-            let to = self.memory.alloc(0).expect("room was counted");
+            let to = self.frames.memory.alloc(0).expect("room was counted");
             self.relocate(from, to);
-            let taken = self.memory.alloc_at(from, 0);
+            let taken = self.frames.memory.alloc_at(from, 0);
             debug_assert!(taken, "{from:?} was just freed");
         }
         true

@@ -1,6 +1,5 @@
 //! The shadow table: GPA to HPA in one table, composed by the lowest layer.
 
-use crate::kernel::TableFrames;
 use crate::owner::Owner;
 use crate::policy::{Layer, Policy};
 use crate::stack::{Exhausted, Stack, VM, zap};
@@ -70,17 +69,12 @@ impl Stack {
     ) -> Result<(), Exhausted> {
         let bottom = self.bottom();
         let kernel = &mut self.layers[bottom].kernel;
-        let mut frames = TableFrames {
-            memory: &mut kernel.memory,
-            log: &mut kernel.log,
-            counters: &mut kernel.counters,
-        };
         let shadow = self.shadow.as_mut().expect("there is a shadow table");
         let replaced = match (size, shadow.region(page)) {
             (PageSize::Huge, Region::Base { .. }) => {
-                shadow.collapse(page, frame, Rights::ALL, &mut frames).map(|_| true)
+                shadow.collapse(page, frame, Rights::ALL, &mut kernel.frames).map(|_| true)
             }
-            _ => shadow.map(page, size, frame, Rights::ALL, &mut frames).map(|_| false),
+            _ => shadow.map(page, size, frame, Rights::ALL, &mut kernel.frames).map(|_| false),
         };
         let replaced = replaced.map_err(|_| Exhausted { layer: bottom })?;
         if replaced {
@@ -140,15 +134,10 @@ impl Stack {
     fn zap_shadow(&mut self, start: Frame<Upper>, pages: u64) {
         let bottom = self.bottom();
         let kernel = &mut self.layers[bottom].kernel;
-        let mut frames = TableFrames {
-            memory: &mut kernel.memory,
-            log: &mut kernel.log,
-            counters: &mut kernel.counters,
-        };
         let shadow = self.shadow.as_mut().expect("there is a shadow table");
         let pseudo = pages < PageSize::Huge.base_pages()
             && matches!(shadow.region(start.floor(PageSize::Huge)), Region::Huge(_));
-        if zap(shadow, start, pages, &mut frames) > 0 {
+        if zap(shadow, start, pages, &mut kernel.frames) > 0 {
             self.shadow_demotions += u64::from(pseudo);
             self.flush_second_stage();
         }

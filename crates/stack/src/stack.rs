@@ -18,8 +18,9 @@
 use crate::contents::Contents;
 use crate::costs::{Costs, Exits, Spending, Spent, kernel_cycles};
 use crate::fault::{Faulted, PageFault, frame_of};
+use crate::frames::{Action, Change, Frames, KernelCounters};
 use crate::guest::Guest;
-use crate::kernel::{Action, Change, Kernel, KernelCounters, TableFrames};
+use crate::kernel::Kernel;
 use crate::owner::{Owner, SpaceId};
 use crate::policy::{Layer, Policy};
 use crate::thp::ThpParameters;
@@ -317,17 +318,12 @@ impl Stack {
         let alike = second.slot.is_multiple_of(mapping.size.base_pages());
         let size = if alike { mapping.size } else { PageSize::Base };
         let frame = frame_of(&mapping, hva);
-        let mut frames = TableFrames {
-            memory: &mut kernel.memory,
-            log: &mut kernel.log,
-            counters: &mut kernel.counters,
-        };
         let (first, frame) = (page.floor(size), frame.floor(size));
         let written = match (size, second.table.region(first)) {
             (PageSize::Huge, Region::Base { .. }) => {
-                second.table.collapse(first, frame, Rights::ALL, &mut frames).map(|_| 1)
+                second.table.collapse(first, frame, Rights::ALL, &mut kernel.frames).map(|_| 1)
             }
-            _ => second.table.map(first, size, frame, Rights::ALL, &mut frames),
+            _ => second.table.map(first, size, frame, Rights::ALL, &mut kernel.frames),
         };
         let written = written.map_err(|_| Exhausted { layer })?;
         if layer < self.bottom() {
@@ -347,7 +343,7 @@ impl Stack {
         fault: &PageFault,
     ) -> Result<PageSize, Exhausted> {
         let kernel = &mut self.layers[layer].kernel;
-        kernel.counters.faults += 1;
+        kernel.frames.counters.faults += 1;
         let placement = policy.place(layer, kernel, fault);
         let limit = self.thp.compact_regions;
         let mut mapped = kernel.map_fault(fault, placement, limit);
@@ -374,7 +370,7 @@ impl Stack {
     ) -> Result<(), Exhausted> {
         self.charge_kernel(layer, account);
         // Taken out so that the hooks below can log more; given back to reuse the memory.
-        let mut log = std::mem::take(&mut self.layers[layer].kernel.log);
+        let mut log = std::mem::take(&mut self.layers[layer].kernel.frames.log);
         for change in log.changes.drain(..) {
             self.propagate(layer, change);
         }
@@ -400,7 +396,7 @@ impl Stack {
                 }
             }
         }
-        let now = &mut self.layers[layer].kernel.log;
+        let now = &mut self.layers[layer].kernel.frames.log;
         if now.actions.is_empty() && now.changes.is_empty() && now.freed_huge.is_empty() {
             *now = log;
         }
@@ -468,12 +464,7 @@ impl Stack {
     fn zap_second_stage(&mut self, layer: Layer, start: Frame<Upper>, pages: u64) -> u64 {
         let StackLayer { kernel, second, .. } = &mut self.layers[layer];
         let second = second.as_mut().expect("a hypervisor has a second stage");
-        let mut frames = TableFrames {
-            memory: &mut kernel.memory,
-            log: &mut kernel.log,
-            counters: &mut kernel.counters,
-        };
-        zap(&mut second.table, start, pages, &mut frames)
+        zap(&mut second.table, start, pages, &mut kernel.frames)
     }
 
     /// Charges the kernel work of `layer` since the last time.
@@ -555,7 +546,7 @@ pub(crate) fn zap(
     table: &mut SecondStageTable,
     start: Frame<Upper>,
     pages: u64,
-    frames: &mut TableFrames<'_>,
+    frames: &mut Frames,
 ) -> u64 {
     let end = start + pages;
     let mut page = start;

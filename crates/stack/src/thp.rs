@@ -130,7 +130,7 @@ impl Kernel {
             self.khugepaged.next = Some((space, region.addr() + PageSize::Huge.bytes()));
             let scanned = PageSize::Huge.base_pages().min(budget);
             budget -= scanned;
-            self.counters.scanned_pages += scanned;
+            self.frames.counters.scanned_pages += scanned;
             let Some(pages) = self.region_pages(space, region) else { continue };
             if PageSize::Huge.base_pages() - pages.present > settings.max_ptes_none {
                 continue;

@@ -1,7 +1,7 @@
 //! Taking mappings away, moving them, sharing them.
 
 use crate::fault::frame_of;
-use crate::kernel::{Kernel, OutOfMemory, PageTable, space_and_frames};
+use crate::kernel::{Kernel, OutOfMemory, PageTable};
 use crate::owner::{Owner, SpaceId};
 use crate::thp::Fallback;
 use strata_addr::{Addr, Frame, PageSize, Range, space::Lower, space::Upper};
@@ -74,8 +74,8 @@ impl Kernel {
         while let Some(stretch) = next_stretch(&self.alive(space).table, rest) {
             rest.start = stretch.end;
             for (page, mapping) in stretch.mapped {
-                let (place, mut frames) = space_and_frames!(self, space);
-                place.table.unmap(page.addr(), &mut frames);
+                let (place, frames) = self.space_and_frames(space);
+                place.table.unmap(page.addr(), frames);
                 changed.add(page, mapping.size.base_pages());
                 self.free_mapping(&mapping);
                 if page.is_aligned(PageSize::Huge) {
@@ -114,9 +114,9 @@ impl Kernel {
     /// [`OutOfMemory`] when there was no frame for the page table.
     pub(crate) fn split(&mut self, space: SpaceId, page: Frame<Upper>) -> Result<(), OutOfMemory> {
         let region = page.floor(PageSize::Huge);
-        let (place, mut frames) = space_and_frames!(self, space);
-        place.table.split(region, &mut frames).map_err(|_| OutOfMemory)?;
-        self.counters.demotions += 1;
+        let (place, frames) = self.space_and_frames(space);
+        place.table.split(region, frames).map_err(|_| OutOfMemory)?;
+        self.frames.counters.demotions += 1;
         self.fallbacks.insert((space, region.get()), Fallback::Split);
         self.changed(space, region, PageSize::Huge.base_pages());
         Ok(())
@@ -133,7 +133,7 @@ impl Kernel {
             }
         } else {
             self.give_back(mapping.frame, mapping.size.order());
-            self.log.freed_huge.push(mapping.frame);
+            self.frames.log.freed_huge.push(mapping.frame);
         }
     }
 
@@ -195,12 +195,12 @@ impl Kernel {
         to: Range<Upper>,
     ) -> Result<(), OutOfMemory> {
         let target = (to.start + (page.addr() - from.start)).page();
-        let (place, mut frames) = space_and_frames!(self, space);
+        let (place, frames) = self.space_and_frames(space);
         place
             .table
-            .map(target, mapping.size, mapping.frame, mapping.rights, &mut frames)
+            .map(target, mapping.size, mapping.frame, mapping.rights, frames)
             .map_err(|_| OutOfMemory)?;
-        place.table.unmap(page.addr(), &mut frames);
+        place.table.unmap(page.addr(), frames);
         for i in 0..mapping.size.base_pages() {
             if let Owner::Page(..) = self.owner(mapping.frame + i) {
                 self.set_owner(mapping.frame + i, Owner::Page(space, target + i));
@@ -216,7 +216,7 @@ impl Kernel {
         let mut changed = Gather::default();
         while let Some(stretch) = next_stretch(&self.alive(space).table, rest) {
             rest.start = stretch.end;
-            let (place, _) = space_and_frames!(self, space);
+            let place = self.alive_mut(space);
             for (page, mapping) in stretch.mapped {
                 if mapping.rights.write && mapping.size == PageSize::Base {
                     let rights = Rights { write: false, ..mapping.rights };
@@ -234,7 +234,7 @@ impl Kernel {
     /// [`OutOfMemory`] when the child's page tables do not fit; the child then has a part.
     pub(crate) fn share_all(&mut self, parent: SpaceId, child: SpaceId) -> Result<(), OutOfMemory> {
         let vmas = self.alive(parent).vmas.clone();
-        let (place, _) = space_and_frames!(self, child);
+        let place = self.alive_mut(child);
         place.vmas = vmas;
         let mut rest = self.alive(parent).table.everything();
         let mut changed = Gather::default();
@@ -263,10 +263,10 @@ impl Kernel {
         mapping: &Mapping<Lower>,
     ) -> Result<(), OutOfMemory> {
         let rights = Rights { write: false, ..mapping.rights };
-        let (place, mut frames) = space_and_frames!(self, child);
+        let (place, frames) = self.space_and_frames(child);
         place
             .table
-            .map(page, mapping.size, mapping.frame, rights, &mut frames)
+            .map(page, mapping.size, mapping.frame, rights, frames)
             .map_err(|_| OutOfMemory)?;
         for i in 0..mapping.size.base_pages() {
             let frame = mapping.frame + i;
@@ -277,7 +277,7 @@ impl Kernel {
             self.set_owner(frame, Owner::Shared { mappings });
         }
         if mapping.rights.write {
-            let (place, _) = space_and_frames!(self, parent);
+            let place = self.alive_mut(parent);
             place.table.update(page.addr(), |m| (m.frame, rights));
         }
         Ok(())
@@ -288,13 +288,13 @@ impl Kernel {
     /// # Errors
     /// None in practice; unmapping whole areas splits nothing.
     pub(crate) fn destroy_space(&mut self, space: SpaceId) -> Result<(), OutOfMemory> {
-        let (place, _) = space_and_frames!(self, space);
+        let place = self.alive_mut(space);
         let everything = place.table.everything();
         self.unmap_range(space, everything)?;
-        let (place, mut frames) = space_and_frames!(self, space);
-        place.table.clear(&mut frames);
+        let (place, frames) = self.space_and_frames(space);
+        place.table.clear(frames);
         let root = place.table.root_frame();
-        strata_paging::FrameSource::free_table_frame(&mut frames, root);
+        strata_paging::FrameSource::free_table_frame(frames, root);
         self.spaces[space.0 as usize] = None;
         self.fallbacks.retain(|(id, _), _| *id != space);
         Ok(())

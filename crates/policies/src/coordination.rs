@@ -1,4 +1,4 @@
-//! What Gemini and xGemini share: an allocator per layer, bookings with an adjusted time-out, the
+//! What Gemini and xGemini share: an allocator per kernel, bookings with an adjusted time-out, the
 //! comparison of two layers' huge pages, and the promotion of misaligned ones.
 
 use crate::allocator::{Allocator, AllocatorParameters, FaultHuge};
@@ -7,7 +7,7 @@ use crate::timeout::{BookingParameters, Timeout};
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_frames::HUGE_ORDER;
 use strata_stack::{
-    Exhausted, Feedback, Kernel, Layer, PageFault, Policy, PromoteError, Stack, VM,
+    Exhausted, Feedback, Kernel, NodeId, PageFault, Policy, Position, PromoteError, Stack,
 };
 
 strata_params::parameters! {
@@ -34,12 +34,14 @@ pub struct GeminiSettings {
     pub booking: BookingParameters,
 }
 
-/// The state shared by the layers of one policy.
+/// The state shared by the kernels of one policy.
 #[derive(Debug)]
 pub struct Coordination {
     pub(crate) settings: GeminiSettings,
     guest_fault_huge: FaultHuge,
-    layers: Vec<Allocator>,
+    /// By number of the kernel.
+    allocators: Vec<Allocator>,
+    guests: Vec<NodeId>,
     timeout: Timeout,
     next_adjust: f64,
     next_scan: f64,
@@ -81,23 +83,42 @@ impl Coordination {
             next_scan: settings.scan.period,
             settings,
             guest_fault_huge,
-            layers: Vec::new(),
+            allocators: Vec::new(),
+            guests: Vec::new(),
             now: 0.0,
         }
     }
 
-    pub(crate) fn allocator(&mut self, layer: Layer) -> &mut Allocator {
-        while self.layers.len() <= layer {
-            let settings = &self.settings;
-            // Hypervisors back what the layer above has touched already: there is no touch to
-            // follow, and a stock one takes huge pages where it can.
-            let fault_huge =
-                if self.layers.is_empty() { self.guest_fault_huge } else { FaultHuge::AsLinux };
-            let allocator =
-                Allocator::new(fault_huge, settings.allocator.clone(), &settings.booking);
-            self.layers.push(allocator);
+    /// Gives a kernel its allocator; kernels come in the order of their numbers, the host again when
+    /// all are told of anew.
+    pub(crate) fn add(&mut self, at: Position) {
+        if at.level == 0 {
+            self.allocators.clear();
+            self.guests.clear();
         }
-        &mut self.layers[layer]
+        debug_assert_eq!(at.node.index(), self.allocators.len());
+        // Hypervisors back what the kernel above has touched already: there is no touch to follow,
+        // and a stock one takes huge pages where it can.
+        let fault_huge = if at.guest { self.guest_fault_huge } else { FaultHuge::AsLinux };
+        let settings = &self.settings;
+        let allocator = Allocator::new(fault_huge, settings.allocator.clone(), &settings.booking);
+        self.allocators.push(allocator);
+        if at.guest {
+            self.guests.push(at.node);
+        }
+    }
+
+    pub(crate) fn allocator(&mut self, node: NodeId) -> &mut Allocator {
+        &mut self.allocators[node.index()]
+    }
+
+    /// The kernels that run programs.
+    pub(crate) fn guests(&self) -> &[NodeId] {
+        &self.guests
+    }
+
+    pub(crate) fn is_guest(&self, node: NodeId) -> bool {
+        self.guests.contains(&node)
     }
 
     /// When a booking made now ends, in seconds.
@@ -110,34 +131,34 @@ impl Coordination {
     }
 
     /// Huge bucket (Gemini section 5): a freed huge page is kept whole for a while.
-    pub(crate) fn keep_freed(&mut self, layer: Layer, kernel: &mut Kernel, region: Frame<Lower>) {
+    pub(crate) fn keep_freed(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
         let (until, cap) = (self.until(), self.settings.booking.cap);
-        let allocator = self.allocator(layer);
+        let allocator = self.allocator(node);
         if allocator.booking.book(kernel.memory_mut(), region, until, cap) {
             allocator.preferred.insert(region.get());
         }
     }
 
-    /// Algorithm 1, bookings that end, and the bucket that empties when memory is fragmented, in
-    /// the layers of `layers`. Does nothing before a period is over.
+    /// Algorithm 1, bookings that end, and the bucket that empties when memory is fragmented, in the
+    /// kernels of `nodes`. Does nothing before a period is over.
     pub(crate) fn adjust(
         &mut self,
         stack: &mut Stack,
         now: f64,
         feedback: Feedback,
-        layers: std::ops::Range<Layer>,
+        nodes: impl IntoIterator<Item = NodeId>,
     ) {
         self.now = now;
         if self.next_adjust > now {
             return;
         }
         self.next_adjust = now + self.settings.booking.period;
-        self.timeout.adjust(feedback, stack.fmfi(0));
+        self.timeout.adjust(feedback, stack.fmfi(self.guests[0]));
         let (until, severe) = (self.until(), self.settings.scan.bucket_fmfi);
-        for layer in layers {
-            let allocator = self.allocator(layer);
+        for node in nodes {
+            let allocator = self.allocator(node);
             allocator.until = until;
-            let kernel = stack.kernel_mut(layer);
+            let kernel = stack.kernel_mut(node);
             allocator.expire(kernel, now);
             if kernel.memory().fmfi(HUGE_ORDER) > severe {
                 allocator.release_all(kernel);
@@ -156,7 +177,7 @@ impl Coordination {
 
     /// Type-1 for the upper layer: regions of its memory that are huge below and free here are
     /// booked, to be used first.
-    pub(crate) fn tell_upper(&mut self, stack: &mut Stack, upper: Layer, scan: &Scan) {
+    pub(crate) fn tell_upper(&mut self, stack: &mut Stack, upper: NodeId, scan: &Scan) {
         let (until, cap) = (self.until(), self.settings.booking.cap);
         let allocator = self.allocator(upper);
         allocator.preferred.clear();
@@ -176,10 +197,10 @@ impl Coordination {
         }
     }
 
-    /// A region of a layer's memory that the layer below backs huge and nothing uses.
-    fn target_for(&mut self, stack: &Stack, layer: Layer) -> Option<Frame<Lower>> {
-        let memory = stack.kernel(layer).memory();
-        let preferred = &mut self.allocator(layer).preferred;
+    /// A region of a kernel's memory that the kernel below backs huge and nothing uses.
+    fn target_for(&mut self, stack: &Stack, node: NodeId) -> Option<Frame<Lower>> {
+        let memory = stack.kernel(node).memory();
+        let preferred = &mut self.allocator(node).preferred;
         while let Some(region) = preferred.pop_first() {
             let region = Frame::new(region);
             if u64::from(memory.free_in_region(region)) == PageSize::Huge.base_pages() {
@@ -195,18 +216,18 @@ impl Coordination {
 pub(crate) fn after_fault<P: Coordinating>(
     policy: &mut P,
     stack: &mut Stack,
-    layer: Layer,
+    node: NodeId,
     fault: &PageFault,
     size: PageSize,
 ) -> Result<(), Exhausted> {
     let region = fault.page.floor(PageSize::Huge);
-    let allocator = policy.coordination().allocator(layer);
+    let allocator = policy.coordination().allocator(node);
     let Some(target) = allocator.offsets.target(fault.space, region) else { return Ok(()) };
     let ripe = size == PageSize::Base
-        && allocator.is_ripe(stack.kernel(layer), fault.space, region)
-        && stack.collapse(policy, layer, fault.space, region, Some(target))?.is_ok();
+        && allocator.is_ripe(stack.kernel(node), fault.space, region)
+        && stack.collapse(policy, node, fault.space, region, Some(target))?.is_ok();
     if ripe || size == PageSize::Huge {
-        policy.coordination().allocator(layer).served(stack.kernel_mut(layer), target);
+        policy.coordination().allocator(node).served(stack.kernel_mut(node), target);
     }
     Ok(())
 }
@@ -216,7 +237,7 @@ pub(crate) fn after_fault<P: Coordinating>(
 pub(crate) fn promote_upper<P: Coordinating>(
     policy: &mut P,
     stack: &mut Stack,
-    upper: Layer,
+    upper: NodeId,
     scan: &Scan,
     budget: &Budget,
 ) -> Result<(), Exhausted> {
@@ -246,7 +267,8 @@ pub(crate) fn promote_upper<P: Coordinating>(
 pub(crate) fn promote_lower<P: Coordinating>(
     policy: &mut P,
     stack: &mut Stack,
-    lower: Layer,
+    upper: NodeId,
+    lower: NodeId,
     scan: &Scan,
     budget: &Budget,
 ) -> Result<(), Exhausted> {
@@ -255,10 +277,10 @@ pub(crate) fn promote_lower<P: Coordinating>(
             break;
         }
         stack.charge_scan(PageSize::Huge.base_pages());
-        let hva = stack.hva(lower, Frame::new(region));
+        let (process, hva) = (stack.vm_process(upper), stack.hva(upper, Frame::new(region)));
         // Memory that the layer below backs huge is best; any block will do.
         let target = policy.coordination().target_for(stack, lower);
-        if stack.collapse(policy, lower, VM, hva, target)?.is_err()
+        if stack.collapse(policy, lower, process, hva, target)?.is_err()
             && let Some(target) = target
         {
             policy.coordination().allocator(lower).preferred.insert(target.get());

@@ -12,8 +12,8 @@ use crate::coordination::{
 use crate::scanner::Scan;
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_stack::{
-    AlignAreas, Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy,
-    Stack, ThpMode,
+    AlignAreas, Exhausted, Feedback, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy,
+    Position, Stack, ThpMode,
 };
 
 /// Gemini between all neighbouring layers.
@@ -48,46 +48,48 @@ pub(crate) fn scan_all<P: Coordinating>(
     let settings = policy.coordination().settings.scan.clone();
     let budget = Budget::new(stack, settings.share, settings.period, feedback);
     // From the bottom up: a guest's huge page is worth most over an aligned one.
-    for upper in (0..stack.depth() - 1).rev() {
-        let scan = Scan::of(stack, upper);
+    for upper in stack.nodes() {
+        let Some(lower) = stack.below(upper) else { continue };
+        let scan = Scan::of(stack, upper, lower);
         stack.charge_scan(scan.entries);
         policy.coordination().tell_upper(stack, upper, &scan);
         promote_upper(policy, stack, upper, &scan, &budget)?;
-        promote_lower(policy, stack, upper + 1, &scan, &budget)?;
+        promote_lower(policy, stack, upper, lower, &scan, &budget)?;
     }
     Ok(())
 }
 
 impl Policy for Gemini {
-    fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        self.coordination.add(at);
+        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
     }
 
-    fn place(&mut self, layer: Layer, kernel: &mut Kernel, fault: &PageFault) -> Placement {
-        self.coordination.allocator(layer).place(kernel, fault)
+    fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        self.coordination.allocator(node).place(kernel, fault)
     }
 
     fn mapped(
         &mut self,
         stack: &mut Stack,
-        layer: Layer,
+        node: NodeId,
         fault: &PageFault,
         size: PageSize,
     ) -> Result<(), Exhausted> {
-        after_fault(self, stack, layer, fault, size)
+        after_fault(self, stack, node, fault, size)
     }
 
-    fn freed_huge(&mut self, layer: Layer, kernel: &mut Kernel, region: Frame<Lower>) {
-        self.coordination.keep_freed(layer, kernel, region);
+    fn freed_huge(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
+        self.coordination.keep_freed(node, kernel, region);
     }
 
-    fn memory_short(&mut self, layer: Layer, kernel: &mut Kernel) -> bool {
-        self.coordination.allocator(layer).release_all(kernel)
+    fn memory_short(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
+        self.coordination.allocator(node).release_all(kernel)
     }
 
     fn wake(&mut self, stack: &mut Stack, now: f64, feedback: Feedback) -> Result<(), Exhausted> {
-        let layers = 0..stack.depth();
-        self.coordination.adjust(stack, now, feedback, layers);
+        let nodes = stack.nodes().rev();
+        self.coordination.adjust(stack, now, feedback, nodes);
         scan_all(self, stack, now, feedback)
     }
 

@@ -1,8 +1,8 @@
-//! Stock Linux in every layer, and the upper bound.
+//! Stock Linux in every kernel, and the upper bound.
 
-use strata_stack::{AlignAreas, Layer, LayerSettings, Policy, ThpMode};
+use strata_stack::{AlignAreas, KernelSettings, Policy, Position, ThpMode};
 
-/// Every layer is stock Linux; transparent huge pages are set for the guest and for all hypervisors.
+/// Every kernel is stock Linux; transparent huge pages are set for guests and for all hypervisors.
 #[derive(Clone, Copy, Debug)]
 pub struct Linux {
     guest: ThpMode,
@@ -34,9 +34,9 @@ impl Linux {
 }
 
 impl Policy for Linux {
-    fn settings(&mut self, layer: Layer, _: usize) -> LayerSettings {
-        let thp = if layer == 0 { self.guest } else { self.hypervisors };
-        LayerSettings { thp, align_areas: AlignAreas::Never, fragmented: true }
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        let thp = if at.guest { self.guest } else { self.hypervisors };
+        KernelSettings { thp, align_areas: AlignAreas::Never, fragmented: true }
     }
 }
 
@@ -46,7 +46,7 @@ impl Policy for Linux {
 pub struct Aligned;
 
 impl Policy for Aligned {
-    fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Large, fragmented: false }
+    fn settings(&mut self, _: Position) -> KernelSettings {
+        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Large, fragmented: false }
     }
 }

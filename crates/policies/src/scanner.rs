@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashSet;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_stack::{Kernel, Layer, Owner, SpaceId, Stack, VM};
+use strata_stack::{Kernel, NodeId, Owner, SpaceId, Stack};
 
 /// The huge pages of a layer and of the hypervisor below it, by region of the layer's memory.
 #[derive(Clone, Debug, Default)]
@@ -17,13 +17,13 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Scans the page tables of `upper`, and of the VM process of the layer below.
-    pub fn of(stack: &Stack, upper: Layer) -> Self {
+    /// Scans the page tables of the kernel `upper`, and of its VM's process in the kernel below.
+    pub fn of(stack: &Stack, upper: NodeId, lower: NodeId) -> Self {
         let mut scan = Self::of_upper(stack, upper);
-        let lower = upper + 1;
-        let vm = stack.kernel(lower).space(VM).expect("lives as long as the VM");
+        let vm = stack.kernel(lower).space(stack.vm_process(upper));
+        let vm = vm.expect("lives as long as the VM");
         scan.entries += vm.table().table_pages() as u64;
-        let slot = stack.hva(lower, Frame::new(0)).get();
+        let slot = stack.hva(upper, Frame::new(0)).get();
         vm.table().for_each_huge(|page, _| {
             // In a slot that is not aligned no huge page lies under a whole region.
             let region = page.get().checked_sub(slot).map(Frame::<Upper>::new);
@@ -34,11 +34,11 @@ impl Scan {
         scan
     }
 
-    /// Scans the guest's page tables and the table that hardware walks below them: what the guest
-    /// and the host see of each other across a guest hypervisor (xGemini IV.D).
-    pub fn of_shadow(stack: &Stack) -> Self {
-        let mut scan = Self::of_upper(stack, 0);
-        if let Some(shadow) = stack.hardware_second_stage() {
+    /// Scans a guest's page tables and the table that hardware walks below them: what the guest and
+    /// the host see of each other across a guest hypervisor (xGemini IV.D).
+    pub fn of_shadow(stack: &Stack, guest: NodeId) -> Self {
+        let mut scan = Self::of_upper(stack, guest);
+        if let Some(shadow) = stack.hardware_second_stage(guest) {
             scan.entries += shadow.table_pages() as u64;
             shadow.for_each_huge(|page, _| {
                 scan.lower_huge.insert(page.get());
@@ -47,7 +47,7 @@ impl Scan {
         scan
     }
 
-    fn of_upper(stack: &Stack, upper: Layer) -> Self {
+    fn of_upper(stack: &Stack, upper: NodeId) -> Self {
         let mut scan = Self::default();
         for (_, space) in stack.kernel(upper).spaces() {
             let table = space.table();

@@ -17,8 +17,8 @@ use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::Region;
 use strata_stack::{
-    AlignAreas, Exhausted, Feedback, Kernel, Layer, LayerSettings, PageFault, Placement, Policy,
-    Stack, ThpMode, VM,
+    AlignAreas, Exhausted, Feedback, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy,
+    Position, Stack, ThpMode,
 };
 
 strata_params::parameters! {
@@ -45,6 +45,9 @@ pub struct XGeminiSettings {
     pub reused: GeminiSettings,
 }
 
+/// An HPAS region of a guest's memory.
+type GuestRegion = (NodeId, u64);
+
 /// Where the host puts one HPAS region of guest-physical memory.
 #[derive(Clone, Copy, Debug)]
 struct Home {
@@ -60,14 +63,13 @@ struct Home {
 pub struct XGemini {
     settings: XGeminiSettings,
     coordination: Coordination,
-    /// By guest-physical region.
-    homes: FxHashMap<u64, Home>,
-    /// The guest-physical region whose home a region of real memory is.
-    inhabited: FxHashMap<u64, u64>,
+    homes: FxHashMap<GuestRegion, Home>,
+    /// The guest's region whose home a region of real memory is.
+    inhabited: FxHashMap<u64, GuestRegion>,
     booking: Booking,
     cursor: Frame<Lower>,
     next_round: f64,
-    resume_at: u64,
+    resume_at: GuestRegion,
     until: f64,
     nested: bool,
 }
@@ -82,30 +84,34 @@ impl XGemini {
             booking: Booking::default(),
             cursor: Frame::new(0),
             next_round: settings.xgemini.period,
-            resume_at: 0,
+            resume_at: (NodeId::HOST, 0),
             until: settings.reused.booking.initial,
             settings,
             nested: false,
         }
     }
 
-    /// The place of a guest-physical region, booked now if it has none.
-    fn home(&mut self, stack: &mut Stack, page: Frame<Upper>) -> Option<Frame<Lower>> {
-        let region = page.floor(PageSize::Huge);
-        if let Some(home) = self.homes.get(&region.get()) {
+    /// The place of a guest's region, booked now if it has none.
+    fn home(
+        &mut self,
+        stack: &mut Stack,
+        guest: NodeId,
+        page: Frame<Upper>,
+    ) -> Option<Frame<Lower>> {
+        let region = (guest, page.floor(PageSize::Huge).get());
+        if let Some(home) = self.homes.get(&region) {
             return Some(home.at);
         }
-        let host = stack.bottom();
-        let at = self.lies_right(stack, page).or_else(|| {
-            let memory = stack.kernel_mut(host).memory_mut();
+        let at = self.lies_right(stack, guest, page).or_else(|| {
+            let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
             let run = memory.next_fit(self.cursor, 1)?;
             self.cursor = run.start + PageSize::Huge.base_pages();
             let cap = self.settings.reused.booking.cap;
             self.booking.book(memory, run.start, self.until, cap).then_some(run.start)
         })?;
-        self.homes.insert(region.get(), Home { at, placed: 0 });
+        self.homes.insert(region, Home { at, placed: 0 });
         // Whoever was to live in a region that is free again has nothing there.
-        if let Some(before) = self.inhabited.insert(at.get(), region.get()) {
+        if let Some(before) = self.inhabited.insert(at.get(), region) {
             self.homes.remove(&before);
         }
         Some(at)
@@ -113,53 +119,62 @@ impl XGemini {
 
     /// The region where the page's frame is already, when it is at the page's own offset there and
     /// nothing else has that home: contiguous memory needs no moving.
-    fn lies_right(&self, stack: &Stack, page: Frame<Upper>) -> Option<Frame<Lower>> {
-        let frame = stack.compose(page)?.frame;
+    fn lies_right(&self, stack: &Stack, guest: NodeId, page: Frame<Upper>) -> Option<Frame<Lower>> {
+        let frame = stack.compose(guest, page)?.frame;
         let region = frame.floor(PageSize::Huge);
         (frame.index_in(PageSize::Huge) == page.index_in(PageSize::Huge)
             && !self.inhabited.contains_key(&region.get()))
         .then_some(region)
     }
 
-    /// NEMA, host part: puts the frame behind a guest page at its region's offset. Returns whether
+    /// NEMA, host part: puts the frame behind a guest's page at its region's offset. Returns whether
     /// it is there.
-    fn steer(&mut self, stack: &mut Stack, page: Frame<Upper>) -> Result<bool, Exhausted> {
-        let Some(home) = self.home(stack, page) else { return Ok(false) };
+    fn steer(
+        &mut self,
+        stack: &mut Stack,
+        guest: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<bool, Exhausted> {
+        let Some(home) = self.home(stack, guest, page) else { return Ok(false) };
         let wanted = home + page.index_in(PageSize::Huge);
         // Follow the page down to the host's own guest: that is what the host can move.
-        let mut at = page;
-        for layer in 1..stack.bottom() {
-            match stack.second_stage(layer).translate(at.addr()) {
-                Some(below) => at = below.page().cross(),
+        let (mut at, mut vm) = (page, guest);
+        while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
+            match stack.second_stage(vm).translate(at.addr()) {
+                Some(backing) => at = backing.page().cross(),
                 None => return Ok(false),
             }
+            vm = below;
         }
-        let hva = stack.hva(stack.bottom(), at);
-        stack.back(self, stack.bottom(), at)?;
-        let host = stack.bottom();
-        let there = stack.migrate(self, host, VM, hva, wanted)?;
+        let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
+        stack.back(self, vm, at)?;
+        let there = stack.migrate(self, NodeId::HOST, process, hva, wanted)?;
         // The move took the old entry out of the host's second stage.
-        stack.back(self, host, at)?;
+        stack.back(self, vm, at)?;
         Ok(there)
     }
 
     /// One page of a region came to its place.
-    fn placed(&mut self, stack: &mut Stack, page: Frame<Upper>) -> Result<(), Exhausted> {
+    fn placed(
+        &mut self,
+        stack: &mut Stack,
+        guest: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
         let region = page.floor(PageSize::Huge);
-        let Some(home) = self.homes.get_mut(&region.get()) else { return Ok(()) };
+        let Some(home) = self.homes.get_mut(&(guest, region.get())) else { return Ok(()) };
         home.placed += 1;
         let at = home.at;
         if u64::from(home.placed) >= PageSize::Huge.base_pages()
-            && stack.promote_shadow(self, region)?
+            && stack.promote_shadow(self, guest, region)?
         {
-            let host = stack.bottom();
-            self.booking.end(stack.kernel_mut(host).memory_mut(), at);
+            self.booking.end(stack.kernel_mut(NodeId::HOST).memory_mut(), at);
         }
         Ok(())
     }
 
-    /// The guest's half of scanner and promoter, with the shadow table in place of the layer below.
-    fn scan_guest(
+    /// The guests' half of scanner and promoter, with the shadow table in place of the kernel below.
+    fn scan_guests(
         &mut self,
         stack: &mut Stack,
         now: f64,
@@ -170,62 +185,72 @@ impl XGemini {
         }
         let settings = self.coordination.settings.scan.clone();
         let budget = Budget::new(stack, settings.share, settings.period, feedback);
-        let scan = Scan::of_shadow(stack);
-        stack.charge_scan(scan.entries);
-        self.coordination.tell_upper(stack, 0, &scan);
-        promote_upper(self, stack, 0, &scan, &budget)
+        for guest in self.coordination.guests().to_vec() {
+            let scan = Scan::of_shadow(stack, guest);
+            stack.charge_scan(scan.entries);
+            self.coordination.tell_upper(stack, guest, &scan);
+            promote_upper(self, stack, guest, &scan, &budget)?;
+        }
+        Ok(())
     }
 
     /// NWHPC: guest huge pages whose shadow entries are not huge are completed and promoted, from
     /// where the last round stopped, within the budget.
     fn create_aligned(&mut self, stack: &mut Stack, budget: &Budget) -> Result<(), Exhausted> {
-        let mut huge = Vec::new();
+        let mut huge: Vec<GuestRegion> = Vec::new();
         let mut entries = 0;
-        for (_, space) in stack.kernel(0).spaces() {
-            entries += space.table().table_pages() as u64;
-            space.table().for_each_huge(|_, mapping| huge.push(mapping.frame.get()));
+        for guest in self.coordination.guests() {
+            for (_, space) in stack.kernel(*guest).spaces() {
+                entries += space.table().table_pages() as u64;
+                space.table().for_each_huge(|_, mapping| huge.push((*guest, mapping.frame.get())));
+            }
         }
         stack.charge_scan(entries);
         huge.sort_unstable();
         let from = huge.partition_point(|region| *region < self.resume_at);
         huge.rotate_left(from);
-        for region in huge {
+        for (guest, region) in huge {
             if budget.is_spent(stack) {
-                self.resume_at = region;
+                self.resume_at = (guest, region);
                 return Ok(());
             }
-            self.complete(stack, Frame::new(region))?;
+            self.complete(stack, guest, Frame::new(region))?;
         }
-        self.resume_at = 0;
+        self.resume_at = (NodeId::HOST, 0);
         Ok(())
     }
 
     /// Makes one guest huge page well aligned, if the guest hypervisor backs all of it.
-    fn complete(&mut self, stack: &mut Stack, region: Frame<Upper>) -> Result<(), Exhausted> {
-        let shadow = stack.hardware_second_stage().expect("nested stacks have a shadow table");
+    fn complete(
+        &mut self,
+        stack: &mut Stack,
+        guest: NodeId,
+        region: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
+        let shadow = stack.hardware_second_stage(guest).expect("a nested guest has a shadow table");
         if matches!(shadow.region(region), Region::Huge(_)) {
             return Ok(());
         }
         stack.charge_scan(PageSize::Huge.base_pages());
-        if stack.promote_shadow(self, region)? {
+        if stack.promote_shadow(self, guest, region)? {
             return Ok(());
         }
-        if self.collapse_below(stack, region)? {
-            stack.promote_shadow(self, region)?;
+        if self.collapse_below(stack, guest, region)? {
+            stack.promote_shadow(self, guest, region)?;
             return Ok(());
         }
         for i in 0..PageSize::Huge.base_pages() {
             let page = region + i;
-            if stack.second_stage(1).mapping(page.addr()).is_none() {
+            if stack.second_stage(guest).mapping(page.addr()).is_none() {
                 // The guest hypervisor has nothing there; the guest will fault when it needs it.
                 return Ok(());
             }
-            if !self.steer(stack, page)? {
-                self.forget(stack, region);
+            if !self.steer(stack, guest, page)? {
+                self.forget(stack, (guest, region.get()));
                 return Ok(());
             }
         }
-        stack.promote_shadow(self, region)?;
+        stack.promote_shadow(self, guest, region)?;
         Ok(())
     }
 
@@ -234,30 +259,31 @@ impl XGemini {
     fn collapse_below(
         &mut self,
         stack: &mut Stack,
+        guest: NodeId,
         region: Frame<Upper>,
     ) -> Result<bool, Exhausted> {
-        let mut at = region;
-        for layer in 1..stack.bottom() {
-            match stack.second_stage(layer).region(at) {
+        let (mut at, mut vm) = (region, guest);
+        while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
+            match stack.second_stage(vm).region(at) {
                 Region::Huge(mapping) => {
                     at = (mapping.frame + at.index_in(mapping.size)).cross();
                 }
                 _ => return Ok(false),
             }
+            vm = below;
         }
-        let host = stack.bottom();
-        let hva = stack.hva(host, at);
-        let done = stack.collapse(self, host, VM, hva, None)?.is_ok();
+        let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
+        let done = stack.collapse(self, NodeId::HOST, process, hva, None)?.is_ok();
         if done {
-            stack.fill_shadow(self, region)?;
+            stack.fill_shadow(self, guest, region)?;
         }
         Ok(done)
     }
 
     /// Bookings whose time is up go back; who had nothing there yet will be given another place.
     fn expire(&mut self, stack: &mut Stack, now: f64) {
-        let host = stack.bottom();
-        for region in self.booking.expire(stack.kernel_mut(host).memory_mut(), now) {
+        let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
+        for region in self.booking.expire(memory, now) {
             if let Some(guest) = self.inhabited.get(&region.get()).copied()
                 && self.homes.get(&guest).is_some_and(|home| home.placed == 0)
             {
@@ -268,12 +294,16 @@ impl XGemini {
     }
 
     /// A region's place cannot be had: another one is chosen when it is next looked at.
-    fn forget(&mut self, stack: &mut Stack, region: Frame<Upper>) {
-        if let Some(home) = self.homes.remove(&region.get()) {
+    fn forget(&mut self, stack: &mut Stack, region: GuestRegion) {
+        if let Some(home) = self.homes.remove(&region) {
             self.inhabited.remove(&home.at.get());
-            let host = stack.bottom();
-            self.booking.end(stack.kernel_mut(host).memory_mut(), home.at);
+            self.booking.end(stack.kernel_mut(NodeId::HOST).memory_mut(), home.at);
         }
+    }
+
+    /// Whether Gemini's allocator places the pages of a kernel: in nested VMs only the guest's.
+    fn has_allocator(&self, node: NodeId) -> bool {
+        !self.nested || self.coordination.is_guest(node)
     }
 }
 
@@ -284,17 +314,18 @@ impl Coordinating for XGemini {
 }
 
 impl Policy for XGemini {
-    fn settings(&mut self, layer: Layer, layers: usize) -> LayerSettings {
-        self.nested = layers > 2;
-        let between = layer > 0 && layer + 1 < layers;
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        self.coordination.add(at);
+        self.nested |= at.level > 1;
+        let between = at.level > 0 && !at.guest;
         let thp =
             if between && !self.settings.xgemini.l1_thp { ThpMode::Never } else { ThpMode::Always };
-        LayerSettings { thp, align_areas: AlignAreas::Always, fragmented: true }
+        KernelSettings { thp, align_areas: AlignAreas::Always, fragmented: true }
     }
 
-    fn place(&mut self, layer: Layer, kernel: &mut Kernel, fault: &PageFault) -> Placement {
-        if layer == 0 || !self.nested {
-            self.coordination.allocator(layer).place(kernel, fault)
+    fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        if self.has_allocator(node) {
+            self.coordination.allocator(node).place(kernel, fault)
         } else {
             Placement::Linux
         }
@@ -303,12 +334,12 @@ impl Policy for XGemini {
     fn mapped(
         &mut self,
         stack: &mut Stack,
-        layer: Layer,
+        node: NodeId,
         fault: &PageFault,
         size: PageSize,
     ) -> Result<(), Exhausted> {
-        if layer == 0 || !self.nested {
-            return after_fault(self, stack, layer, fault, size);
+        if self.has_allocator(node) {
+            return after_fault(self, stack, node, fault, size);
         }
         Ok(())
     }
@@ -316,32 +347,32 @@ impl Policy for XGemini {
     fn second_stage_written(
         &mut self,
         stack: &mut Stack,
-        layer: Layer,
+        vm: NodeId,
         page: Frame<Upper>,
         size: PageSize,
     ) -> Result<(), Exhausted> {
-        // Only the topmost guest hypervisor's pages are guest-physical ones.
-        if layer != 1 || !self.nested {
+        // Only the pages of the topmost VM are guest-physical ones.
+        if !self.coordination.is_guest(vm) {
             return Ok(());
         }
-        if size == PageSize::Base && self.steer(stack, page)? {
-            self.placed(stack, page)?;
+        if size == PageSize::Base && self.steer(stack, vm, page)? {
+            self.placed(stack, vm, page)?;
         }
         if self.settings.xgemini.fill_on_write {
-            stack.fill_shadow(self, page)?;
+            stack.fill_shadow(self, vm, page)?;
         }
         Ok(())
     }
 
-    fn freed_huge(&mut self, layer: Layer, kernel: &mut Kernel, region: Frame<Lower>) {
-        if layer == 0 || !self.nested {
-            self.coordination.keep_freed(layer, kernel, region);
+    fn freed_huge(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
+        if self.has_allocator(node) {
+            self.coordination.keep_freed(node, kernel, region);
         }
     }
 
-    fn memory_short(&mut self, layer: Layer, kernel: &mut Kernel) -> bool {
-        if layer == 0 || !self.nested {
-            self.coordination.allocator(layer).release_all(kernel)
+    fn memory_short(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
+        if self.has_allocator(node) {
+            self.coordination.allocator(node).release_all(kernel)
         } else {
             self.booking.release_all(kernel.memory_mut())
         }
@@ -349,12 +380,13 @@ impl Policy for XGemini {
 
     fn wake(&mut self, stack: &mut Stack, now: f64, feedback: Feedback) -> Result<(), Exhausted> {
         if !self.nested {
-            let layers = 0..stack.depth();
-            self.coordination.adjust(stack, now, feedback, layers);
+            let nodes = stack.nodes().rev();
+            self.coordination.adjust(stack, now, feedback, nodes);
             return scan_all(self, stack, now, feedback);
         }
-        self.coordination.adjust(stack, now, feedback, 0..1);
-        self.scan_guest(stack, now, feedback)?;
+        let guests = self.coordination.guests().to_vec();
+        self.coordination.adjust(stack, now, feedback, guests);
+        self.scan_guests(stack, now, feedback)?;
         if self.next_round <= now {
             self.until = self.coordination.until();
             self.expire(stack, now);

@@ -8,8 +8,8 @@ mod world;
 use strata_addr::PageSize;
 use strata_paging::Region;
 use strata_stack::{
-    AlignAreas, Exhausted, Kernel, Layer, LayerSettings, PageFault, Placement, Policy, Stack,
-    ThpMode,
+    AlignAreas, Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy, Position,
+    Stack, ThpMode,
 };
 
 /// Promotes an HPAS region once most of it is in use, in every layer on its own, as Ingens does
@@ -21,28 +21,28 @@ pub struct Utilization {
 }
 
 impl Policy for Utilization {
-    fn settings(&mut self, _layer: Layer, _layers: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+    fn settings(&mut self, _at: Position) -> KernelSettings {
+        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
     }
 
-    fn place(&mut self, _layer: Layer, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
+    fn place(&mut self, _node: NodeId, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
         Placement::Base
     }
 
     fn mapped(
         &mut self,
         stack: &mut Stack,
-        layer: Layer,
+        node: NodeId,
         fault: &PageFault,
         _size: PageSize,
     ) -> Result<(), Exhausted> {
         let region = fault.page.floor(PageSize::Huge);
-        let space = stack.kernel(layer).space(fault.space).expect("it has just faulted");
+        let space = stack.kernel(node).space(fault.space).expect("it has just faulted");
         if let Region::Base { present, .. } = space.table().region(region)
             && present >= self.threshold
         {
             // The inner result tells why a region stays as it is; here it may simply stay so.
-            let _ = stack.collapse(self, layer, fault.space, region, None)?;
+            let _ = stack.collapse(self, node, fault.space, region, None)?;
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ fn it_promotes_what_is_used_and_nothing_else() {
     for page in (PAGES / 2..PAGES).step_by(2) {
         world.touch(0, page, true);
     }
-    let alignment = world.stack.alignment();
+    let alignment = world.stack.alignment(world.guest);
     // Of the densely used half, the first region is not wholly inside the area.
     assert_eq!(alignment.guest_huge, PAGES / 2 / 512 - 1);
     world.finish();

@@ -46,7 +46,7 @@ fn settled(policy: &str, layers: usize, fragmentation: f64) -> (u64, u64, u64) {
     for page in 0..PAGES {
         world.touch(0, page, false);
     }
-    let alignment = world.stack.alignment();
+    let alignment = world.stack.alignment(world.guest);
     world.finish();
     (alignment.guest_huge, alignment.well_aligned, alignment.pseudo_huge)
 }
@@ -70,7 +70,7 @@ fn gemini_keeps_the_offset_where_an_area_grows() {
         (page..page + STEP).for_each(|page| world.touch(0, page, true));
     }
     // No daemon has run. The area neither begins nor ends with a region.
-    let alignment = world.stack.alignment();
+    let alignment = world.stack.alignment(world.guest);
     assert_eq!(alignment.guest_huge, PAGES / 512 - 1);
     assert_eq!(alignment.well_aligned, alignment.guest_huge);
     world.finish();
@@ -85,7 +85,7 @@ fn xgemini_makes_pseudo_huge_pages_where_the_guest_hypervisor_has_base_pages() {
     for page in 0..PAGES {
         world.touch(0, page, true);
     }
-    let alignment = world.stack.alignment();
+    let alignment = world.stack.alignment(world.guest);
     // The last region is padding but for a few pages: memory use follows touch.
     assert_eq!(alignment.guest_huge, PAGES / 512);
     assert_eq!(alignment.well_aligned, alignment.guest_huge);

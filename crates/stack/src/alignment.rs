@@ -1,8 +1,9 @@
-//! Which guest huge pages are well aligned, and which layer is to blame for the others.
+//! Which huge pages of a guest are well aligned, and which kernel is to blame for the others.
 
-use crate::policy::Layer;
-use crate::stack::{Stack, VM};
+use crate::stack::Stack;
 use crate::thp::Fallback;
+use crate::tree::NodeId;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use strata_addr::{Frame, PageSize, Range, space::Upper};
 use strata_frames::HUGE_ORDER;
@@ -27,11 +28,11 @@ pub struct Alignment {
     pub host_well_aligned: u64,
 }
 
-/// Misaligned guest huge pages with one cause in one layer.
+/// Misaligned guest huge pages with one cause in one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// The highest layer that breaks the page up.
-    pub layer: Layer,
+    /// The highest kernel that breaks the page up.
+    pub node: NodeId,
     /// Why, in a sentence.
     pub cause: &'static str,
     /// How many guest huge pages.
@@ -44,14 +45,14 @@ impl Stack {
     /// Ranges named per cause.
     pub const BLAME_RANGES: usize = 16;
 
-    /// Counts guest huge pages by alignment. Walks all tables.
-    pub fn alignment(&self) -> Alignment {
+    /// Counts the huge pages of a guest by alignment. Walks all its tables.
+    pub fn alignment(&self, guest: NodeId) -> Alignment {
         let mut found = Alignment::default();
-        let hardware = self.hardware_second_stage();
+        let hardware = self.hardware_second_stage(guest);
         if let Some(table) = hardware {
             table.for_each_huge(|_, _| found.host_huge += 1);
         }
-        self.for_each_guest_huge(|_, guest_physical| {
+        self.for_each_guest_huge(guest, |_, guest_physical| {
             found.guest_huge += 1;
             let Some(table) = hardware else {
                 found.well_aligned += 1;
@@ -61,29 +62,28 @@ impl Stack {
                 Region::Huge(_) => {
                     found.well_aligned += 1;
                     found.host_well_aligned += 1;
-                    let top = &self.layers[1].second().table;
-                    if matches!(top.region(guest_physical), Region::Base { .. }) {
-                        found.pseudo_huge += 1;
-                    }
+                    let top = self.second_stage(guest).region(guest_physical);
+                    found.pseudo_huge += u64::from(matches!(top, Region::Base { .. }));
                 }
-                Region::Absent if self.nothing_below(guest_physical) => found.type1 += 1,
+                Region::Absent if self.nothing_below(guest, guest_physical) => found.type1 += 1,
                 _ => found.type2 += 1,
             }
         });
         found
     }
 
-    /// Which layer breaks up misaligned guest huge pages, and why; most pages first.
-    pub fn blame(&self) -> Vec<Blame> {
-        let mut blames: BTreeMap<(Layer, &'static str), Blame> = BTreeMap::new();
-        let Some(hardware) = self.hardware_second_stage() else { return Vec::new() };
-        self.for_each_guest_huge(|page, guest_physical| {
+    /// Which kernel below a guest breaks up its misaligned huge pages, and why; most pages first.
+    pub fn blame(&self, guest: NodeId) -> Vec<Blame> {
+        // The kernel nearest to the guest first.
+        let mut blames: BTreeMap<(Reverse<NodeId>, &'static str), Blame> = BTreeMap::new();
+        let Some(hardware) = self.hardware_second_stage(guest) else { return Vec::new() };
+        self.for_each_guest_huge(guest, |page, guest_physical| {
             if matches!(hardware.region(guest_physical), Region::Huge(_)) {
                 return;
             }
-            let (layer, cause) = self.culprit(guest_physical);
-            let blame = blames.entry((layer, cause)).or_insert_with(|| Blame {
-                layer,
+            let (node, cause) = self.culprit(guest, guest_physical);
+            let blame = blames.entry((Reverse(node), cause)).or_insert_with(|| Blame {
+                node,
                 cause,
                 huge_pages: 0,
                 ranges: Vec::new(),
@@ -97,53 +97,54 @@ impl Stack {
             }
         });
         let mut blames: Vec<_> = blames.into_values().collect();
-        blames.sort_by_key(|blame| std::cmp::Reverse(blame.huge_pages));
+        blames.sort_by_key(|blame| Reverse(blame.huge_pages));
         blames
     }
 
-    /// FMFI of a layer's free memory for order 9.
-    pub fn fmfi(&self, layer: Layer) -> f64 {
-        self.layers[layer].kernel.frames.memory.fmfi(HUGE_ORDER)
+    /// FMFI of a kernel's free memory for order 9.
+    pub fn fmfi(&self, node: NodeId) -> f64 {
+        self.kernel(node).memory().fmfi(HUGE_ORDER)
     }
 
-    /// Shadow entries made huge though a layer between has base pages, and such entries broken up.
+    /// Shadow entries made huge though a kernel between has base pages, and such entries broken up.
     pub fn shadow_promotions(&self) -> (u64, u64) {
         (self.shadow_promotions, self.shadow_demotions)
     }
 
-    fn for_each_guest_huge(&self, mut visit: impl FnMut(Frame<Upper>, Frame<Upper>)) {
-        for (_, space) in self.layers[0].kernel.spaces() {
+    fn for_each_guest_huge(
+        &self,
+        guest: NodeId,
+        mut visit: impl FnMut(Frame<Upper>, Frame<Upper>),
+    ) {
+        for (_, space) in self.kernel(guest).spaces() {
             space.table.for_each_huge(|page, mapping| visit(page, mapping.frame.cross()));
         }
     }
 
-    fn nothing_below(&self, guest_physical: Frame<Upper>) -> bool {
-        let vm = self.layers[1].kernel.space(VM).expect("lives as long as the VM");
-        let hva = self.hva(1, guest_physical);
+    fn nothing_below(&self, guest: NodeId, guest_physical: Frame<Upper>) -> bool {
+        let hva = self.hva(guest, guest_physical);
         let range = Range::sized(hva.addr(), PageSize::Huge.bytes());
         let mut anything = false;
-        vm.table.for_each(range, |_, _| anything = true);
+        self.vm_table(guest).for_each(range, |_, _| anything = true);
         !anything
     }
 
     /// The highest hypervisor that does not map the region huge, and why.
-    fn culprit(&self, guest_physical: Frame<Upper>) -> (Layer, &'static str) {
+    fn culprit(&self, guest: NodeId, guest_physical: Frame<Upper>) -> (NodeId, &'static str) {
         let mut at = guest_physical;
-        for (layer, stack_layer) in self.layers.iter().enumerate().skip(1) {
-            let second = stack_layer.second();
-            match second.table.region(at) {
+        for vm in self.path_down(guest).map_while(|node| self.nodes[node].vm.as_ref()) {
+            match vm.second.region(at) {
                 Region::Huge(mapping) => at = (mapping.frame + at.index_in(mapping.size)).cross(),
-                Region::Absent => return (layer, "nothing is mapped yet"),
+                Region::Absent => return (vm.below, "nothing is mapped yet"),
                 Region::Base { .. } => {
-                    if !second.slot.is_multiple_of(PageSize::Huge.base_pages()) {
-                        return (layer, "the memory slot is not aligned to 2 MiB");
+                    if !vm.slot.is_multiple_of(PageSize::Huge.base_pages()) {
+                        return (vm.below, "the memory slot is not aligned to 2 MiB");
                     }
-                    let hva = self.hva(layer, at);
-                    let why = stack_layer.kernel.fallback(VM, hva);
-                    return (layer, why.map_or("not collapsed yet", Fallback::explain));
+                    let why = self.kernel(vm.below).fallback(vm.process, at + vm.slot);
+                    return (vm.below, why.map_or("not collapsed yet", Fallback::explain));
                 }
             }
         }
-        (self.bottom(), "the shadow table has not been refilled yet")
+        (NodeId::HOST, "the shadow table has not been refilled yet")
     }
 }

@@ -1,30 +1,26 @@
-//! Background work of the stack: khugepaged in every layer, and operations that policies use to
-//! change a running layer.
+//! Background work: khugepaged in every kernel, and operations that policies use to change a running
+//! kernel.
 
 use crate::costs::Spending;
 use crate::owner::SpaceId;
-use crate::policy::{Feedback, Layer, Policy};
+use crate::policy::{Feedback, Policy};
 use crate::promote::{PromoteError, Promotion};
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpMode;
+use crate::tree::NodeId;
 use strata_addr::{Frame, space::Lower, space::Upper};
 
 impl Stack {
     /// When [`Stack::wake`] has something to do next, in seconds of simulated time.
     pub fn next_wake(&self, policy: &dyn Policy) -> f64 {
-        let khugepaged = self
-            .khugepaged_next
-            .iter()
-            .zip(&self.layers)
-            .filter(|(_, layer)| layer.kernel.thp != ThpMode::Never)
-            .map(|(next, _)| *next);
-        khugepaged.fold(policy.next_wake(), f64::min)
+        let with_thp = self.nodes.iter().filter(|node| node.kernel.thp != ThpMode::Never);
+        with_thp.map(|node| node.khugepaged_next).fold(policy.next_wake(), f64::min)
     }
 
     /// Does the background work that is due at `now`, in seconds of simulated time.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer.
+    /// [`Exhausted`], with the kernel.
     pub fn wake(
         &mut self,
         policy: &mut dyn Policy,
@@ -46,24 +42,26 @@ impl Stack {
         if policy.next_wake() <= now {
             policy.wake(self, now, feedback)?;
         }
-        for layer in 0..self.depth() {
-            if self.khugepaged_next[layer] > now || self.kernel(layer).thp == ThpMode::Never {
+        // Guests first: what they make huge is there to be matched below.
+        for id in self.nodes().rev() {
+            let node = &mut self.nodes[id];
+            if node.khugepaged_next > now || node.kernel.thp == ThpMode::Never {
                 continue;
             }
             let settings = self.thp.clone();
-            let failed = self.layers[layer].kernel.khugepaged(&settings);
+            let failed = node.kernel.khugepaged(&settings);
             let pause = match failed {
                 Ok(false) => settings.scan_sleep,
                 // Out of memory for a page table is no reason to die: it tries again later.
                 Ok(true) | Err(_) => settings.alloc_sleep,
             };
-            self.khugepaged_next[layer] = now + pause;
-            self.settle(policy, layer, Spending::Background)?;
+            node.khugepaged_next = now + pause;
+            self.settle(policy, id, Spending::Background)?;
         }
         Ok(())
     }
 
-    /// Makes the region at `page` of a layer's space huge; see the errors for when it is not.
+    /// Makes the region at `page` of a kernel's space huge; see the errors for when it is not.
     /// `target` names the HPAS region wanted, `None` leaves it in place or takes any.
     ///
     /// # Errors
@@ -71,32 +69,33 @@ impl Stack {
     pub fn collapse(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         space: SpaceId,
         page: Frame<Upper>,
         target: Option<Frame<Lower>>,
     ) -> Result<Result<Promotion, PromoteError>, Exhausted> {
-        let outcome = self.layers[layer].kernel.collapse(space, page, target, &self.thp);
-        let fault = if layer == 0 { Spending::GuestFault } else { Spending::HypervisorFault };
-        self.settle(policy, layer, fault)?;
+        let outcome = self.nodes[node].kernel.collapse(space, page, target, &self.thp);
+        let guest = self.position(node).guest;
+        let fault = if guest { Spending::GuestFault } else { Spending::HypervisorFault };
+        self.settle(policy, node, fault)?;
         Ok(outcome)
     }
 
-    /// Moves a base page of a layer's space to a wanted frame, splitting a huge page if need be.
+    /// Moves a base page of a kernel's space to a wanted frame, splitting a huge page if need be.
     /// Returns whether it is there.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer.
+    /// [`Exhausted`], with the kernel.
     pub fn migrate(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         space: SpaceId,
         page: Frame<Upper>,
         to: Frame<Lower>,
     ) -> Result<bool, Exhausted> {
-        let moved = self.layers[layer].kernel.migrate_to(space, page, to);
-        self.settle(policy, layer, Spending::HypervisorFault)?;
+        let moved = self.nodes[node].kernel.migrate_to(space, page, to);
+        self.settle(policy, node, Spending::HypervisorFault)?;
         Ok(moved.unwrap_or(false))
     }
 

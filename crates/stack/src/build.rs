@@ -1,12 +1,13 @@
-//! Making a stack: memories, fragmentation, the VM processes, what ran before.
+//! Making a tree of kernels: memories, fragmentation, the VMs, what ran before.
 
 use crate::costs::Costs;
 use crate::kernel::{Kernel, OutOfMemory};
-use crate::owner::Owner;
+use crate::owner::{Owner, SpaceId};
 use crate::place::AlignerParameters;
-use crate::policy::{Layer, LayerSettings, Policy};
-use crate::stack::{Exhausted, SecondStage, SecondStageTable, Stack, StackLayer, VM};
+use crate::policy::{KernelSettings, Policy};
+use crate::stack::{Exhausted, SecondStageTable, Stack};
 use crate::thp::ThpParameters;
+use crate::tree::{NodeId, Nodes, Position, Vm};
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, Range, space::Lower};
 use strata_frames::{Fragmenter, FragmenterError, Holders, Memory, shuffled};
@@ -35,19 +36,29 @@ strata_params::parameters! {
     }
 }
 
-/// What a stack is made of.
+/// One kernel of a tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelConfig {
+    /// The kernel whose VM it runs in, by its place in [`StackConfig::kernels`]; `None` for the host.
+    pub below: Option<usize>,
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// FMFI of its free memory before anything runs.
+    pub fragmentation: f64,
+    /// Seed of what is random about its memory.
+    pub seed: u64,
+}
+
+/// What a tree of kernels is made of.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Memory of each layer in bytes, the guest's first.
-    pub memory: Vec<u64>,
-    /// FMFI of each layer's free memory before anything runs.
-    pub fragmentation: Vec<f64>,
+    /// The kernels, the host first, a VM's after the one it runs on. Those without VMs are guests:
+    /// they run programs.
+    pub kernels: Vec<KernelConfig>,
     /// Levels of every page table: 4 or 5.
     pub levels: u8,
-    /// The VM ran something big before.
+    /// The guests ran something big before.
     pub reused: bool,
-    /// Seed of what is random.
-    pub seed: u64,
     /// Cycles of software work.
     pub costs: Costs,
     /// khugepaged.
@@ -58,30 +69,68 @@ pub struct StackConfig {
     pub aligner: AlignerParameters,
 }
 
-/// A stack could not be made.
+impl StackConfig {
+    /// The kernels of one machine in which each runs on the one before: `kernels` has memory in
+    /// bytes and FMFI of each, the host's first.
+    pub fn chain(kernels: &[(u64, f64)], seed: u64) -> Vec<KernelConfig> {
+        let kernel = |(index, &(memory, fragmentation)): (usize, &(u64, f64))| KernelConfig {
+            below: index.checked_sub(1),
+            memory,
+            fragmentation,
+            // Counted from the guest, whose memory then looks the same whatever is below.
+            seed: seed.wrapping_add((kernels.len() - 1 - index) as u64),
+        };
+        kernels.iter().enumerate().map(kernel).collect()
+    }
+
+    /// Bytes of memory of the VMs of kernel number `index`.
+    fn memory_of_vms(&self, index: usize) -> u64 {
+        self.kernels.iter().filter(|k| k.below == Some(index)).map(|k| k.memory).sum()
+    }
+
+    /// Where each kernel will be, in their order.
+    ///
+    /// # Errors
+    /// [`BuildError::NoTree`].
+    pub fn positions(&self) -> Result<Vec<Position>, BuildError> {
+        let mut positions: Vec<Position> = Vec::with_capacity(self.kernels.len());
+        for (index, kernel) in self.kernels.iter().enumerate() {
+            let level = match kernel.below {
+                None if index == 0 => 0,
+                Some(below) if below < index => positions[below].level + 1,
+                _ => return Err(BuildError::NoTree),
+            };
+            let guest = !self.kernels.iter().any(|above| above.below == Some(index));
+            positions.push(Position { node: NodeId::new(index), level, guest });
+        }
+        if positions.is_empty() { Err(BuildError::NoTree) } else { Ok(positions) }
+    }
+}
+
+/// A tree could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// No layers, or not one fragmentation per layer.
-    #[error("a stack needs at least one layer, and one FMFI per layer")]
-    Layers,
-    /// The guest of a layer is as large as the layer itself.
+    /// Not a tree.
+    #[error("the first kernel is the host, and every other one runs on one that comes before it")]
+    NoTree,
+    /// The VMs of a kernel are as large as the kernel itself.
     #[error(
-        "layer {layer} has {have} MiB, too little for its guest of {need} MiB and its page tables: \
-         raise the memory of the lower layers or lower --memory"
+        "L{level} has {have} MiB, too little for its VMs of {need} MiB and their page tables: raise \
+         the memory of the lower levels or lower --memory"
     )]
     TooSmall {
-        /// The hypervisor layer.
-        layer: Layer,
+        /// Level of the hypervisor.
+        level: u8,
         /// Its memory in MiB.
         have: u64,
-        /// Its guest's memory in MiB.
+        /// Its VMs' memory in MiB.
         need: u64,
     },
     /// A fragmentation that cannot be.
-    #[error("layer {layer}: {source}")]
+    #[error("L{level}: {source}")]
     Fragmentation {
-        /// The layer.
-        layer: Layer,
+        /// Level of the kernel.
+        level: u8,
         /// Why.
         source: FragmenterError,
     },
@@ -93,13 +142,13 @@ pub enum BuildError {
     Stopped,
 }
 
-/// Where the VM process has its guest's memory, in base pages: 0x7f00_0000_0000, as Linux would.
+/// Where a VM process has the VM's memory, in base pages: 0x7f00_0000_0000, as Linux would.
 const SLOT: u64 = 0x7f00_0000_0000 >> 12;
 
 impl Stack {
-    /// Makes a stack for a policy: fragments memories, starts the VM processes, and lets the
-    /// workload before run if the VM is reused. What takes long asks `stopped` now and then whether
-    /// to give up.
+    /// Makes a tree of kernels for a policy: fragments memories, starts the VM processes, and lets
+    /// the workload before run if the guests are reused. What takes long asks `stopped` now and then
+    /// whether to give up.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -108,64 +157,55 @@ impl Stack {
         policy: &mut dyn Policy,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Self, BuildError> {
-        let depth = config.memory.len();
-        if depth == 0 || config.fragmentation.len() != depth {
-            return Err(BuildError::Layers);
-        }
-        let settings: Vec<_> = (0..depth).map(|layer| policy.settings(layer, depth)).collect();
-        let mut layers = Vec::with_capacity(depth);
-        for (layer, settings) in settings.iter().enumerate() {
+        let positions = config.positions()?;
+        let settings: Vec<_> = positions.iter().map(|at| policy.settings(*at)).collect();
+        let mut nodes = Nodes::default();
+        for (at, settings) in positions.iter().zip(&settings) {
             go_on(stopped)?;
-            layers.push(build_layer(config, layer, *settings)?);
+            add_kernel(&mut nodes, config, at, settings)?;
         }
-        let shadow = if depth > 2 {
-            let host = &mut layers[depth - 1].kernel;
-            let root = table_root(host).map_err(|_| Exhausted { layer: depth - 1 })?;
-            Some(SecondStageTable::new(config.levels, root))
-        } else {
-            None
-        };
-        let mut stack = Self::assemble(layers, shadow, config.costs.clone(), config.thp.clone());
-        stack.guest.align_areas = settings[0].align_areas;
-        stack.guest.aligner = config.aligner.clone();
-        for layer in (0..depth).rev() {
-            stack.settle(policy, layer, crate::costs::Spending::HypervisorFault)?;
+        let mut stack = Self::of(nodes, config.costs.clone(), config.thp.clone());
+        // The hypervisors' own page tables are backed from the host up.
+        for node in stack.nodes() {
+            stack.settle(policy, node, crate::costs::Spending::HypervisorFault)?;
         }
         if config.start.backed {
-            for layer in (0..depth - 1).rev() {
-                if settings[layer].fragmented && config.fragmentation[layer] > 0.0 {
-                    let seed = config.seed.wrapping_add(layer as u64);
-                    stack.back_all_of(policy, layer, seed, stopped)?;
+            let in_vms = config.kernels.iter().zip(&positions).zip(&settings).skip(1);
+            for ((kernel, at), settings) in in_vms {
+                if settings.fragmented && kernel.fragmentation > 0.0 {
+                    stack.back_all_of(policy, at.node, kernel.seed, stopped)?;
                 }
             }
         }
         if config.reused {
-            stack.run_before(policy, config, stopped)?;
+            for at in positions.iter().filter(|at| at.guest) {
+                stack.run_before(policy, at.node, config, stopped)?;
+            }
         }
         stack.reset_counters();
-        for layer in &mut stack.layers {
-            layer.kernel.memory.watch_free_regions();
+        for node in stack.nodes.iter_mut() {
+            node.kernel.frames.memory.watch_free_regions();
         }
         stack.take_spent();
         stack.flushes.clear();
         Ok(stack)
     }
 
-    /// The program that fragmented `layer` had touched all of its memory: the layers below back it,
-    /// as they do under the policy. It got its memory in no order that anybody knows, so the order
-    /// of the HPAS regions is drawn at random.
+    /// The program that fragmented a kernel's memory had touched all of it: the kernels below back
+    /// it, as they do under the policy. It got its memory in no order that anybody knows, so the
+    /// order of the HPAS regions is drawn at random.
     fn back_all_of(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         seed: u64,
         stopped: &dyn Fn() -> bool,
     ) -> Result<(), BuildError> {
-        let regions = self.layers[layer].kernel.frames.memory.frames() >> PageSize::Huge.order();
+        let regions = self.kernel(node).memory().frames() >> PageSize::Huge.order();
         for region in shuffled(regions, seed) {
             go_on(stopped)?;
             let first = Frame::new(region << PageSize::Huge.order());
-            self.write_block(policy, layer, first, PageSize::Huge.order())?;
+            self.write_block(policy, node, first, PageSize::Huge.order())?;
         }
         Ok(())
     }
@@ -174,17 +214,19 @@ impl Stack {
     fn run_before(
         &mut self,
         policy: &mut dyn Policy,
+        guest: NodeId,
         config: &StackConfig,
         stopped: &dyn Fn() -> bool,
     ) -> Result<(), BuildError> {
         let before = Pid(u32::MAX);
-        let free = self.layers[0].kernel.frames.memory.free_frames();
+        let free = self.kernel(guest).memory().free_frames();
         // Its page tables need room too: one frame in 512, and some for upper levels.
         let pages = (free as f64 * config.start.reused_share.min(1.0) * 0.99) as u64;
         let range = Range::sized(strata_addr::Gva::new(1 << 40), pages << PageSize::BASE_SHIFT);
-        self.event(policy, &Event::ProcessStart { pid: before })?;
+        self.event(policy, guest, &Event::ProcessStart { pid: before })?;
         self.event(
             policy,
+            guest,
             &Event::Map {
                 pid: before,
                 range,
@@ -193,13 +235,13 @@ impl Stack {
                 fixed: true,
             },
         )?;
-        let space = self.process_space(before).expect("just started");
+        let space = self.process_space(guest, before).expect("just started");
         for page in 0..pages {
             go_on(stopped)?;
             let page: Frame<_> = range.start.page().cross() + page;
-            self.guest_fault(policy, space, page, true)?;
+            self.guest_fault(policy, guest, space, page, true)?;
         }
-        Ok(self.event(policy, &Event::ProcessExit { pid: before })?)
+        Ok(self.event(policy, guest, &Event::ProcessExit { pid: before })?)
     }
 }
 
@@ -215,57 +257,93 @@ fn table_root(kernel: &mut Kernel) -> Result<Frame<Lower>, OutOfMemory> {
 }
 
 /// Share of the frames of a fragmented region that the fragmenting program keeps.
-fn occupied(config: &StackConfig, layer: Layer) -> f64 {
+fn occupied(config: &StackConfig, at: &Position) -> f64 {
     let MemoryParameters { occupied, backed, spare, .. } = config.start;
-    if !backed || layer == 0 {
+    if !backed || at.guest {
         return occupied;
     }
-    let (own, guest) = (config.memory[layer] as f64, config.memory[layer - 1] as f64);
+    let own = config.kernels[at.node.index()].memory as f64;
+    let vms = config.memory_of_vms(at.node.index()) as f64;
     // None at all would be no fragmentation.
-    occupied.min((own - guest) / own * spare.min(1.0)).max(1e-3)
+    occupied.min((own - vms) / own * spare.min(1.0)).max(1e-3)
 }
 
-fn build_layer(
+fn fragmented_memory(
     config: &StackConfig,
-    layer: Layer,
-    settings: LayerSettings,
-) -> Result<StackLayer, BuildError> {
-    let frames = config.memory[layer] >> PageSize::BASE_SHIFT;
-    let mut memory = Memory::new(frames);
-    if settings.fragmented && config.fragmentation[layer] > 0.0 {
+    at: &Position,
+    settings: &KernelSettings,
+) -> Result<Memory, BuildError> {
+    let kernel = &config.kernels[at.node.index()];
+    let mut memory = Memory::new(kernel.memory >> PageSize::BASE_SHIFT);
+    if settings.fragmented && kernel.fragmentation > 0.0 {
         let fragmenter = Fragmenter {
-            target_fmfi: config.fragmentation[layer],
-            occupied: occupied(config, layer),
+            target_fmfi: kernel.fragmentation,
+            occupied: occupied(config, at),
             movable: config.start.movable,
-            seed: config.seed.wrapping_add(layer as u64),
+            seed: kernel.seed,
         };
         fragmenter
             .apply(
                 &mut memory,
                 Holders { movable: Owner::Movable.word(), unmovable: Owner::Pinned.word() },
             )
-            .map_err(|source| BuildError::Fragmentation { layer, source })?;
+            .map_err(|source| BuildError::Fragmentation { level: at.level, source })?;
     }
-    let mut kernel = Kernel::new(memory, config.levels, settings.thp);
-    if layer == 0 {
-        return Ok(StackLayer::new(kernel, None));
+    Ok(memory)
+}
+
+fn add_kernel(
+    nodes: &mut Nodes,
+    config: &StackConfig,
+    at: &Position,
+    settings: &KernelSettings,
+) -> Result<(), BuildError> {
+    let KernelConfig { below, memory, .. } = config.kernels[at.node.index()];
+    let vms = config.memory_of_vms(at.node.index());
+    if vms >= memory {
+        let (have, need) = (memory >> 20, vms >> 20);
+        return Err(BuildError::TooSmall { level: at.level, have, need });
     }
-    let guest = config.memory[layer - 1];
-    if guest >= config.memory[layer] {
-        let (have, need) = (config.memory[layer] >> 20, guest >> 20);
-        return Err(BuildError::TooSmall { layer, have, need });
-    }
-    let exhausted = |_| Exhausted { layer };
-    kernel.create_space(VM).map_err(exhausted)?;
+    let kernel = Kernel::new(fragmented_memory(config, at, settings)?, config.levels, settings.thp);
+    let vm = match below {
+        Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, memory)?),
+        None => None,
+    };
+    let node = nodes.add(kernel, vm, at.guest);
+    nodes[node].khugepaged_next = config.thp.scan_sleep;
+    nodes[node].guest.align_areas = settings.align_areas;
+    nodes[node].guest.aligner = config.aligner.clone();
+    Ok(())
+}
+
+/// Starts the VM process for a kernel with this much memory, and the tables that belong to it.
+fn start_vm(
+    nodes: &mut Nodes,
+    below: NodeId,
+    at: &Position,
+    config: &StackConfig,
+    memory: u64,
+) -> Result<Vm, Exhausted> {
+    let kernel = &mut nodes[below].kernel;
+    let exhausted = |_| Exhausted { node: below };
+    let process = SpaceId(kernel.spaces().count() as u16);
+    kernel.create_space(process).map_err(exhausted)?;
     let slot = SLOT + config.start.slot_offset;
     let start = Frame::new(slot).addr();
-    kernel.space_mut(VM).expect("just made").vmas.insert(Vma {
-        range: Range::sized(start, guest),
+    kernel.alive_mut(process).vmas.insert(Vma {
+        range: Range::sized(start, memory),
         backing: Backing::Anonymous,
         protection: Protection::READ_WRITE,
         huge: HugeAdvice::Default,
     });
-    let root = table_root(&mut kernel).map_err(exhausted)?;
-    let table = SecondStageTable::new(config.levels, root);
-    Ok(StackLayer::new(kernel, Some(SecondStage { table, slot })))
+    let root = table_root(kernel).map_err(exhausted)?;
+    let second = SecondStageTable::new(config.levels, root);
+    let shadow = if at.guest && below != NodeId::HOST {
+        let host = &mut nodes[NodeId::HOST].kernel;
+        let root = table_root(host).map_err(|_| Exhausted { node: NodeId::HOST })?;
+        Some(SecondStageTable::new(config.levels, root))
+    } else {
+        None
+    };
+    Ok(Vm { below, process, slot, second, shadow })
 }

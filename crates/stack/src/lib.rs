@@ -1,7 +1,7 @@
-//! Layers of memory management, as Linux and KVM have them.
+//! The memory management of a host and of everything that runs on it, as Linux and KVM have it.
 //!
-//! A [`Stack`] is a list of layers: the guest kernel and, below it, any number of hypervisors.
-//! Faults go down, changes go up; see [`stack`]. What a layer does with a fault is Linux's doing
+//! A [`Stack`] is a tree of kernels: the host's and, in VMs, others that run programs or VMs of their
+//! own. Faults go down, changes go up; see [`stack`]. What a kernel does with a fault is Linux's doing
 //! unless a [`Policy`] says otherwise.
 
 mod alignment;
@@ -20,20 +20,22 @@ mod promote;
 mod shadow;
 pub mod stack;
 mod thp;
+mod tree;
 mod unmap;
 mod vma;
 
 pub use alignment::{Alignment, Blame};
-pub use build::{BuildError, MemoryParameters, StackConfig};
+pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
 pub use costs::{Costs, Exits, Spending, Spent};
 pub use fault::{Faulted, PageFault, Placement};
 pub use frames::{Change, KernelCounters};
 pub use kernel::{Kernel, OutOfMemory, PageTable, Space};
 pub use owner::{Owner, SpaceId};
 pub use place::AlignerParameters;
-pub use policy::{AlignAreas, Feedback, Layer, LayerSettings, Policy};
+pub use policy::{AlignAreas, Feedback, KernelSettings, Policy};
 pub use promote::{PromoteError, Promotion};
 pub use shadow::Composition;
-pub use stack::{Exhausted, Flush, HardwareTables, SecondStageTable, Stack, VM};
+pub use stack::{Exhausted, Flush, HardwareTables, SecondStageTable, Stack};
 pub use thp::{Fallback, RegionPages, ThpMode, ThpParameters};
+pub use tree::{NodeId, Position};
 pub use vma::{HugeAdvice, Vma, VmaMap};

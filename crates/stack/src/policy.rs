@@ -1,14 +1,12 @@
-//! What a memory policy decides. One policy governs all layers of a stack, since the systems in
-//! the papers work across layers.
+//! What a memory policy decides. One policy governs all kernels of a host, since the systems in the
+//! papers work across layers.
 
 use crate::fault::{PageFault, Placement};
 use crate::kernel::Kernel;
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpMode;
+use crate::tree::{NodeId, Position};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-
-/// Position of a layer in a stack: 0 is the guest, the last one the host.
-pub type Layer = usize;
 
 /// Which areas the guest hands out as whole HPAS regions (xGemini IV.B).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,14 +20,14 @@ pub enum AlignAreas {
     Always,
 }
 
-/// How a layer is set up under a policy.
+/// How a kernel is set up under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerSettings {
+pub struct KernelSettings {
     /// Transparent huge pages.
     pub thp: ThpMode,
-    /// Areas handed out as whole HPAS regions; only the guest's setting counts.
+    /// Areas handed out as whole HPAS regions; only a guest's setting counts.
     pub align_areas: AlignAreas,
-    /// The layer's memory is as fragmented as the user asked. Off only for the upper bound.
+    /// The kernel's memory is as fragmented as the user asked. Off only for the upper bound.
     pub fragmented: bool,
 }
 
@@ -48,11 +46,11 @@ pub struct Feedback {
 ///
 /// Hooks that get the whole [`Stack`] may call its operations with `self` as the policy.
 pub trait Policy: Send {
-    /// How a layer of a stack of `layers` layers is set up.
-    fn settings(&mut self, layer: Layer, layers: usize) -> LayerSettings;
+    /// How a kernel is set up; asked of every kernel, the host first, before anything else.
+    fn settings(&mut self, at: Position) -> KernelSettings;
 
     /// Where the page of a fault goes.
-    fn place(&mut self, _layer: Layer, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
+    fn place(&mut self, _node: NodeId, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
         Placement::Linux
     }
 
@@ -63,22 +61,22 @@ pub trait Policy: Send {
     fn mapped(
         &mut self,
         _stack: &mut Stack,
-        _layer: Layer,
+        _node: NodeId,
         _fault: &PageFault,
         _size: PageSize,
     ) -> Result<(), Exhausted> {
         Ok(())
     }
 
-    /// Hypervisor `layer`, not the lowest, wrote an entry for `page` of its guest's memory into its
-    /// second stage. The table is write-protected, so the layer below sees it.
+    /// The hypervisor below `_vm`, which is not the host, wrote an entry for `_page` of the VM's memory
+    /// into its second stage. The table is write-protected, so the host sees it.
     ///
     /// # Errors
     /// As [`Policy::mapped`].
     fn second_stage_written(
         &mut self,
         _stack: &mut Stack,
-        _layer: Layer,
+        _vm: NodeId,
         _page: Frame<Upper>,
         _size: PageSize,
     ) -> Result<(), Exhausted> {
@@ -86,11 +84,11 @@ pub trait Policy: Send {
     }
 
     /// A huge page's HPAS region was freed.
-    fn freed_huge(&mut self, _layer: Layer, _kernel: &mut Kernel, _region: Frame<Lower>) {}
+    fn freed_huge(&mut self, _node: NodeId, _kernel: &mut Kernel, _region: Frame<Lower>) {}
 
-    /// A layer found no free frame. Returns whether something was released, so that trying again
+    /// A kernel found no free frame. Returns whether something was released, so that trying again
     /// makes sense.
-    fn memory_short(&mut self, _layer: Layer, kernel: &mut Kernel) -> bool {
+    fn memory_short(&mut self, _node: NodeId, kernel: &mut Kernel) -> bool {
         kernel.memory_mut().release_all_regions() > 0
     }
 

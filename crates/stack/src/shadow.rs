@@ -1,8 +1,8 @@
 //! The shadow table: GPA to HPA in one table, composed by the lowest layer.
 
-use crate::owner::Owner;
-use crate::policy::{Layer, Policy};
-use crate::stack::{Exhausted, Stack, VM, zap};
+use crate::policy::Policy;
+use crate::stack::{Exhausted, Stack, zap};
+use crate::tree::NodeId;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::{Region, Rights};
 
@@ -16,70 +16,74 @@ pub struct Composition {
 }
 
 impl Stack {
-    /// Composes the second stages of all hypervisors for a guest-physical page; `None` when one of
-    /// them does not map it.
-    pub fn compose(&self, page: Frame<Upper>) -> Option<Composition> {
+    /// Composes the second stages of all hypervisors below a guest for a page of its memory; `None`
+    /// when one of them does not map it.
+    pub fn compose(&self, guest: NodeId, page: Frame<Upper>) -> Option<Composition> {
         let mut at = page;
         let mut size = PageSize::Giant;
-        for layer in &self.layers[1..] {
-            let mapping = layer.second().table.mapping(at.addr())?;
+        for vm in self.path_down(guest).filter(|vm| *vm != NodeId::HOST) {
+            let mapping = self.second_stage(vm).mapping(at.addr())?;
             size = size.min(mapping.size);
             at = (mapping.frame + at.index_in(mapping.size)).cross();
         }
         Some(Composition { frame: at.cross(), size })
     }
 
-    pub(crate) fn shadow_maps(&self, page: Frame<Upper>) -> bool {
-        self.shadow.as_ref().is_some_and(|shadow| shadow.mapping(page.addr()).is_some())
+    pub(crate) fn shadow_maps(&self, guest: NodeId, page: Frame<Upper>) -> bool {
+        let vm = self.nodes[guest].vm.as_ref();
+        let shadow = vm.and_then(|vm| vm.shadow.as_ref());
+        shadow.is_some_and(|shadow| shadow.mapping(page.addr()).is_some())
     }
 
-    /// Makes the shadow map a guest page, backing it in every layer first where need be. Nothing
-    /// happens without a shadow table.
+    /// Makes the shadow table of a nested guest map a page of its memory, backing it in every kernel
+    /// below first where need be. Nothing happens for other guests.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer.
+    /// [`Exhausted`], with the kernel.
     pub fn fill_shadow(
         &mut self,
         policy: &mut dyn Policy,
+        guest: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
-        if self.shadow.is_none() {
+        if self.nodes.shadow_and_frames(guest).is_none() {
             return Ok(());
         }
-        let mut at = page;
-        for layer in 1..self.depth() {
-            self.back(policy, layer, at)?;
-            let table = &self.layers[layer].second().table;
-            at = table.translate(at.addr()).expect("backed just now").page().cross();
+        let (mut at, mut vm) = (page, guest);
+        while let Some(below) = self.below(vm) {
+            self.back(policy, vm, at)?;
+            let backed = self.second_stage(vm).translate(at.addr());
+            at = backed.expect("backed just now").page().cross();
+            vm = below;
         }
-        if self.shadow_maps(page) {
+        if self.shadow_maps(guest, page) {
             return Ok(());
         }
-        let composition = self.compose(page).expect("every layer backs it");
+        let composition = self.compose(guest, page).expect("every kernel below backs it");
         let size = composition.size;
-        self.map_shadow(page.floor(size), composition.frame.floor(size), size)?;
-        self.settle(policy, self.bottom(), crate::costs::Spending::HypervisorFault)
+        self.map_shadow(guest, page.floor(size), composition.frame.floor(size), size)?;
+        self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)
     }
 
     fn map_shadow(
         &mut self,
+        guest: NodeId,
         page: Frame<Upper>,
         frame: Frame<Lower>,
         size: PageSize,
     ) -> Result<(), Exhausted> {
-        let bottom = self.bottom();
-        let kernel = &mut self.layers[bottom].kernel;
-        let shadow = self.shadow.as_mut().expect("there is a shadow table");
+        let shadow = self.nodes.shadow_and_frames(guest);
+        let (shadow, frames) = shadow.expect("the guest is nested");
         let replaced = match (size, shadow.region(page)) {
             (PageSize::Huge, Region::Base { .. }) => {
-                shadow.collapse(page, frame, Rights::ALL, &mut kernel.frames).map(|_| true)
+                shadow.collapse(page, frame, Rights::ALL, frames).map(|_| true)
             }
-            _ => shadow.map(page, size, frame, Rights::ALL, &mut kernel.frames).map(|_| false),
+            _ => shadow.map(page, size, frame, Rights::ALL, frames).map(|_| false),
         };
-        let replaced = replaced.map_err(|_| Exhausted { layer: bottom })?;
+        let replaced = replaced.map_err(|_| Exhausted { node: NodeId::HOST })?;
         if replaced {
             // Base entries may be cached; the huge one must replace them.
-            self.flush_second_stage();
+            self.flush_second_stage(guest);
         }
         Ok(())
     }
@@ -93,78 +97,68 @@ impl Stack {
     pub fn promote_shadow(
         &mut self,
         policy: &mut dyn Policy,
+        guest: NodeId,
         page: Frame<Upper>,
     ) -> Result<bool, Exhausted> {
         let page = page.floor(PageSize::Huge);
-        match self.shadow.as_ref().map(|shadow| shadow.region(page)) {
+        let shadow = self.nodes.shadow_and_frames(guest);
+        match shadow.map(|(shadow, _)| shadow.region(page)) {
             None => return Ok(false),
             Some(Region::Huge(_)) => return Ok(true),
             Some(_) => {}
         }
-        let Some(first) = self.compose(page) else { return Ok(false) };
+        let Some(first) = self.compose(guest, page) else { return Ok(false) };
         if !first.frame.is_aligned(PageSize::Huge) {
             return Ok(false);
         }
         for i in 1..PageSize::Huge.base_pages() {
-            if self.compose(page + i).is_none_or(|c| c.frame != first.frame + i) {
+            if self.compose(guest, page + i).is_none_or(|c| c.frame != first.frame + i) {
                 return Ok(false);
             }
         }
-        self.map_shadow(page, first.frame, PageSize::Huge)?;
+        self.map_shadow(guest, page, first.frame, PageSize::Huge)?;
         self.shadow_promotions += 1;
-        self.settle(policy, self.bottom(), crate::costs::Spending::HypervisorFault)?;
+        self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)?;
         Ok(true)
     }
 
-    /// Drops shadow entries that go through `pages` pages of the guest of `layer`.
-    pub(crate) fn zap_shadow_through(&mut self, layer: Layer, start: Frame<Upper>, pages: u64) {
-        if layer == 1 {
-            return self.zap_shadow(start, pages);
-        }
-        for i in 0..pages {
-            // The frame is memory of the layer above: its owner tells what it backs there.
-            if let Owner::Page(VM, hva) = self.owner_above(layer, start + i)
-                && let Some(above) = hva.get().checked_sub(self.layers[layer - 1].second().slot)
-            {
-                self.zap_shadow_through(layer - 1, Frame::new(above), 1);
-            }
-        }
-    }
-
-    fn zap_shadow(&mut self, start: Frame<Upper>, pages: u64) {
-        let bottom = self.bottom();
-        let kernel = &mut self.layers[bottom].kernel;
-        let shadow = self.shadow.as_mut().expect("there is a shadow table");
+    pub(crate) fn zap_shadow(&mut self, guest: NodeId, start: Frame<Upper>, pages: u64) {
+        let Some((shadow, frames)) = self.nodes.shadow_and_frames(guest) else { return };
         let pseudo = pages < PageSize::Huge.base_pages()
             && matches!(shadow.region(start.floor(PageSize::Huge)), Region::Huge(_));
-        if zap(shadow, start, pages, &mut kernel.frames) > 0 {
+        if zap(shadow, start, pages, frames) > 0 {
             self.shadow_demotions += u64::from(pseudo);
-            self.flush_second_stage();
+            self.flush_second_stage(guest);
         }
     }
 
-    /// Checks that every entry of the table hardware walks equals the composition of the layers,
-    /// and every entry of a second stage the VM process's mapping. For tests and debug builds:
-    /// walks everything.
+    /// Checks that every entry of a shadow table equals the composition of the second stages, and
+    /// every entry of a second stage the VM process's mapping. For tests and debug builds: walks
+    /// everything.
     ///
     /// # Panics
     /// When a table disagrees, naming the page.
     pub fn check_composition(&self) {
-        for (layer, stack_layer) in self.layers.iter().enumerate().skip(1) {
-            let second = stack_layer.second();
-            second.table.for_each(second.table.everything(), |page, mapping| {
+        for node in self.nodes.iter() {
+            let Some(vm) = &node.vm else { continue };
+            let at = node.position.node;
+            vm.second.for_each(vm.second.everything(), |page, mapping| {
                 for i in 0..mapping.size.base_pages() {
-                    let hva = self.hva(layer, page + i);
-                    let behind = stack_layer.kernel.frame_behind(VM, hva);
-                    assert_eq!(behind, Some(mapping.frame + i), "layer {layer}, {:?}", page + i);
+                    let hva = self.hva(at, page + i);
+                    let behind = self.kernel(vm.below).frame_behind(vm.process, hva);
+                    assert_eq!(behind, Some(mapping.frame + i), "{at:?}, {:?}", page + i);
                 }
             });
-        }
-        if let Some(shadow) = &self.shadow {
+            let Some(shadow) = &vm.shadow else { continue };
             shadow.for_each(shadow.everything(), |page, mapping| {
                 for i in 0..mapping.size.base_pages() {
-                    let composed = self.compose(page + i).map(|c| c.frame);
-                    assert_eq!(composed, Some(mapping.frame + i), "shadow, {:?}", page + i);
+                    let composed = self.compose(at, page + i).map(|c| c.frame);
+                    assert_eq!(
+                        composed,
+                        Some(mapping.frame + i),
+                        "shadow of {at:?}, {:?}",
+                        page + i
+                    );
                 }
             });
         }

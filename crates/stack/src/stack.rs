@@ -1,29 +1,24 @@
-//! The stack of layers: faults going down, changes going up.
+//! The memory management of everything on one host: faults going down, changes going up.
 //!
-//! ```text
-//! layer 0   guest kernel      processes: GVA -> GPA
-//! layer 1   hypervisor (L1)   VM process: HVA -> GHPA     second stage: GPA  -> GHPA
-//! layer 2   hypervisor (L0)   VM process: HVA -> HPA      second stage: GHPA -> HPA
-//!           shadow table, in layer 2's memory             GPA -> HPA
-//! ```
-//!
-//! Native is the guest alone, a VM has one hypervisor, a nested VM two; nothing stops at three.
-//! With one hypervisor hardware walks that hypervisor's second stage, with more it walks the
-//! shadow table, which the lowest layer composes from all of them (xGemini II.C).
+//! A native machine is the host alone, whose kernel runs the programs itself; a VM is one kernel on
+//! it, a nested VM a kernel on that. Nothing stops at three, and every kernel but a guest's may have
+//! several VMs; see [`crate::tree`]. Hardware walks the host's second stage for programs in a VM,
+//! and for those in a nested VM the shadow table, which the host composes from the second stages of
+//! all hypervisors below them (xGemini II.C).
 //!
 //! A hypervisor's second stage follows its VM process's page table as KVM's does through MMU
-//! notifiers: filled on a violation, zapped when the process's mapping changes. When a frame of
-//! one layer is first written by that layer's kernel, the layer below must back it.
+//! notifiers: filled on a violation, zapped when the process's mapping changes. When a frame of a
+//! VM's memory is first written by its kernel, the kernel below must back it.
 
 use crate::contents::Contents;
 use crate::costs::{Costs, Exits, Spending, Spent, kernel_cycles};
 use crate::fault::{Faulted, PageFault, frame_of};
 use crate::frames::{Action, Change, Frames, KernelCounters};
-use crate::guest::Guest;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, PageTable};
 use crate::owner::{Owner, SpaceId};
-use crate::policy::{Layer, Policy};
+use crate::policy::Policy;
 use crate::thp::ThpParameters;
+use crate::tree::{Node, NodeId, Nodes, Position, Vm};
 use strata_addr::space::{GuestPhysical, HostPhysical, Lower, Upper, Virtual};
 use strata_addr::{Frame, PageSize};
 use strata_paging::{Ept, Lookup, Radix, Region, Rights, X86};
@@ -37,61 +32,30 @@ pub type HardwareTables<'a> = (
     Option<&'a mut Radix<Ept, GuestPhysical, HostPhysical>>,
 );
 
-/// The VM process of a hypervisor.
-pub const VM: SpaceId = SpaceId(0);
-
-/// A layer's memory is exhausted, and nothing could be released.
+/// A kernel's memory is exhausted, and nothing could be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("layer {layer} has no free frame left")]
+#[error("kernel {} has no free frame left", node.index())]
 pub struct Exhausted {
-    /// The layer.
-    pub layer: Layer,
-}
-
-/// A hypervisor's view of its guest.
-pub(crate) struct SecondStage {
-    pub(crate) table: SecondStageTable,
-    /// Where the guest's memory starts in the VM process, in base pages.
-    pub(crate) slot: u64,
-}
-
-/// One layer: its kernel, and for a hypervisor its second stage.
-pub(crate) struct StackLayer {
-    pub(crate) kernel: Kernel,
-    pub(crate) second: Option<SecondStage>,
-    /// Counters up to which work has been charged.
-    charged: KernelCounters,
-}
-
-impl StackLayer {
-    pub(crate) fn new(kernel: Kernel, second: Option<SecondStage>) -> Self {
-        Self { kernel, second, charged: KernelCounters::default() }
-    }
-
-    pub(crate) fn second(&self) -> &SecondStage {
-        self.second.as_ref().expect("a hypervisor has a second stage")
-    }
+    /// The kernel.
+    pub node: NodeId,
 }
 
 /// Cached translations that hardware must drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// Pages of a guest process.
-    Pages(Change),
-    /// Everything that went through the second stage.
-    SecondStage,
-    /// Everything of a guest process that is gone.
-    Space(SpaceId),
+    /// Pages of a guest's process.
+    Pages(NodeId, Change),
+    /// Everything that went through the second stage that hardware walks for a guest.
+    SecondStage(NodeId),
+    /// Everything of a guest's process that is gone.
+    Space(NodeId, SpaceId),
 }
 
-/// All layers, the shadow table and the books.
+/// All kernels and the books.
 pub struct Stack {
-    pub(crate) guest: Guest,
-    pub(crate) layers: Vec<StackLayer>,
-    pub(crate) shadow: Option<SecondStageTable>,
+    pub(crate) nodes: Nodes,
     pub(crate) costs: Costs,
     pub(crate) thp: ThpParameters,
-    pub(crate) khugepaged_next: Vec<f64>,
     pub(crate) exits: Exits,
     exits_charged: Exits,
     pub(crate) spent: Spent,
@@ -105,20 +69,11 @@ pub struct Stack {
 }
 
 impl Stack {
-    pub(crate) fn assemble(
-        layers: Vec<StackLayer>,
-        shadow: Option<SecondStageTable>,
-        costs: Costs,
-        thp: ThpParameters,
-    ) -> Self {
-        let khugepaged_next = vec![thp.scan_sleep; layers.len()];
+    pub(crate) fn of(nodes: Nodes, costs: Costs, thp: ThpParameters) -> Self {
         Self {
-            guest: Guest::default(),
-            layers,
-            shadow,
+            nodes,
             costs,
             thp,
-            khugepaged_next,
             exits: Exits::default(),
             exits_charged: Exits::default(),
             spent: Spent::default(),
@@ -136,14 +91,39 @@ impl Stack {
         &self.costs
     }
 
-    /// Number of layers.
-    pub fn depth(&self) -> usize {
-        self.layers.len()
+    /// Every kernel, the host first, a VM's after the one it runs on.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        self.nodes.ids()
+    }
+
+    /// The kernels that run programs.
+    pub fn guests(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().map(|node| node.position).filter(|at| at.guest).map(|at| at.node)
+    }
+
+    /// Where a kernel is in the tree.
+    pub fn position(&self, node: NodeId) -> Position {
+        self.nodes[node].position
+    }
+
+    /// The kernel below, the VM's hypervisor; none for the host.
+    pub fn below(&self, node: NodeId) -> Option<NodeId> {
+        Some(self.nodes[node].vm.as_ref()?.below)
+    }
+
+    /// A kernel and those below it, down to the host.
+    pub fn path_down(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(Some(node), |node| self.below(*node))
+    }
+
+    /// The kernel in the VM of a process, if the process is a VM's.
+    pub fn above(&self, node: NodeId, process: SpaceId) -> Option<NodeId> {
+        self.nodes[node].above.get(process.0 as usize).copied().flatten()
     }
 
     /// Levels of every page table.
     pub fn levels(&self) -> u8 {
-        self.layers[0].kernel.levels
+        self.nodes[NodeId::HOST].kernel.levels
     }
 
     /// The first address past the half of the address space that programs have; the other half is
@@ -153,54 +133,75 @@ impl Stack {
         1 << (PageSize::BASE_SHIFT - 1 + 9 * u32::from(self.levels()))
     }
 
-    /// The lowest layer.
-    pub fn bottom(&self) -> Layer {
-        self.layers.len() - 1
+    /// A kernel.
+    pub fn kernel(&self, node: NodeId) -> &Kernel {
+        &self.nodes[node].kernel
     }
 
-    /// The kernel of a layer.
-    pub fn kernel(&self, layer: Layer) -> &Kernel {
-        &self.layers[layer].kernel
+    /// A kernel.
+    pub fn kernel_mut(&mut self, node: NodeId) -> &mut Kernel {
+        &mut self.nodes[node].kernel
     }
 
-    /// The kernel of a layer.
-    pub fn kernel_mut(&mut self, layer: Layer) -> &mut Kernel {
-        &mut self.layers[layer].kernel
-    }
-
-    /// The second stage of hypervisor `layer`.
+    /// The second stage that the hypervisor below keeps for a VM.
     ///
     /// # Panics
-    /// For layer 0, the guest.
-    pub fn second_stage(&self, layer: Layer) -> &SecondStageTable {
-        &self.layers[layer].second().table
+    /// For the host, which is in no VM.
+    pub fn second_stage(&self, vm: NodeId) -> &SecondStageTable {
+        &self.nodes[vm].vm().second
     }
 
-    /// The second stage that hardware walks; none when native.
-    pub fn hardware_second_stage(&self) -> Option<&SecondStageTable> {
-        match self.layers.len() {
-            1 => None,
-            2 => Some(&self.layers[1].second().table),
-            _ => self.shadow.as_ref(),
-        }
+    /// The second stage that hardware walks for a guest's programs; none when native.
+    pub fn hardware_second_stage(&self, guest: NodeId) -> Option<&SecondStageTable> {
+        Some(self.nodes[guest].vm.as_ref()?.hardware_table())
     }
 
-    /// Both tables that hardware walks for a guest process; `None` when there is no such process.
+    /// Both tables that hardware walks for a guest's process; `None` when there is no such process.
     #[inline]
-    pub fn hardware_tables(&mut self, space: SpaceId) -> Option<HardwareTables<'_>> {
-        let (guest, hypervisors) = self.layers.split_first_mut()?;
-        let table = guest.kernel.space_mut(space)?.table_mut();
-        let second = match hypervisors {
-            [] => None,
-            [only] => only.second.as_mut().map(|second| &mut second.table),
-            _ => self.shadow.as_mut(),
-        };
-        Some((table.cross_mut(), second.map(Radix::cross_mut)))
+    pub fn hardware_tables(&mut self, guest: NodeId, space: SpaceId) -> Option<HardwareTables<'_>> {
+        let Node { kernel, vm, .. } = &mut self.nodes[guest];
+        let table = kernel.space_mut(space)?.table_mut();
+        let second = vm.as_mut().map(|vm| vm.hardware_table_mut().cross_mut());
+        Some((table.cross_mut(), second))
     }
 
-    /// The page of the VM process of hypervisor `layer` that holds this page of its guest.
-    pub fn hva(&self, layer: Layer, page: Frame<Upper>) -> Frame<Upper> {
-        page + self.layers[layer].second().slot
+    /// The VM process of a VM, in the kernel below.
+    ///
+    /// # Panics
+    /// For the host, which is in no VM.
+    pub fn vm_process(&self, vm: NodeId) -> SpaceId {
+        self.nodes[vm].vm().process
+    }
+
+    /// The page of the VM process that holds this page of a VM's memory.
+    ///
+    /// # Panics
+    /// For the host, which is in no VM.
+    pub fn hva(&self, vm: NodeId, page: Frame<Upper>) -> Frame<Upper> {
+        page + self.nodes[vm].vm().slot
+    }
+
+    /// Page-table pages in a kernel's memory: of its processes, of its VMs' second stages, and, in
+    /// the host's, of shadow tables.
+    pub fn table_pages(&self, node: NodeId) -> usize {
+        let spaces = self.kernel(node).spaces();
+        let own: usize = spaces.map(|(_, space)| space.table.table_pages()).sum();
+        let vms = self.nodes.iter().filter_map(|node| node.vm.as_ref());
+        let for_vms: usize = vms
+            .map(|vm| {
+                let second = (vm.below == node).then(|| vm.second.table_pages());
+                let shadow = vm.shadow.as_ref().filter(|_| node == NodeId::HOST);
+                second.unwrap_or(0) + shadow.map_or(0, |shadow| shadow.table_pages())
+            })
+            .sum();
+        own + for_vms
+    }
+
+    /// The page table of a VM's process, in the kernel below.
+    pub(crate) fn vm_table(&self, vm: NodeId) -> &PageTable {
+        let vm = self.nodes[vm].vm();
+        let process = self.nodes[vm.below].kernel.space(vm.process);
+        &process.expect("the VM process lives as long as the VM").table
     }
 
     /// VM exits so far.
@@ -225,113 +226,118 @@ impl Stack {
         self.spent.take()
     }
 
-    /// A guest process touched a page that its table does not map, or stored to one that it may
+    /// A guest's process touched a page that its table does not map, or stored to one that it may
     /// not write.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer.
+    /// [`Exhausted`], with the kernel.
     pub fn guest_fault(
         &mut self,
         policy: &mut dyn Policy,
+        guest: NodeId,
         space: SpaceId,
         page: Frame<Upper>,
         store: bool,
     ) -> Result<Faulted, Exhausted> {
-        self.infer_area(space, page);
-        let outcome = match self.layers[0].kernel.describe_fault(space, page) {
-            Some(fault) => Faulted::Mapped(self.kernel_fault(policy, 0, &fault)?),
+        self.infer_area(guest, space, page);
+        let kernel = &mut self.nodes[guest].kernel;
+        let outcome = match kernel.describe_fault(space, page) {
+            Some(fault) => Faulted::Mapped(self.kernel_fault(policy, guest, &fault)?),
             None if store => {
-                let mut outcome = self.layers[0].kernel.write_fault(space, page);
-                if outcome.is_err() && policy.memory_short(0, &mut self.layers[0].kernel) {
-                    outcome = self.layers[0].kernel.write_fault(space, page);
+                let mut outcome = kernel.write_fault(space, page);
+                if outcome.is_err() && policy.memory_short(guest, kernel) {
+                    outcome = kernel.write_fault(space, page);
                 }
-                outcome.map_err(|_| Exhausted { layer: 0 })?
+                outcome.map_err(|_| Exhausted { node: guest })?
             }
             None => Faulted::Spurious,
         };
-        self.settle(policy, 0, Spending::GuestFault)?;
+        self.settle(policy, guest, Spending::GuestFault)?;
         Ok(outcome)
     }
 
-    /// The guest touched a guest-physical page that the hardware-walked second stage does not map.
+    /// A guest touched a page of its memory that the second stage which hardware walks for it does
+    /// not map.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer.
+    /// [`Exhausted`], with the kernel.
     pub fn second_stage_fault(
         &mut self,
         policy: &mut dyn Policy,
+        guest: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
         self.exits.ept_violation += 1;
-        if self.shadow.is_none() {
-            return self.back(policy, 1, page);
+        if self.nodes[guest].vm().shadow.is_none() {
+            return self.back(policy, guest, page);
         }
-        if self.layers[1].second().table.mapping(page.addr()).is_none() {
+        if self.second_stage(guest).mapping(page.addr()).is_none() {
             self.exits.reflected += 1;
-            self.back(policy, 1, page)?;
-            if self.shadow_maps(page) {
+            self.back(policy, guest, page)?;
+            if self.shadow_maps(guest, page) {
                 return Ok(());
             }
             // The guest hypervisor resumes its guest, which faults again: now on the shadow.
             self.exits.ept_violation += 1;
         }
-        self.fill_shadow(policy, page)
+        self.fill_shadow(policy, guest, page)
     }
 
-    /// Makes hypervisor `layer` map `page` of its guest's memory in its second stage.
+    /// Makes the hypervisor below `vm` map `page` of the VM's memory in its second stage.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer.
+    /// [`Exhausted`], with the kernel.
     pub fn back(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        vm: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
-        if self.layers[layer].second().table.mapping(page.addr()).is_some() {
+        if self.second_stage(vm).mapping(page.addr()).is_some() {
             return Ok(());
         }
-        let hva = self.hva(layer, page);
-        if let Some(fault) = self.layers[layer].kernel.describe_fault(VM, hva) {
-            self.kernel_fault(policy, layer, &fault)?;
-            self.settle(policy, layer, Spending::HypervisorFault)?;
+        let hva = self.hva(vm, page);
+        let &Vm { below, process, .. } = self.nodes[vm].vm();
+        if let Some(fault) = self.nodes[below].kernel.describe_fault(process, hva) {
+            self.kernel_fault(policy, below, &fault)?;
+            self.settle(policy, below, Spending::HypervisorFault)?;
         }
         // A policy that acts on a fault may have mapped it on the way.
-        if self.layers[layer].second().table.mapping(page.addr()).is_none() {
-            self.map_second_stage(policy, layer, page)?;
+        if self.second_stage(vm).mapping(page.addr()).is_none() {
+            self.map_second_stage(policy, vm, page)?;
         }
         Ok(())
     }
 
-    /// Copies the VM process's mapping of `page` into the second stage of `layer`.
+    /// Copies the VM process's mapping of `page` into the second stage of its VM.
     fn map_second_stage(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
-        let StackLayer { kernel, second, .. } = &mut self.layers[layer];
-        let second = second.as_mut().expect("a hypervisor has a second stage");
-        let hva = page + second.slot;
-        let vm = kernel.spaces[0].as_ref().expect("the VM process lives as long as the VM");
-        let mapping = vm.table.mapping(hva.addr()).expect("the fault mapped it");
-        let alike = second.slot.is_multiple_of(mapping.size.base_pages());
+        let hva = self.hva(node, page);
+        let mapping = self.vm_table(node).mapping(hva.addr()).expect("the fault mapped it");
+        let (vm, kernel) = self.nodes.vm_and_below(node);
+        let alike = vm.slot.is_multiple_of(mapping.size.base_pages());
         let size = if alike { mapping.size } else { PageSize::Base };
         let frame = frame_of(&mapping, hva);
         let (first, frame) = (page.floor(size), frame.floor(size));
-        let written = match (size, second.table.region(first)) {
+        let (second, frames) = (&mut vm.second, &mut kernel.frames);
+        let written = match (size, second.region(first)) {
             (PageSize::Huge, Region::Base { .. }) => {
-                second.table.collapse(first, frame, Rights::ALL, &mut kernel.frames).map(|_| 1)
+                second.collapse(first, frame, Rights::ALL, frames).map(|_| 1)
             }
-            _ => second.table.map(first, size, frame, Rights::ALL, &mut kernel.frames),
+            _ => second.map(first, size, frame, Rights::ALL, frames),
         };
-        let written = written.map_err(|_| Exhausted { layer })?;
-        if layer < self.bottom() {
+        let below = vm.below;
+        let written = written.map_err(|_| Exhausted { node: below })?;
+        if below != NodeId::HOST {
             self.exits.l1_ept_write += u64::from(written);
         }
-        self.settle(policy, layer, Spending::HypervisorFault)?;
-        if layer < self.bottom() {
-            policy.second_stage_written(self, layer, first, size)?;
+        self.settle(policy, below, Spending::HypervisorFault)?;
+        if below != NodeId::HOST {
+            policy.second_stage_written(self, node, first, size)?;
         }
         Ok(())
     }
@@ -339,137 +345,148 @@ impl Stack {
     fn kernel_fault(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         fault: &PageFault,
     ) -> Result<PageSize, Exhausted> {
-        let kernel = &mut self.layers[layer].kernel;
+        let Node { position, kernel, .. } = &mut self.nodes[node];
+        let account = if position.guest { Spending::GuestFault } else { Spending::HypervisorFault };
         kernel.frames.counters.faults += 1;
-        let placement = policy.place(layer, kernel, fault);
+        let placement = policy.place(node, kernel, fault);
         let limit = self.thp.compact_regions;
         let mut mapped = kernel.map_fault(fault, placement, limit);
-        if mapped.is_err() && policy.memory_short(layer, kernel) {
+        if mapped.is_err() && policy.memory_short(node, kernel) {
             mapped = kernel.map_fault(fault, placement, limit);
         }
-        let size = mapped.map_err(|_| Exhausted { layer })?;
-        let account = if layer == 0 { Spending::GuestFault } else { Spending::HypervisorFault };
-        self.settle(policy, layer, account)?;
-        policy.mapped(self, layer, fault, size)?;
+        let size = mapped.map_err(|_| Exhausted { node })?;
+        self.settle(policy, node, account)?;
+        policy.mapped(self, node, fault, size)?;
         Ok(size)
     }
 
-    /// Passes on what the kernel of `layer` did: frames it wrote are backed below, translations it
-    /// changed are dropped above, and the work is charged.
+    /// Passes on what a kernel did: frames it wrote are backed below, translations it changed are
+    /// dropped above, and the work is charged.
     ///
     /// # Errors
-    /// [`Exhausted`], with the layer that could not back a frame.
+    /// [`Exhausted`], with the kernel that could not back a frame.
     pub fn settle(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         account: Spending,
     ) -> Result<(), Exhausted> {
-        self.charge_kernel(layer, account);
+        self.charge_kernel(node, account);
         // Taken out so that the hooks below can log more; given back to reuse the memory.
-        let mut log = std::mem::take(&mut self.layers[layer].kernel.frames.log);
+        let mut log = std::mem::take(&mut self.nodes[node].kernel.frames.log);
         for change in log.changes.drain(..) {
-            self.propagate(layer, change);
+            self.propagate(node, change);
         }
         for frame in log.freed_huge.drain(..) {
-            policy.freed_huge(layer, &mut self.layers[layer].kernel, frame);
+            policy.freed_huge(node, &mut self.nodes[node].kernel, frame);
         }
         for action in log.actions.drain(..) {
             match action {
                 Action::Zero(frame, order) => {
-                    self.write_block(policy, layer, frame, order)?;
+                    self.write_block(policy, node, frame, order)?;
                     if self.contents.is_some() {
                         for i in 0..1 << order {
-                            self.write_content(layer, frame + i, 0);
+                            self.write_content(node, frame + i, 0);
                         }
                     }
                 }
                 Action::Copy(from, to) => {
-                    self.write_block(policy, layer, to, 0)?;
+                    self.write_block(policy, node, to, 0)?;
                     if self.contents.is_some() {
-                        let tag = self.read_content(layer, from);
-                        self.write_content(layer, to, tag);
+                        let tag = self.read_content(node, from);
+                        self.write_content(node, to, tag);
                     }
                 }
             }
         }
-        let now = &mut self.layers[layer].kernel.frames.log;
+        let now = &mut self.nodes[node].kernel.frames.log;
         if now.actions.is_empty() && now.changes.is_empty() && now.freed_huge.is_empty() {
             *now = log;
         }
         Ok(())
     }
 
-    /// The kernel of `layer` writes 2^order of its frames: the layer below must back them.
+    /// A kernel writes 2^order of its frames: the hypervisor below must back them.
     pub(crate) fn write_block(
         &mut self,
         policy: &mut dyn Policy,
-        layer: Layer,
+        node: NodeId,
         frame: Frame<Lower>,
         order: u32,
     ) -> Result<(), Exhausted> {
-        if layer == self.bottom() {
+        if node == NodeId::HOST {
             return Ok(());
         }
+        let guest = self.position(node).guest;
         let first: Frame<Upper> = frame.cross();
         let end = first + (1 << order);
         let mut page = first;
         while page < end {
-            let below = if layer == 0 {
-                self.hardware_second_stage().expect("there is a layer below")
-            } else {
-                &self.layers[layer + 1].second().table
-            };
+            let vm = self.nodes[node].vm();
+            let below = if guest { vm.hardware_table() } else { &vm.second };
             match below.lookup(page.addr()) {
                 Lookup::Mapped(mapping) => {
                     page = page.floor(mapping.size) + mapping.size.base_pages();
                 }
-                Lookup::Absent { .. } if layer == 0 => self.second_stage_fault(policy, page)?,
+                Lookup::Absent { .. } if guest => self.second_stage_fault(policy, node, page)?,
                 Lookup::Absent { .. } => {
                     self.exits.l1_ept_violation += 1;
-                    self.back(policy, layer + 1, page)?;
+                    self.back(policy, node, page)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Translations of `layer` changed: whatever was built on them goes.
-    fn propagate(&mut self, layer: Layer, change: Change) {
-        if layer == 0 {
-            self.flushes.push(Flush::Pages(change));
+    /// Translations of a kernel's space changed: whatever was built on them goes.
+    fn propagate(&mut self, node: NodeId, change: Change) {
+        let Some(above) = self.above(node, change.space) else {
+            self.flushes.push(Flush::Pages(node, change));
             return;
-        }
-        debug_assert_eq!(change.space, VM);
-        let slot = self.layers[layer].second().slot;
+        };
+        let slot = self.nodes[above].vm().slot;
         let Some(start) = change.page.get().checked_sub(slot) else { return };
-        let zapped = self.zap_second_stage(layer, Frame::new(start), change.pages);
+        let (vm, kernel) = self.nodes.vm_and_below(above);
+        let zapped = zap(&mut vm.second, Frame::new(start), change.pages, &mut kernel.frames);
         if zapped == 0 {
             return;
         }
-        if layer < self.bottom() {
+        if node != NodeId::HOST {
             self.exits.l1_ept_write += zapped;
             self.exits.l1_invept += 1;
         }
-        if self.shadow.is_none() {
-            self.flush_second_stage();
-        } else {
-            self.zap_shadow_through(layer, Frame::new(start), change.pages);
+        self.drop_through(above, Frame::new(start), change.pages);
+    }
+
+    /// What a hypervisor had for pages of a VM's memory is gone: drops what hardware and shadow
+    /// tables know through it.
+    fn drop_through(&mut self, node: NodeId, start: Frame<Upper>, pages: u64) {
+        let Node { position, vm, .. } = &self.nodes[node];
+        if position.guest {
+            match vm.as_ref().and_then(|vm| vm.shadow.as_ref()) {
+                Some(_) => self.zap_shadow(node, start, pages),
+                None => self.flush_second_stage(node),
+            }
+            return;
+        }
+        for i in 0..pages {
+            // The frame is memory of this kernel: its owner tells what it backs for which VM.
+            let owner = self.nodes[node].kernel.owner((start + i).cross());
+            if let Owner::Page(process, hva) = owner
+                && let Some(above) = self.above(node, process)
+                && let Some(page) = hva.get().checked_sub(self.nodes[above].vm().slot)
+            {
+                self.drop_through(above, Frame::new(page), 1);
+            }
         }
     }
 
-    fn zap_second_stage(&mut self, layer: Layer, start: Frame<Upper>, pages: u64) -> u64 {
-        let StackLayer { kernel, second, .. } = &mut self.layers[layer];
-        let second = second.as_mut().expect("a hypervisor has a second stage");
-        zap(&mut second.table, start, pages, &mut kernel.frames)
-    }
-
-    /// Charges the kernel work of `layer` since the last time.
-    fn charge_kernel(&mut self, layer: Layer, account: Spending) {
-        let StackLayer { kernel, charged, .. } = &mut self.layers[layer];
+    /// Charges the work of a kernel since the last time.
+    fn charge_kernel(&mut self, node: NodeId, account: Spending) {
+        let Node { kernel, charged, .. } = &mut self.nodes[node];
         let cycles = kernel_cycles(&self.costs, charged, kernel.counters());
         *charged = *kernel.counters();
         self.spent.add(self.account.unwrap_or(account), cycles);
@@ -488,26 +505,28 @@ impl Stack {
         self.exits_charged = Exits::default();
         self.shadow_demotions = 0;
         self.shadow_promotions = 0;
-        for layer in &mut self.layers {
-            layer.kernel.reset_counters();
-            layer.charged = KernelCounters::default();
+        for node in self.nodes.iter_mut() {
+            node.kernel.reset_counters();
+            node.charged = KernelCounters::default();
         }
     }
 
-    pub(crate) fn flush_second_stage(&mut self) {
+    pub(crate) fn flush_second_stage(&mut self, guest: NodeId) {
         // One flush drops everything; asking twice in a row would only be charged twice.
-        if self.flushes.last() != Some(&Flush::SecondStage) {
-            self.flushes.push(Flush::SecondStage);
+        let flush = Flush::SecondStage(guest);
+        if self.flushes.last() != Some(&flush) {
+            self.flushes.push(flush);
             self.spent.add(Spending::Shootdown, self.costs.shootdown);
         }
     }
 
-    /// Follows a frame of `layer` down to real memory, if every layer backs it.
-    pub fn bottom_frame(&self, layer: Layer, frame: Frame<Lower>) -> Option<Frame<Lower>> {
+    /// Follows a frame of a kernel down to real memory, if every kernel below backs it.
+    pub fn bottom_frame(&self, node: NodeId, frame: Frame<Lower>) -> Option<Frame<Lower>> {
         let mut frame = frame;
-        for (below, stack_layer) in self.layers.iter().enumerate().skip(layer + 1) {
-            let hva = self.hva(below, frame.cross());
-            frame = stack_layer.kernel.frame_behind(VM, hva)?;
+        let vms = self.path_down(node).filter(|node| *node != NodeId::HOST);
+        for vm in vms {
+            let hva = self.hva(vm, frame.cross());
+            frame = frame_of(&self.vm_table(vm).mapping(hva.addr())?, hva);
         }
         Some(frame)
     }
@@ -517,27 +536,22 @@ impl Stack {
         self.contents = Some(Contents::default());
     }
 
-    /// The tag in a frame of `layer`.
+    /// The tag in a frame of a kernel.
     ///
     /// # Panics
     /// When contents are not tracked, or the frame is not backed by real memory.
-    pub fn read_content(&self, layer: Layer, frame: Frame<Lower>) -> u64 {
-        let at = self.bottom_frame(layer, frame).expect("content is in backed frames");
+    pub fn read_content(&self, node: NodeId, frame: Frame<Lower>) -> u64 {
+        let at = self.bottom_frame(node, frame).expect("content is in backed frames");
         self.contents.as_ref().expect("contents are tracked").read(at.get())
     }
 
-    /// Writes a tag to a frame of `layer`.
+    /// Writes a tag to a frame of a kernel.
     ///
     /// # Panics
     /// As [`Stack::read_content`].
-    pub fn write_content(&mut self, layer: Layer, frame: Frame<Lower>, tag: u64) {
-        let at = self.bottom_frame(layer, frame).expect("content is in backed frames");
+    pub fn write_content(&mut self, node: NodeId, frame: Frame<Lower>, tag: u64) {
+        let at = self.bottom_frame(node, frame).expect("content is in backed frames");
         self.contents.as_mut().expect("contents are tracked").write(at.get(), tag);
-    }
-
-    /// Who uses the frame of `layer` that a page of the next layer's guest is.
-    pub(crate) fn owner_above(&self, layer: Layer, page: Frame<Upper>) -> Owner {
-        self.layers[layer - 1].kernel.owner(page.cross())
     }
 }
 

@@ -4,7 +4,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize};
-use strata_stack::{AlignAreas, LayerSettings, Policy, ThpMode};
+use strata_stack::{AlignAreas, KernelSettings, Policy, Position, ThpMode};
 use world::{PAGES, World, op};
 
 /// Linux with huge pages always, optionally with Huge Aligner.
@@ -13,8 +13,8 @@ struct Always {
 }
 
 impl Policy for Always {
-    fn settings(&mut self, _: usize, _: usize) -> LayerSettings {
-        LayerSettings {
+    fn settings(&mut self, _: Position) -> KernelSettings {
+        KernelSettings {
             thp: ThpMode::Always,
             align_areas: if self.align { AlignAreas::Always } else { AlignAreas::Never },
             fragmented: true,
@@ -50,8 +50,8 @@ fn a_stack_of_four_layers_translates_through_all_of_them() {
     }
     let exits = *world.stack.exits();
     assert!(exits.ept_violation > 0 && exits.l1_ept_write > 0 && exits.l1_ept_violation > 0);
-    assert_eq!(world.stack.depth(), 4);
-    let alignment = world.stack.alignment();
+    assert_eq!(world.stack.position(world.guest).level, 3);
+    let alignment = world.stack.alignment(world.guest);
     assert_eq!(alignment.guest_huge, alignment.well_aligned + alignment.type1 + alignment.type2);
     assert!(alignment.guest_huge > 0);
     world.finish();
@@ -64,12 +64,15 @@ fn clean_memory_with_huge_pages_everywhere_is_well_aligned() {
         for page in 0..PAGES {
             world.touch(0, page, true);
         }
-        let alignment = world.stack.alignment();
+        let alignment = world.stack.alignment(world.guest);
         assert_eq!(alignment.guest_huge, PAGES / 512 + 1, "padded at both ends");
         assert_eq!(alignment.well_aligned, alignment.guest_huge);
-        assert!(world.stack.blame().is_empty());
+        assert!(world.stack.blame(world.guest).is_empty());
         let huge = PageSize::Huge;
-        assert_eq!(world.stack.compose(Frame::new(0).floor(huge)).map(|c| c.size), Some(huge));
+        assert_eq!(
+            world.stack.compose(world.guest, Frame::new(0).floor(huge)).map(|c| c.size),
+            Some(huge)
+        );
         world.finish();
     }
 }

@@ -2,9 +2,9 @@
 
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
-    AlignAreas, AlignerParameters, BuildError, Costs, Flush, Kernel, Layer, LayerSettings,
-    MemoryParameters, Owner, PageFault, Placement, Policy, SpaceId, Stack, StackConfig, ThpMode,
-    ThpParameters,
+    AlignAreas, AlignerParameters, BuildError, Costs, Flush, Kernel, KernelSettings,
+    MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, SpaceId, Stack,
+    StackConfig, ThpMode, ThpParameters,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -18,11 +18,11 @@ struct Linux {
 }
 
 impl Policy for Linux {
-    fn settings(&mut self, _: Layer, _: usize) -> LayerSettings {
-        LayerSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+    fn settings(&mut self, _: Position) -> KernelSettings {
+        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
     }
 
-    fn place(&mut self, _: Layer, _: &mut Kernel, _: &PageFault) -> Placement {
+    fn place(&mut self, _: NodeId, _: &mut Kernel, _: &PageFault) -> Placement {
         if self.huge_faults { Placement::Linux } else { Placement::Base }
     }
 }
@@ -35,11 +35,9 @@ struct Guest {
 impl Guest {
     fn new(huge_faults: bool, thp: ThpParameters) -> Self {
         let config = StackConfig {
-            memory: vec![64 * MIB],
-            fragmentation: vec![0.0],
+            kernels: StackConfig::chain(&[(64 * MIB, 0.0)], 1),
             levels: 4,
             reused: false,
-            seed: 1,
             costs: Costs::default(),
             thp,
             start: MemoryParameters::default(),
@@ -51,7 +49,7 @@ impl Guest {
     }
 
     fn event(&mut self, event: Event) {
-        self.stack.event(&mut self.policy, &event).unwrap();
+        self.stack.event(&mut self.policy, NodeId::HOST, &event).unwrap();
     }
 
     /// A process with an area of this many pages from [`page`] 0, all touched.
@@ -66,20 +64,20 @@ impl Guest {
     }
 
     fn space(&self, pid: Pid) -> SpaceId {
-        self.stack.process_space(pid).unwrap()
+        self.stack.process_space(NodeId::HOST, pid).unwrap()
     }
 
     fn store(&mut self, pid: Pid, at: u64) {
         let space = self.space(pid);
-        self.stack.guest_fault(&mut self.policy, space, page(at), true).unwrap();
+        self.stack.guest_fault(&mut self.policy, NodeId::HOST, space, page(at), true).unwrap();
     }
 
     fn is_huge(&self, pid: Pid) -> bool {
-        self.stack.kernel(0).is_huge(self.space(pid), page(0))
+        self.stack.kernel(NodeId::HOST).is_huge(self.space(pid), page(0))
     }
 
     fn frame(&self, pid: Pid, at: u64) -> Option<u64> {
-        let kernel = self.stack.kernel(0);
+        let kernel = self.stack.kernel(NodeId::HOST);
         kernel.frame_behind(self.space(pid), page(at)).map(Frame::get)
     }
 }
@@ -100,12 +98,12 @@ fn a_huge_page_outlives_a_child_that_ended() {
     guest.event(Event::ProcessExit { pid: CHILD });
     guest.store(PARENT, 7);
     assert!(guest.is_huge(PARENT), "nobody shares it any more");
-    assert_eq!(guest.stack.kernel(0).counters().demotions, 0);
+    assert_eq!(guest.stack.kernel(NodeId::HOST).counters().demotions, 0);
     guest.event(Event::Fork { parent: PARENT, child: CHILD });
     guest.store(PARENT, 7);
     assert!(!guest.is_huge(PARENT) && guest.is_huge(CHILD), "one page of it is copied");
     guest.event(Event::ProcessExit { pid: CHILD });
-    guest.stack.kernel(0).memory().check().unwrap();
+    guest.stack.kernel(NodeId::HOST).memory().check().unwrap();
 }
 
 #[test]
@@ -119,13 +117,13 @@ fn khugepaged_copies_shared_pages_up_to_its_limit() {
         assert_eq!(of_child, guest.frame(PARENT, 400), "shared");
         // The child's region has as many shared pages, so only one of the two is looked at.
         let once = ThpParameters { pages_to_scan: 512, ..thp };
-        guest.stack.kernel_mut(0).khugepaged(&once).unwrap();
+        guest.stack.kernel_mut(NodeId::HOST).khugepaged(&once).unwrap();
         assert_eq!(guest.is_huge(PARENT), collapsed, "{limit}");
         assert_eq!(guest.frame(CHILD, 400), of_child, "the child keeps its own");
         for pid in [PARENT, CHILD] {
             guest.event(Event::ProcessExit { pid });
         }
-        assert_eq!(guest.stack.kernel(0).memory().used_frames(), 0);
+        assert_eq!(guest.stack.kernel(NodeId::HOST).memory().used_frames(), 0);
     }
 }
 
@@ -134,7 +132,7 @@ fn faults_compact_where_the_program_asked_for_huge_pages() {
     for advised in [false, true] {
         let mut guest = Guest::new(true, ThpParameters::default());
         // Somebody's movable page in every region.
-        let memory = guest.stack.kernel_mut(0).memory_mut();
+        let memory = guest.stack.kernel_mut(NodeId::HOST).memory_mut();
         for frame in (0..32).map(|region| Frame::new(region * 512 + 7)) {
             assert!(memory.alloc_at(frame, 0));
             memory.set_owner(frame, Owner::Movable.word());
@@ -149,9 +147,9 @@ fn faults_compact_where_the_program_asked_for_huge_pages() {
         }
         guest.store(PARENT, 0);
         assert_eq!(guest.is_huge(PARENT), advised);
-        let compacted = guest.stack.kernel(0).counters().compacted_regions;
+        let compacted = guest.stack.kernel(NodeId::HOST).counters().compacted_regions;
         assert_eq!(compacted, u64::from(advised));
-        guest.stack.kernel(0).memory().check().unwrap();
+        guest.stack.kernel(NodeId::HOST).memory().check().unwrap();
     }
 }
 
@@ -169,20 +167,20 @@ fn one_call_drops_translations_once() {
     guest.event(Event::Protect { pid: PARENT, range: range(0, 1024), protection });
     assert_eq!(drained(&mut guest).len(), 1, "mprotect");
     guest.event(Event::Unmap { pid: PARENT, range: range(100, 900) });
-    let [Flush::Pages(change)] = drained(&mut guest)[..] else { panic!("munmap") };
+    let [Flush::Pages(_, change)] = drained(&mut guest)[..] else { panic!("munmap") };
     assert_eq!((change.page, change.pages), (page(100), 900));
 }
 
 #[test]
 fn page_tables_are_made_of_booked_memory_when_there_is_no_other() {
     let mut guest = Guest::new(true, ThpParameters::default());
-    let memory = guest.stack.kernel_mut(0).memory_mut();
+    let memory = guest.stack.kernel_mut(NodeId::HOST).memory_mut();
     for region in 0..32 {
         assert!(memory.reserve_region(Frame::new(region * 512)));
     }
     assert_eq!(memory.free_frames(), 0);
     guest.event(Event::ProcessStart { pid: PARENT });
-    assert_eq!(guest.stack.kernel(0).memory().reserved_regions(), 0);
+    assert_eq!(guest.stack.kernel(NodeId::HOST).memory().reserved_regions(), 0);
 }
 
 #[test]
@@ -203,11 +201,9 @@ fn what_linux_refuses_changes_nothing() {
 /// A nested stack in the proportions of the xGemini testbed, its memory fragmented.
 fn nested(backed: bool, huge_faults: bool) -> Stack {
     let config = StackConfig {
-        memory: vec![200 * MIB, 220 * MIB, 256 * MIB],
-        fragmentation: vec![0.8; 3],
+        kernels: StackConfig::chain(&[256, 220, 200].map(|mib| (mib * MIB, 0.8)), 1),
         levels: 4,
         reused: false,
-        seed: 1,
         costs: Costs::default(),
         thp: ThpParameters::default(),
         start: MemoryParameters { backed, ..MemoryParameters::default() },
@@ -221,20 +217,21 @@ fn whoever_fragments_a_guest_has_it_backed_in_every_layer() {
     for huge_faults in [false, true] {
         let stack = nested(true, huge_faults);
         stack.check_composition();
-        let guest = stack.kernel(0).memory().frames();
-        for page in 0..guest {
+        let guest = stack.guests().next().unwrap();
+        let frames = stack.kernel(guest).memory().frames();
+        for page in 0..frames {
             let page: Frame<Upper> = Frame::new(page);
-            let mapped = stack.hardware_second_stage().unwrap().mapping(page.addr());
+            let mapped = stack.hardware_second_stage(guest).unwrap().mapping(page.addr());
             assert!(mapped.is_some(), "{page:?}");
         }
         // The guest looks as it would have without, and nothing of it was counted.
-        assert_eq!(stack.fmfi(0), nested(false, huge_faults).fmfi(0));
+        assert_eq!(stack.fmfi(guest), nested(false, huge_faults).fmfi(guest));
         assert_eq!(stack.exits().ept_violation, 0);
-        assert!((0..3).all(|layer| stack.kernel(layer).counters().faults == 0));
+        assert!(stack.nodes().all(|node| stack.kernel(node).counters().faults == 0));
         // Huge pages of the guest hypervisor were to be had for some of it only.
         let mut huge = 0;
-        stack.second_stage(1).for_each_huge(|_, _| huge += 1);
-        let share = huge as f64 * 512.0 / guest as f64;
+        stack.second_stage(guest).for_each_huge(|_, _| huge += 1);
+        let share = huge as f64 * 512.0 / frames as f64;
         let expected = if huge_faults { 0.1..0.4 } else { 0.0..0.001 };
         assert!(expected.contains(&share), "{share}");
     }
@@ -243,8 +240,9 @@ fn whoever_fragments_a_guest_has_it_backed_in_every_layer() {
 #[test]
 fn nobody_fills_a_guest_that_is_merely_declared_fragmented() {
     let stack = nested(false, true);
+    let guest = stack.guests().next().unwrap();
     let mut mapped = 0;
-    let table = stack.hardware_second_stage().unwrap();
+    let table = stack.hardware_second_stage(guest).unwrap();
     table.for_each(table.everything(), |_, _| mapped += 1);
     assert_eq!(mapped, 0);
 }
@@ -253,11 +251,9 @@ fn nobody_fills_a_guest_that_is_merely_declared_fragmented() {
 #[test]
 fn setting_up_can_be_stopped_at_any_time() {
     let config = |reused, backed| StackConfig {
-        memory: vec![64 * MIB, 80 * MIB, 96 * MIB],
-        fragmentation: vec![0.5; 3],
+        kernels: StackConfig::chain(&[96, 80, 64].map(|mib| (mib * MIB, 0.5)), 1),
         levels: 4,
         reused,
-        seed: 1,
         costs: Costs::default(),
         thp: ThpParameters::default(),
         start: MemoryParameters { backed, ..MemoryParameters::default() },

@@ -17,7 +17,9 @@ use rustc_hash::FxHashMap;
 use samples::Samples;
 use strata_addr::{Gva, Range};
 use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, RunFault, Tables};
-use strata_stack::{Exhausted, Feedback, Flush, Policy, SpaceId, Spending, Stack};
+use strata_stack::{
+    Exhausted, Feedback, Flush, NodeId, Policy, Position, SpaceId, Spending, Stack,
+};
 use strata_stream::{Access, Batch, Event, Pid, Step, Tid};
 
 /// Pages beyond which Linux flushes an address space rather than single pages
@@ -34,6 +36,8 @@ const NOTABLE_UNMAP: u64 = 1 << 20;
 /// A machine consuming a stream.
 pub struct Simulation {
     stack: Stack,
+    /// The kernel that runs the stream's programs.
+    guest: NodeId,
     policy: Box<dyn Policy>,
     machine: Machine,
     clock: Clock,
@@ -90,32 +94,22 @@ impl Run for Simulation {
 
     fn memory_estimate(&self) -> u64 {
         let stack = &self.stack;
-        let tables: usize = (0..stack.depth())
-            .map(|layer| {
-                let spaces = stack.kernel(layer).spaces();
-                let own: usize = spaces.map(|(_, space)| space.table().table_pages()).sum();
-                let second = if layer > 0 { stack.second_stage(layer).table_pages() } else { 0 };
-                own + second
-            })
-            .sum();
-        let shadow = match stack.hardware_second_stage() {
-            Some(table) if stack.depth() > 2 => table.table_pages(),
-            _ => 0,
-        };
-        let owned = |layer| {
-            let memory = stack.kernel(layer).memory();
+        let tables: usize = stack.nodes().map(|node| stack.table_pages(node)).sum();
+        let owned = |node| {
+            let memory = stack.kernel(node).memory();
             memory.used_frames() - memory.folded_frames()
         };
-        let owners: u64 = (0..stack.depth()).map(|layer| owned(layer) * 4).sum();
-        (tables + shadow) as u64 * 4096 + owners
+        let owners: u64 = stack.nodes().map(|node| owned(node) * 4).sum();
+        tables as u64 * 4096 + owners
     }
 
     fn ran_out_of_memory(&self) -> bool {
-        self.dead.is_some() || !self.stack.killed().is_empty()
+        self.dead.is_some() || !self.stack.killed(self.guest).is_empty()
     }
 
     fn is_over(&self) -> bool {
-        self.dead.is_some() || !self.stack.killed().is_empty() && !self.stack.has_processes()
+        self.dead.is_some()
+            || !self.stack.killed(self.guest).is_empty() && !self.stack.has_processes(self.guest)
     }
 
     fn name(&self) -> String {
@@ -151,13 +145,13 @@ impl Simulation {
 
     /// The threads of an address space that are on a CPU.
     fn running_in(&self, space: SpaceId) -> impl Iterator<Item = Tid> {
-        let of = move |tid: &&Tid| self.stack.thread_space(**tid) == Some(space);
+        let of = move |tid: &&Tid| self.stack.thread_space(self.guest, **tid) == Some(space);
         self.cpus.keys().filter(of).copied()
     }
 
     /// Threads that end without a word of their own, with their process or its image.
     fn release_cpus(&mut self, pid: Pid) {
-        let Some(space) = self.stack.process_space(pid) else { return };
+        let Some(space) = self.stack.process_space(self.guest, pid) else { return };
         let threads: Vec<Tid> = self.running_in(space).collect();
         threads.into_iter().for_each(|tid| self.release_cpu(tid));
     }
@@ -170,7 +164,9 @@ impl Simulation {
                 }
                 return;
             }
-            Event::ThreadStart { pid, tid } if self.stack.process_space(*pid).is_some() => {
+            Event::ThreadStart { pid, tid }
+                if self.stack.process_space(self.guest, *pid).is_some() =>
+            {
                 self.cpu_of(*tid);
             }
             // Memory is about to be given back: what was made of it would not show at the end.
@@ -181,7 +177,7 @@ impl Simulation {
             Event::Exec { pid } => {
                 self.note_state();
                 // Which thread lives on shows when it goes on; a lone one keeps its CPU.
-                let space = self.stack.process_space(*pid);
+                let space = self.stack.process_space(self.guest, *pid);
                 if space.is_some_and(|space| self.running_in(space).nth(1).is_some()) {
                     self.release_cpus(*pid);
                 }
@@ -192,19 +188,20 @@ impl Simulation {
             Event::ThreadExit { tid } => self.release_cpu(*tid),
             _ => {}
         }
-        let done = self.stack.event(self.policy.as_mut(), event);
+        let done = self.stack.event(self.policy.as_mut(), self.guest, event);
         self.relocation.forget();
         let cpu = self.clock.last();
         self.settle(cpu);
         if let Err(exhausted) = done {
-            let space = event_process(event).and_then(|pid| self.stack.process_space(pid));
+            let space =
+                event_process(event).and_then(|pid| self.stack.process_space(self.guest, pid));
             self.out_of_memory(exhausted, space);
         }
     }
 
     /// A run of accesses by one thread, cut where the warm-up ends.
     fn run(&mut self, tid: Tid, instructions: u64, accesses: &[Access]) {
-        if self.stack.thread_space(tid).is_none() {
+        if self.stack.thread_space(self.guest, tid).is_none() {
             self.lost_accesses += accesses.len() as u64;
             return;
         }
@@ -258,7 +255,7 @@ impl Simulation {
     }
 
     fn user_accesses(&mut self, cpu: CpuId, tid: Tid, accesses: &[Access]) {
-        let Some(mut space) = self.stack.thread_space(tid) else {
+        let Some(mut space) = self.stack.thread_space(self.guest, tid) else {
             self.lost_accesses += accesses.len() as u64;
             return;
         };
@@ -280,7 +277,7 @@ impl Simulation {
             self.settle(cpu);
             if let Err(exhausted) = handled {
                 self.out_of_memory(exhausted, Some(space));
-                match self.stack.thread_space(tid) {
+                match self.stack.thread_space(self.guest, tid) {
                     Some(survivor) if self.dead.is_none() => space = survivor,
                     _ => {
                         self.lost_accesses += rest.len() as u64;
@@ -300,12 +297,12 @@ impl Simulation {
     ) -> (usize, Option<Fault>) {
         let moved;
         let mut accesses = accesses;
-        if self.stack.moves_areas(space) {
+        if self.stack.moves_areas(self.guest, space) {
             accesses = &accesses[..accesses.len().min(Relocation::RUN)];
-            moved = self.relocation.modelled_run(&self.stack, space, accesses);
+            moved = self.relocation.modelled_run(&self.stack, self.guest, space, accesses);
             accesses = moved;
         }
-        let Some((guest, second)) = self.stack.hardware_tables(space) else {
+        let Some((guest, second)) = self.stack.hardware_tables(self.guest, space) else {
             return (accesses.len(), None);
         };
         let mut tables = Tables { guest, second };
@@ -321,10 +318,10 @@ impl Simulation {
         match fault {
             Fault::Guest { gva, store, .. } => {
                 let page = gva.page().cross();
-                self.stack.guest_fault(policy, space, page, store).map(drop)
+                self.stack.guest_fault(policy, self.guest, space, page, store).map(drop)
             }
             Fault::SecondStage { gpa, .. } => {
-                self.stack.second_stage_fault(policy, gpa.page().cross())
+                self.stack.second_stage_fault(policy, self.guest, gpa.page().cross())
             }
         }
     }
@@ -353,9 +350,9 @@ impl Simulation {
             let mut shared = None;
             for flush in flushes.drain(..) {
                 match flush {
-                    Flush::SecondStage => self.machine.flush_second_stage(),
-                    Flush::Space(space) => self.machine.flush_asid(Asid(space.0)),
-                    Flush::Pages(change) => {
+                    Flush::SecondStage(_) => self.machine.flush_second_stage(),
+                    Flush::Space(_, space) => self.machine.flush_asid(Asid(space.0)),
+                    Flush::Pages(_, change) => {
                         let asid = Asid(change.space.0);
                         if change.pages > FLUSH_CEILING {
                             self.machine.flush_asid(asid);
@@ -412,13 +409,13 @@ impl Simulation {
         }
     }
 
-    /// A layer has no memory left. The guest kills the process that asked; a hypervisor's kernel
+    /// A kernel has no memory left. The guest kills the process that asked; a hypervisor's kernel
     /// kills its largest process, which is the VM (Linux, `mm/oom_kill.c`).
     fn out_of_memory(&mut self, exhausted: Exhausted, space: Option<SpaceId>) {
-        let layer = layer_name(exhausted.layer, self.stack.depth());
+        let layer = layer_name(self.stack.position(exhausted.node));
         // What is killed takes its memory along.
         self.note_state();
-        if exhausted.layer > 0 {
+        if exhausted.node != self.guest {
             self.dead = Some(format!("{layer} killed the VM"));
             return;
         }
@@ -426,7 +423,7 @@ impl Simulation {
         let cpu = self.clock.last();
         let threads: Vec<Tid> = self.running_in(space).collect();
         threads.into_iter().for_each(|tid| self.release_cpu(tid));
-        if let Err(worse) = self.stack.kill(self.policy.as_mut(), space) {
+        if let Err(worse) = self.stack.kill(self.policy.as_mut(), self.guest, space) {
             self.out_of_memory(worse, None);
         }
         self.settle(cpu);
@@ -434,7 +431,7 @@ impl Simulation {
     }
 
     fn largest_process(&self) -> Option<SpaceId> {
-        let spaces = self.stack.kernel(0).spaces();
+        let spaces = self.stack.kernel(self.guest).spaces();
         spaces.max_by_key(|(_, space)| space.table().table_pages()).map(|(id, _)| id)
     }
 }
@@ -456,11 +453,11 @@ fn event_process(event: &Event) -> Option<Pid> {
     }
 }
 
-/// The name of a layer in reports.
-fn layer_name(layer: usize, depth: usize) -> &'static str {
-    match layer {
-        0 => "guest",
-        _ if layer + 1 == depth => "host",
+/// The name of a kernel in reports.
+fn layer_name(at: Position) -> &'static str {
+    match at.level {
+        _ if at.guest => "guest",
+        0 => "host",
         _ => "l1",
     }
 }

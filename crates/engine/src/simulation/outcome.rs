@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
 use strata_hardware::{Charge, Counters, CpuId, Machine};
-use strata_stack::KernelCounters;
+use strata_stack::{KernelCounters, NodeId};
 
 /// What the result repeats of the setup.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct State {
 impl Simulation {
     /// Keeps the present state if the guest has never used more memory.
     pub(super) fn note_state(&mut self) {
-        let frames = self.stack.kernel(0).memory().used_frames();
+        let frames = self.stack.kernel(self.guest).memory().used_frames();
         if frames < self.fullest.frames {
             return;
         }
@@ -47,7 +47,7 @@ impl Simulation {
         self.fullest = State {
             frames,
             alignment: self.alignment(),
-            fmfi: self.per_layer(|layer| self.stack.fmfi(layer)),
+            fmfi: self.per_layer(|node| self.stack.fmfi(node)),
             causes: if self.outcome.explain { self.causes() } else { Vec::new() },
         };
     }
@@ -56,7 +56,7 @@ impl Simulation {
     /// state was last noted, so that there are few looks at all tables however often it is asked.
     pub(super) fn note_state_if_grown(&mut self) {
         let before = self.guest_frames_before;
-        let frames = self.stack.kernel(0).memory().used_frames();
+        let frames = self.stack.kernel(self.guest).memory().used_frames();
         self.peak_guest_frames = self.peak_guest_frames.max(frames);
         let now = frames.saturating_sub(before);
         let noted = self.fullest.frames.saturating_sub(before);
@@ -75,7 +75,7 @@ impl Simulation {
     pub(super) fn take_sample(&mut self) {
         let totals = self.machine.totals();
         let breakdown = self.machine.total_breakdown();
-        let frames = self.stack.kernel(0).memory().used_frames();
+        let frames = self.stack.kernel(self.guest).memory().used_frames();
         self.peak_guest_frames = self.peak_guest_frames.max(frames);
         let used_bytes = (frames.saturating_sub(self.guest_frames_before)) << PageSize::BASE_SHIFT;
         self.samples.push(Sample {
@@ -86,22 +86,22 @@ impl Simulation {
             walk_cycles: totals.walk_cycles,
             cycles: breakdown.total() as u64,
             alignment: self.alignment(),
-            fmfi: self.per_layer(|layer| self.stack.fmfi(layer)),
+            fmfi: self.per_layer(|node| self.stack.fmfi(node)),
             used_bytes,
         });
     }
 
-    fn per_layer<T>(&self, value: impl Fn(usize) -> T) -> PerLayer<T> {
-        let bottom = self.stack.bottom();
+    fn per_layer<T>(&self, value: impl Fn(NodeId) -> T) -> PerLayer<T> {
+        let below = self.stack.below(self.guest);
         PerLayer {
-            guest: value(0),
-            l1: (bottom > 1).then(|| value(1)),
-            host: (bottom > 0).then(|| value(bottom)),
+            guest: value(self.guest),
+            l1: below.filter(|below| *below != NodeId::HOST).map(&value),
+            host: below.map(|_| value(NodeId::HOST)),
         }
     }
 
     fn alignment(&self) -> Alignment {
-        let found = self.stack.alignment();
+        let found = self.stack.alignment(self.guest);
         Alignment {
             guest_huge: found.guest_huge,
             well_aligned: found.well_aligned,
@@ -115,7 +115,7 @@ impl Simulation {
     pub(super) fn outcome(self) -> RunResult {
         let counters = self.machine.totals();
         let kernels: Vec<KernelCounters> =
-            (0..self.stack.depth()).map(|layer| *self.stack.kernel(layer).counters()).collect();
+            self.stack.nodes().map(|node| *self.stack.kernel(node).counters()).collect();
         let sum = |count: fn(&KernelCounters) -> u64| kernels.iter().map(count).sum::<u64>();
         let (shadow_promotions, shadow_demotions) = self.stack.shadow_promotions();
         let elapsed_cycles = self.clock.elapsed(&self.machine);
@@ -139,13 +139,13 @@ impl Simulation {
             elapsed_seconds: elapsed_cycles as f64 / self.clock.frequency(),
             cycles_by_kind,
             alignment: self.fullest.alignment,
-            faults: self.per_layer(|layer| kernels[layer].faults),
+            faults: self.per_layer(|node| kernels[node.index()].faults),
             exits: self
                 .stack
                 .exits()
                 .by_reason()
                 .into_iter()
-                .filter(|_| self.stack.depth() > 1)
+                .filter(|_| self.guest != NodeId::HOST)
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
             migrated_pages: sum(|kernel| kernel.migrated_pages),
@@ -174,27 +174,20 @@ impl Simulation {
     }
 
     fn layers(&self) -> Vec<LayerMemory> {
-        let depth = self.stack.depth();
-        (0..depth)
-            .map(|layer| {
-                let kernel = self.stack.kernel(layer);
+        let layers = self.stack.path_down(self.guest).enumerate();
+        layers
+            .map(|(layer, node)| {
+                let kernel = self.stack.kernel(node);
                 let memory = kernel.memory();
-                let (mut tables, mut huge_pages) = (0, 0);
+                let mut huge_pages = 0;
                 for (_, space) in kernel.spaces() {
-                    tables += space.table().table_pages();
                     space.table().for_each_huge(|_, _| huge_pages += 1);
                 }
-                if layer > 0 {
-                    tables += self.stack.second_stage(layer).table_pages();
-                }
-                if layer > 1 && layer == depth - 1 {
-                    tables += self.stack.hardware_second_stage().map_or(0, |t| t.table_pages());
-                }
                 LayerMemory {
-                    layer: layer_name(layer, depth).to_owned(),
+                    layer: layer_name(self.stack.position(node)).to_owned(),
                     size_bytes: self.outcome.memory[layer],
                     free_bytes: memory.free_frames() << PageSize::BASE_SHIFT,
-                    table_bytes: (tables as u64) << PageSize::BASE_SHIFT,
+                    table_bytes: (self.stack.table_pages(node) as u64) << PageSize::BASE_SHIFT,
                     huge_pages,
                     booked_regions: memory.reserved_regions(),
                     extfrag: memory.extfrag(HUGE_ORDER),
@@ -207,16 +200,15 @@ impl Simulation {
     }
 
     fn causes(&self) -> Vec<Cause> {
-        let depth = self.stack.depth();
         self.stack
-            .blame()
+            .blame(self.guest)
             .into_iter()
             .map(|blame| {
                 let mut ranges: Vec<_> =
                     blame.ranges.iter().map(|range| [range.start.get(), range.end.get()]).collect();
                 ranges.sort_by_key(|[start, end]| (std::cmp::Reverse(end - start), *start));
                 Cause {
-                    layer: layer_name(blame.layer, depth).to_owned(),
+                    layer: layer_name(self.stack.position(blame.node)).to_owned(),
                     cause: blame.cause.to_owned(),
                     huge_pages: blame.huge_pages,
                     ranges,
@@ -227,7 +219,7 @@ impl Simulation {
 
     /// What the layers killed when they ran out of memory.
     fn killed(&self) -> Vec<String> {
-        let processes = self.stack.killed().iter();
+        let processes = self.stack.killed(self.guest).iter();
         let processes = processes.map(|pid| format!("the guest killed process {}", pid.0));
         self.dead.iter().cloned().chain(processes).collect()
     }

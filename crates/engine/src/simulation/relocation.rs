@@ -1,7 +1,7 @@
 //! From traced to modelled addresses, fast.
 
 use strata_addr::{Gva, PageSize};
-use strata_stack::{SpaceId, Stack};
+use strata_stack::{NodeId, SpaceId, Stack};
 use strata_stream::Access;
 
 const SLOTS: usize = 256;
@@ -37,13 +37,14 @@ impl Relocation {
     pub(crate) fn modelled_run(
         &mut self,
         stack: &Stack,
+        guest: NodeId,
         space: SpaceId,
         traced: &[Access],
     ) -> &[Access] {
         let mut run = std::mem::take(&mut self.run);
         run.clear();
         run.extend(traced.iter().map(|access| {
-            let addr = self.modelled(stack, space, access.addr());
+            let addr = self.modelled(stack, guest, space, access.addr());
             Access::new(access.kind(), addr, access.size())
         }));
         self.run = run;
@@ -52,20 +53,20 @@ impl Relocation {
 
     /// The modelled address of a traced one.
     #[inline]
-    fn modelled(&mut self, stack: &Stack, space: SpaceId, traced: Gva) -> Gva {
+    fn modelled(&mut self, stack: &Stack, guest: NodeId, space: SpaceId, traced: Gva) -> Gva {
         let region = traced.get() >> PageSize::Huge.shift();
         let tag = region | u64::from(space.0) << 48;
         let slot = (region as usize ^ space.0 as usize) % SLOTS;
         if self.tags[slot] == tag {
             return Gva::new(traced.get().wrapping_add(self.shifts[slot]));
         }
-        match stack.region_shift(space, traced) {
+        match stack.region_shift(guest, space, traced) {
             Some(shift) => {
                 (self.tags[slot], self.shifts[slot]) = (tag, shift);
                 Gva::new(traced.get().wrapping_add(shift))
             }
             // Several areas share the region: looked up address by address.
-            None => stack.relocate(space, traced),
+            None => stack.relocate(guest, space, traced),
         }
     }
 }

@@ -12,8 +12,8 @@ use strata_hardware::{Machine, PHYSICAL_LIMIT};
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{PolicyParameters, REGISTRY};
 use strata_stack::{
-    AlignerParameters, BuildError, Costs, MemoryParameters, Policy, Stack, StackConfig, ThpMode,
-    ThpParameters,
+    AlignerParameters, BuildError, Costs, KernelSettings, MemoryParameters, Policy, Stack,
+    StackConfig, ThpMode, ThpParameters,
 };
 use strata_stream::WorkloadInfo;
 
@@ -123,7 +123,11 @@ struct Blueprint {
     parameters: ModelParameters,
     policy: Box<dyn Policy>,
     config: StackConfig,
-    /// Of each layer, whether memory is fragmented.
+    /// Bytes of each layer's memory, the guest's first.
+    memory: Vec<u64>,
+    /// How each layer is set up, the guest first.
+    settings: Vec<KernelSettings>,
+    /// Of each layer, whether memory is fragmented, the guest first.
     fragmented: Vec<bool>,
 }
 
@@ -158,34 +162,38 @@ impl Blueprint {
                  apart: lower --memory or make the workload smaller"
             )));
         }
+        // The host first.
+        let kernels: Vec<_> = (0..memory.len())
+            .rev()
+            .map(|layer| (memory[layer], setup.fragmentation_of(layer)))
+            .collect();
         let config = StackConfig {
-            fragmentation: (0..memory.len()).map(|layer| setup.fragmentation_of(layer)).collect(),
-            memory,
+            kernels: StackConfig::chain(&kernels, setup.seed),
             levels: setup.levels,
             reused: setup.reused,
-            seed: setup.seed,
             costs: parameters.costs.clone(),
             thp: parameters.thp.clone(),
             start: parameters.memory.clone(),
             aligner: parameters.aligner.clone(),
         };
-        let depth = config.memory.len();
-        let mut is_fragmented =
-            |layer| policy.settings(layer, depth).fragmented && config.fragmentation[layer] > 0.0;
-        let fragmented = (0..depth).map(&mut is_fragmented).collect();
-        Ok(Self { parameters, policy, config, fragmented })
+        let positions = config.positions().map_err(refused)?;
+        let mut settings: Vec<_> = positions.iter().map(|at| policy.settings(*at)).collect();
+        settings.reverse();
+        let fragmented = (0..)
+            .zip(&settings)
+            .map(|(layer, settings)| settings.fragmented && setup.fragmentation_of(layer) > 0.0);
+        let fragmented = fragmented.collect();
+        Ok(Self { parameters, policy, config, memory, settings, fragmented })
     }
 
     /// How much of it there will be to remember.
-    fn extent(&mut self, workload: &WorkloadInfo) -> Extent {
-        let StackConfig { memory, start, reused, .. } = &self.config;
+    fn extent(&self, workload: &WorkloadInfo) -> Extent {
+        let (memory, StackConfig { start, reused, .. }) = (&self.memory, &self.config);
         let depth = memory.len();
         let pages = |bytes: u64| bytes >> PageSize::BASE_SHIFT;
         // Each hypervisor's VM process and second stage; and the shadow table.
         let tables = 2 * (depth - 1) + usize::from(depth > 2);
-        let policy = &mut self.policy;
-        let has_huge_pages =
-            (0..depth).any(|layer| policy.settings(layer, depth).thp != ThpMode::Never);
+        let has_huge_pages = self.settings.iter().any(|layer| layer.thp != ThpMode::Never);
         // With huge pages nothing is certain but the owners of frames.
         let least =
             |layers: usize| (4 * layers + if has_huge_pages { 0 } else { 8 * tables }) as u64;
@@ -229,7 +237,7 @@ impl Simulation {
     /// # Errors
     /// [`SetupError`], one line with cause and remedy, or that it was to stop.
     pub fn new(setup: &Setup, workload: &WorkloadInfo, stop: &Stop) -> Result<Self, SetupError> {
-        let Blueprint { parameters, mut policy, config, fragmented } =
+        let Blueprint { parameters, mut policy, config, memory, fragmented, .. } =
             Blueprint::new(setup, workload)?;
         let stack = Stack::build(&config, policy.as_mut(), &|| stop.requested());
         let stack = stack.map_err(|error| match error {
@@ -246,14 +254,16 @@ impl Simulation {
             .map(|parameter| (parameter.name.to_owned(), parameter.value))
             .collect();
         in_force.extend(setup.cpu.constants().map(|constant| (constant.name, constant.value)));
-        let guest_frames_before = stack.kernel(0).memory().used_frames();
+        let guest = stack.guests().next().expect("a machine runs programs");
+        let guest_frames_before = stack.kernel(guest).memory().used_frames();
         let free_huge_before =
-            (0..stack.depth()).map(|layer| stack.kernel(layer).memory().free_regions()).collect();
+            stack.path_down(guest).map(|node| stack.kernel(node).memory().free_regions()).collect();
         Ok(Self {
             guest_frames_before,
             peak_guest_frames: guest_frames_before,
             free_huge_before,
             fullest: State::default(),
+            guest,
             stack,
             policy,
             machine,
@@ -275,7 +285,7 @@ impl Simulation {
                 cpu: setup.cpu.name.clone(),
                 explain: setup.explain,
                 footprint: workload.footprint_bytes,
-                memory: config.memory,
+                memory,
                 fragmented,
                 parameters: in_force,
             },

@@ -1,24 +1,25 @@
-//! Random lives of processes on a stack under any policy, with a checker: nothing is lost, no frame
+//! Random lives of processes on a chain of kernels under any policy, with a checker: nothing is lost, no frame
 //! has two owners, every table equals what it is composed of.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::{Frame, Gva, Range, space::Upper};
 use strata_stack::{
-    AlignerParameters, Costs, Faulted, Feedback, MemoryParameters, Owner, Policy, Stack,
-    StackConfig, ThpParameters, VM,
+    AlignerParameters, Costs, Faulted, Feedback, MemoryParameters, NodeId, Owner, Policy, SpaceId,
+    Stack, StackConfig, ThpParameters,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
 const MIB: u64 = 1 << 20;
 
 fn config(layers: usize, fragmentation: f64) -> StackConfig {
+    let memory = |layer: u64| (32 + 16 * layer) * MIB;
+    let kernels: Vec<_> =
+        (0..layers as u64).rev().map(|layer| (memory(layer), fragmentation)).collect();
     StackConfig {
-        memory: (0..layers as u64).map(|layer| (32 + 16 * layer) * MIB).collect(),
-        fragmentation: vec![fragmentation; layers],
+        kernels: StackConfig::chain(&kernels, 7),
         levels: 4,
         reused: false,
-        seed: 7,
         costs: Costs::default(),
         thp: ThpParameters { scan_sleep: 1.0, alloc_sleep: 1.0, ..ThpParameters::default() },
         start: MemoryParameters::default(),
@@ -38,8 +39,8 @@ pub enum Op {
     Fork { parent: u32 },
     Exit { pid: u32 },
     Wake,
-    Collapse { layer: usize, page: u64 },
-    Migrate { layer: usize, page: u64 },
+    Collapse { above_host: usize, page: u64 },
+    Migrate { above_host: usize, page: u64 },
     Promote { page: u64 },
 }
 
@@ -67,14 +68,16 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => (0u32..2).prop_map(|parent| Op::Fork { parent }),
         1 => pid.prop_map(|pid| Op::Exit { pid }),
         1 => Just(Op::Wake),
-        2 => (0usize..4, page.clone()).prop_map(|(layer, page)| Op::Collapse { layer, page }),
-        2 => (0usize..4, page.clone()).prop_map(|(layer, page)| Op::Migrate { layer, page }),
+        2 => (0usize..4, page.clone()).prop_map(|(above_host, page)| Op::Collapse { above_host, page }),
+        2 => (0usize..4, page.clone()).prop_map(|(above_host, page)| Op::Migrate { above_host, page }),
         1 => page.prop_map(|page| Op::Promote { page }),
     ]
 }
 
 pub struct World {
     pub stack: Stack,
+    /// The kernel whose processes live here.
+    pub guest: NodeId,
     policy: Box<dyn Policy>,
     /// What every page of every process must hold, by traced page.
     expected: BTreeMap<(u32, u64), u64>,
@@ -107,18 +110,20 @@ impl World {
     fn of(config: StackConfig, mut policy: Box<dyn Policy>) -> Self {
         let mut stack = Stack::build(&config, policy.as_mut(), &|| false).unwrap();
         stack.track_contents();
-        let mut world = Self { stack, policy, expected: BTreeMap::new(), next_tag: 1, now: 0.0 };
+        let guest = stack.guests().next().unwrap();
+        let mut world =
+            Self { stack, guest, policy, expected: BTreeMap::new(), next_tag: 1, now: 0.0 };
         world.event(Event::ProcessStart { pid: Pid(0) });
         world.map(0, 0, PAGES, false);
         world
     }
 
     fn event(&mut self, event: Event) {
-        self.stack.event(self.policy.as_mut(), &event).unwrap();
+        self.stack.event(self.policy.as_mut(), self.guest, &event).unwrap();
     }
 
     fn alive(&self, pid: u32) -> bool {
-        self.stack.process_space(Pid(pid)).is_some()
+        self.stack.process_space(self.guest, Pid(pid)).is_some()
     }
 
     fn forget(&mut self, pid: u32, page: u64, pages: u64) {
@@ -134,35 +139,41 @@ impl World {
 
     /// Touches a page as hardware would: faults until it gets through, then checks the content.
     pub fn touch(&mut self, pid: u32, page: u64, store: bool) {
-        let Some(space) = self.stack.process_space(Pid(pid)) else { return };
-        let addr = self.stack.relocate(space, gva(page));
+        let Some(space) = self.stack.process_space(self.guest, Pid(pid)) else { return };
+        let addr = self.stack.relocate(self.guest, space, gva(page));
         let upper: Frame<Upper> = addr.page().cross();
         for attempt in 0.. {
             assert!(attempt < 8, "the access never gets through");
-            let tables = self.stack.hardware_tables(space).unwrap();
+            let tables = self.stack.hardware_tables(self.guest, space).unwrap();
             let (guest, second) = tables;
             let Some(mapping) = guest.mapping(addr) else {
-                let done =
-                    self.stack.guest_fault(self.policy.as_mut(), space, upper, store).unwrap();
+                let done = self
+                    .stack
+                    .guest_fault(self.policy.as_mut(), self.guest, space, upper, store)
+                    .unwrap();
                 assert!(matches!(done, Faulted::Mapped(_)));
                 continue;
             };
             if store && !mapping.rights.write {
                 // A read-only area that is stored to all the same: the stream is the truth.
-                self.stack.guest_fault(self.policy.as_mut(), space, upper, true).unwrap();
+                self.stack
+                    .guest_fault(self.policy.as_mut(), self.guest, space, upper, true)
+                    .unwrap();
                 continue;
             }
             let frame = mapping.frame + addr.page().index_in(mapping.size);
             if second.is_some_and(|table| table.mapping(frame.addr()).is_none()) {
-                self.stack.second_stage_fault(self.policy.as_mut(), frame.cross()).unwrap();
+                self.stack
+                    .second_stage_fault(self.policy.as_mut(), self.guest, frame.cross())
+                    .unwrap();
                 continue;
             }
             let frame = frame.cross();
-            let tag = self.stack.read_content(0, frame);
+            let tag = self.stack.read_content(self.guest, frame);
             let expected = self.expected.get(&(pid, page)).copied().unwrap_or(0);
             assert_eq!(tag, expected, "process {pid}, page {page:#x}");
             if store {
-                self.stack.write_content(0, frame, self.next_tag);
+                self.stack.write_content(self.guest, frame, self.next_tag);
                 self.expected.insert((pid, page), self.next_tag);
                 self.next_tag += 1;
             }
@@ -230,45 +241,46 @@ impl World {
                     )
                     .unwrap();
             }
-            Op::Collapse { layer, page } if layer < self.stack.depth() => {
-                let (space, page) = self.somewhere(layer, page);
+            Op::Collapse { above_host, page } => {
+                let Some(node) = self.stack.nodes().nth(above_host) else { return };
+                let (space, page) = self.somewhere(node, page);
                 // Most regions cannot be collapsed; what matters is that nothing is lost.
-                let _ =
-                    self.stack.collapse(self.policy.as_mut(), layer, space, page, None).unwrap();
+                let _ = self.stack.collapse(self.policy.as_mut(), node, space, page, None).unwrap();
             }
-            Op::Migrate { layer, page } if layer < self.stack.depth() => {
-                let (space, page) = self.somewhere(layer, page);
-                let free = (0..self.stack.kernel(layer).memory().frames())
-                    .map(|i| {
-                        Frame::new(
-                            (i * 7919 + page.get()) % self.stack.kernel(layer).memory().frames(),
-                        )
-                    })
-                    .find(|frame| self.stack.kernel(layer).memory().is_free(*frame, 0));
+            Op::Migrate { above_host, page } => {
+                let Some(node) = self.stack.nodes().nth(above_host) else { return };
+                let (space, page) = self.somewhere(node, page);
+                let memory = self.stack.kernel(node).memory();
+                let free = (0..memory.frames())
+                    .map(|i| Frame::new((i * 7919 + page.get()) % memory.frames()))
+                    .find(|frame| memory.is_free(*frame, 0));
                 if let Some(to) = free {
-                    self.stack.migrate(self.policy.as_mut(), layer, space, page, to).unwrap();
+                    self.stack.migrate(self.policy.as_mut(), node, space, page, to).unwrap();
                 }
             }
-            Op::Promote { page } if self.stack.depth() > 2 => {
-                self.stack.promote_shadow(self.policy.as_mut(), Frame::new(page)).unwrap();
+            Op::Promote { page } => {
+                let page = Frame::new(page);
+                self.stack.promote_shadow(self.policy.as_mut(), self.guest, page).unwrap();
             }
             _ => {}
         }
     }
 
-    /// A page of layer 0's first process, or of a hypervisor's VM process.
-    fn somewhere(&self, layer: usize, page: u64) -> (strata_stack::SpaceId, Frame<Upper>) {
-        if layer == 0 {
-            let space = self.stack.process_space(Pid(0)).unwrap();
-            return (space, self.stack.relocate(space, gva(page)).page().cross());
+    /// A page of the guest's first process, or of a hypervisor's VM process.
+    fn somewhere(&self, node: NodeId, page: u64) -> (SpaceId, Frame<Upper>) {
+        if node == self.guest {
+            let space = self.stack.process_space(self.guest, Pid(0)).unwrap();
+            let addr = self.stack.relocate(self.guest, space, gva(page));
+            return (space, addr.page().cross());
         }
-        (VM, self.stack.hva(layer, Frame::new(page)))
+        let vm = self.stack.above(node, SpaceId(0)).unwrap();
+        (SpaceId(0), self.stack.hva(vm, Frame::new(page)))
     }
 
     pub fn check(&self) {
         self.stack.check_composition();
-        for layer in 0..self.stack.depth() {
-            let kernel = self.stack.kernel(layer);
+        for node in self.stack.nodes() {
+            let kernel = self.stack.kernel(node);
             kernel.memory().check().unwrap();
             let mut mapped: BTreeMap<u64, u32> = BTreeMap::new();
             for (id, space) in kernel.spaces() {
@@ -303,7 +315,7 @@ impl World {
             self.event(Event::ProcessExit { pid: Pid(pid) });
         }
         self.check();
-        let guest = self.stack.kernel(0);
+        let guest = self.stack.kernel(self.guest);
         let others = (0..guest.memory().frames())
             .filter(|i| {
                 !matches!(

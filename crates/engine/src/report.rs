@@ -156,6 +156,15 @@ pub struct LayerMemory {
     pub free_huge_least: u64,
 }
 
+/// VM exits that one layer took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerExits {
+    /// `guest` or `l1`.
+    pub layer: String,
+    /// Exits by reason.
+    pub exits: BTreeMap<String, u64>,
+}
+
 /// One cause of misalignment, from `--explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
@@ -237,6 +246,9 @@ pub struct RunResult {
     pub faults: PerLayer<u64>,
     /// VM exits by reason.
     pub exits: BTreeMap<String, u64>,
+    /// The same exits by the layer that took them.
+    #[serde(default)]
+    pub exits_by_layer: Vec<LayerExits>,
     /// Base pages moved, over all layers.
     pub migrated_pages: u64,
     /// Huge pages made of base pages, over all layers.

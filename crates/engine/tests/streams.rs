@@ -260,6 +260,15 @@ fn check(machine: &Machine, batches: &[Batch], result: &RunResult) {
     if machine.stack == StackKind::Native {
         assert_eq!(alignment.well_aligned, alignment.guest_huge);
         assert!(result.exits.is_empty());
+        assert!(result.exits_by_layer.is_empty());
+    }
+    // The same exits, told apart by who took them.
+    let all: u64 = result.exits.values().sum();
+    let by_layer = result.exits_by_layer.iter().flat_map(|layer| layer.exits.values());
+    assert_eq!(all, by_layer.sum::<u64>(), "{:?} {:?}", result.exits, result.exits_by_layer);
+    for layer in &result.exits_by_layer {
+        assert!(layer.exits["handed_on"] <= layer.exits["second_stage_violation"], "{layer:?}");
+        assert!(layer.layer == "l1" || layer.exits["second_stage_write"] == 0, "{layer:?}");
     }
     assert!(result.tlb.l2_misses <= result.tlb.l1_misses);
     // A store through an entry that is not dirty walks again.

@@ -80,40 +80,6 @@ impl Spent {
     }
 }
 
-/// VM exits by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Exits {
-    /// The guest touched memory that the hardware-walked second stage does not map.
-    pub ept_violation: u64,
-    /// Of these, handed on to a guest hypervisor, whose own table did not map it either.
-    pub reflected: u64,
-    /// A guest hypervisor wrote an entry of its write-protected second stage.
-    pub l1_ept_write: u64,
-    /// A guest hypervisor touched memory of its own that the layer below had not backed.
-    pub l1_ept_violation: u64,
-    /// A guest hypervisor invalidated cached translations of its guest.
-    pub l1_invept: u64,
-}
-
-impl Exits {
-    /// Every reason with its count.
-    pub fn by_reason(&self) -> [(&'static str, u64); 5] {
-        [
-            ("ept_violation", self.ept_violation),
-            ("reflected", self.reflected),
-            ("l1_ept_write", self.l1_ept_write),
-            ("l1_ept_violation", self.l1_ept_violation),
-            ("l1_invept", self.l1_invept),
-        ]
-    }
-
-    /// Cycles these exits cost.
-    pub(crate) fn cycles(&self, costs: &Costs) -> u64 {
-        let plain = self.ept_violation + self.l1_ept_write + self.l1_ept_violation + self.l1_invept;
-        plain * costs.exit + self.reflected * costs.reflect
-    }
-}
-
 /// Cycles of kernel work between two readings of a kernel's counters.
 pub(crate) fn kernel_cycles(costs: &Costs, before: &KernelCounters, after: &KernelCounters) -> u64 {
     (after.faults - before.faults) * costs.fault

@@ -9,6 +9,7 @@ mod background;
 mod build;
 mod contents;
 mod costs;
+mod exits;
 mod fault;
 mod frames;
 mod guest;
@@ -26,7 +27,8 @@ mod vma;
 
 pub use alignment::{Alignment, Blame};
 pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
-pub use costs::{Costs, Exits, Spending, Spent};
+pub use costs::{Costs, Spending, Spent};
+pub use exits::{ExitCounts, ExitReason};
 pub use fault::{Faulted, PageFault, Placement};
 pub use frames::{Change, KernelCounters};
 pub use kernel::{Kernel, OutOfMemory, PageTable, Space};

@@ -11,7 +11,8 @@
 //! VM's memory is first written by its kernel, the kernel below must back it.
 
 use crate::contents::Contents;
-use crate::costs::{Costs, Exits, Spending, Spent, kernel_cycles};
+use crate::costs::{Costs, Spending, Spent, kernel_cycles};
+use crate::exits::{ExitCounts, ExitReason};
 use crate::fault::{Faulted, PageFault, frame_of};
 use crate::frames::{Action, Change, Frames, KernelCounters};
 use crate::kernel::{Kernel, PageTable};
@@ -56,8 +57,7 @@ pub struct Stack {
     pub(crate) nodes: Nodes,
     pub(crate) costs: Costs,
     pub(crate) thp: ThpParameters,
-    pub(crate) exits: Exits,
-    exits_charged: Exits,
+    exits: ExitCounts,
     pub(crate) spent: Spent,
     /// On whose account kernel work goes just now.
     pub(crate) account: Option<Spending>,
@@ -74,8 +74,7 @@ impl Stack {
             nodes,
             costs,
             thp,
-            exits: Exits::default(),
-            exits_charged: Exits::default(),
+            exits: ExitCounts::default(),
             spent: Spent::default(),
             account: None,
             flushes: Vec::new(),
@@ -205,7 +204,7 @@ impl Stack {
     }
 
     /// VM exits so far.
-    pub fn exits(&self) -> &Exits {
+    pub fn exits(&self) -> &ExitCounts {
         &self.exits
     }
 
@@ -222,7 +221,6 @@ impl Stack {
 
     /// Cycles of software work since this was last asked.
     pub fn take_spent(&mut self) -> Spent {
-        self.charge_exits();
         self.spent.take()
     }
 
@@ -267,18 +265,18 @@ impl Stack {
         guest: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
-        self.exits.ept_violation += 1;
+        self.exit(guest, ExitReason::SecondStageViolation, 1);
         if self.nodes[guest].vm().shadow.is_none() {
             return self.back(policy, guest, page);
         }
         if self.second_stage(guest).mapping(page.addr()).is_none() {
-            self.exits.reflected += 1;
+            self.exit(guest, ExitReason::HandedOn, 1);
             self.back(policy, guest, page)?;
             if self.shadow_maps(guest, page) {
                 return Ok(());
             }
             // The guest hypervisor resumes its guest, which faults again: now on the shadow.
-            self.exits.ept_violation += 1;
+            self.exit(guest, ExitReason::SecondStageViolation, 1);
         }
         self.fill_shadow(policy, guest, page)
     }
@@ -333,7 +331,7 @@ impl Stack {
         let below = vm.below;
         let written = written.map_err(|_| Exhausted { node: below })?;
         if below != NodeId::HOST {
-            self.exits.l1_ept_write += u64::from(written);
+            self.exit(below, ExitReason::SecondStageWrite, u64::from(written));
         }
         self.settle(policy, below, Spending::HypervisorFault)?;
         if below != NodeId::HOST {
@@ -433,7 +431,7 @@ impl Stack {
                 }
                 Lookup::Absent { .. } if guest => self.second_stage_fault(policy, node, page)?,
                 Lookup::Absent { .. } => {
-                    self.exits.l1_ept_violation += 1;
+                    self.exit(node, ExitReason::SecondStageViolation, 1);
                     self.back(policy, node, page)?;
                 }
             }
@@ -455,8 +453,8 @@ impl Stack {
             return;
         }
         if node != NodeId::HOST {
-            self.exits.l1_ept_write += zapped;
-            self.exits.l1_invept += 1;
+            self.exit(node, ExitReason::SecondStageWrite, zapped);
+            self.exit(node, ExitReason::Invalidation, 1);
         }
         self.drop_through(above, Frame::new(start), change.pages);
     }
@@ -492,17 +490,15 @@ impl Stack {
         self.spent.add(self.account.unwrap_or(account), cycles);
     }
 
-    fn charge_exits(&mut self) {
-        let cycles = self.exits.cycles(&self.costs) - self.exits_charged.cycles(&self.costs);
-        self.exits_charged = self.exits;
-        self.spent.add(Spending::Exit, cycles);
+    /// A VM exits this often, and each exit is charged.
+    fn exit(&mut self, vm: NodeId, reason: ExitReason, exits: u64) {
+        self.exits.add(vm, reason, exits);
+        self.spent.add(Spending::Exit, exits * reason.cycles(&self.costs));
     }
 
     /// Starts counting events anew; work done so far stays charged.
     pub fn reset_counters(&mut self) {
-        self.charge_exits();
-        self.exits = Exits::default();
-        self.exits_charged = Exits::default();
+        self.exits = ExitCounts::default();
         self.shadow_demotions = 0;
         self.shadow_promotions = 0;
         for node in self.nodes.iter_mut() {

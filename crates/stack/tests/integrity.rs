@@ -4,7 +4,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize};
-use strata_stack::{AlignAreas, KernelSettings, Policy, Position, ThpMode};
+use strata_stack::{AlignAreas, ExitReason, KernelSettings, Policy, Position, ThpMode};
 use world::{PAGES, World, op};
 
 /// Linux with huge pages always, optionally with Huge Aligner.
@@ -48,8 +48,14 @@ fn a_stack_of_four_layers_translates_through_all_of_them() {
     for page in 0..1024 {
         world.touch(0, page, true);
     }
-    let exits = *world.stack.exits();
-    assert!(exits.ept_violation > 0 && exits.l1_ept_write > 0 && exits.l1_ept_violation > 0);
+    // The guest's violations, and those of both guest hypervisors.
+    let took = |vm, reason| world.stack.exits().of(vm, reason) > 0;
+    for vm in world.stack.nodes().skip(1) {
+        assert!(took(vm, ExitReason::SecondStageViolation), "{vm:?}");
+        let has_vms = vm != world.guest;
+        assert_eq!(took(vm, ExitReason::SecondStageWrite), has_vms, "{vm:?}");
+        assert_eq!(took(vm, ExitReason::HandedOn), !has_vms, "{vm:?}");
+    }
     assert_eq!(world.stack.position(world.guest).level, 3);
     let alignment = world.stack.alignment(world.guest);
     assert_eq!(alignment.guest_huge, alignment.well_aligned + alignment.type1 + alignment.type2);

@@ -2,7 +2,7 @@
 
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
-    AlignAreas, AlignerParameters, BuildError, Costs, Flush, Kernel, KernelSettings,
+    AlignAreas, AlignerParameters, BuildError, Costs, ExitCounts, Flush, Kernel, KernelSettings,
     MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, SpaceId, Stack,
     StackConfig, ThpMode, ThpParameters,
 };
@@ -226,7 +226,7 @@ fn whoever_fragments_a_guest_has_it_backed_in_every_layer() {
         }
         // The guest looks as it would have without, and nothing of it was counted.
         assert_eq!(stack.fmfi(guest), nested(false, huge_faults).fmfi(guest));
-        assert_eq!(stack.exits().ept_violation, 0);
+        assert_eq!(stack.exits(), &ExitCounts::default());
         assert!(stack.nodes().all(|node| stack.kernel(node).counters().faults == 0));
         // Huge pages of the guest hypervisor were to be had for some of it only.
         let mut huge = 0;

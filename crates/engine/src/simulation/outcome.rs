@@ -2,15 +2,15 @@
 
 use super::{Simulation, layer_name};
 use crate::report::{
-    Alignment, Cause, CpuTotals, Cycles, LayerMemory, Memory, PerLayer, RunResult, Sample, Tlb,
-    WalkPosition,
+    Alignment, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer, RunResult,
+    Sample, Tlb, WalkPosition,
 };
 use crate::{Run, StackKind};
 use std::collections::BTreeMap;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
 use strata_hardware::{Charge, Counters, CpuId, Machine};
-use strata_stack::{KernelCounters, NodeId};
+use strata_stack::{ExitReason, KernelCounters, NodeId};
 
 /// What the result repeats of the setup.
 #[derive(Debug)]
@@ -140,14 +140,8 @@ impl Simulation {
             cycles_by_kind,
             alignment: self.fullest.alignment,
             faults: self.per_layer(|node| kernels[node.index()].faults),
-            exits: self
-                .stack
-                .exits()
-                .by_reason()
-                .into_iter()
-                .filter(|_| self.guest != NodeId::HOST)
-                .map(|(reason, count)| (reason.to_owned(), count))
-                .collect(),
+            exits: self.exits(),
+            exits_by_layer: self.exits_by_layer(),
             migrated_pages: sum(|kernel| kernel.migrated_pages),
             promotions: sum(|kernel| kernel.promotions) + shadow_promotions,
             demotions: sum(|kernel| kernel.demotions) + shadow_demotions,
@@ -163,6 +157,37 @@ impl Simulation {
             parameters: self.outcome.parameters.clone(),
             samples: self.samples.into_series(),
         }
+    }
+
+    /// Exits of the guest and, together, of the hypervisors between it and the host.
+    fn exits(&self) -> BTreeMap<String, u64> {
+        if self.guest == NodeId::HOST {
+            return BTreeMap::new();
+        }
+        let of_guest = |reason| self.stack.exits().of(self.guest, reason);
+        let of_l1 = |reason| {
+            let between = self.stack.nodes().filter(|node| !self.stack.position(*node).guest);
+            between.map(|node| self.stack.exits().of(node, reason)).sum()
+        };
+        let by_reason = [
+            ("ept_violation", of_guest(ExitReason::SecondStageViolation)),
+            ("reflected", of_guest(ExitReason::HandedOn)),
+            ("l1_ept_write", of_l1(ExitReason::SecondStageWrite)),
+            ("l1_ept_violation", of_l1(ExitReason::SecondStageViolation)),
+            ("l1_invept", of_l1(ExitReason::Invalidation)),
+        ];
+        by_reason.map(|(reason, count)| (reason.to_owned(), count)).into()
+    }
+
+    fn exits_by_layer(&self) -> Vec<LayerExits> {
+        let vms = self.stack.path_down(self.guest).filter(|node| *node != NodeId::HOST);
+        vms.map(|vm| LayerExits {
+            layer: layer_name(self.stack.position(vm)).to_owned(),
+            exits: ExitReason::ALL
+                .map(|reason| (reason.name().to_owned(), self.stack.exits().of(vm, reason)))
+                .into(),
+        })
+        .collect()
     }
 
     fn memory(&self) -> Memory {

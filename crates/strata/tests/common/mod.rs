@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use strata_engine::options::{Options, Version};
 use strata_engine::report::{
-    Alignment, Cause, CpuTotals, Cycles, LayerMemory, Memory, PerLayer, Sample, Tlb, WalkPosition,
+    Alignment, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer, Sample, Tlb,
+    WalkPosition,
 };
 use strata_engine::{Report, RunResult, StackKind};
 use strata_stream::WorkloadInfo;
@@ -128,6 +129,10 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
         alignment,
         faults,
         exits,
+        exits_by_layer: vec![LayerExits {
+            layer: "guest".to_owned(),
+            exits: map(&[("handed_on", 1)]),
+        }],
         migrated_pages: misaligned * 100,
         promotions: shape.guest_huge,
         demotions: misaligned / 10,

@@ -117,6 +117,11 @@ impl Coordination {
         &self.guests
     }
 
+    /// Kernels have ended with their VM.
+    pub(crate) fn ended(&mut self, kernels: &[NodeId]) {
+        self.guests.retain(|guest| !kernels.contains(guest));
+    }
+
     pub(crate) fn is_guest(&self, node: NodeId) -> bool {
         self.guests.contains(&node)
     }
@@ -153,7 +158,9 @@ impl Coordination {
             return;
         }
         self.next_adjust = now + self.settings.booking.period;
-        self.timeout.adjust(feedback, stack.fmfi(self.guests[0]));
+        if let Some(guest) = self.guests.first() {
+            self.timeout.adjust(feedback, stack.fmfi(*guest));
+        }
         let (until, severe) = (self.until(), self.settings.scan.bucket_fmfi);
         for node in nodes {
             let allocator = self.allocator(node);

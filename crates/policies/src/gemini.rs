@@ -48,7 +48,7 @@ pub(crate) fn scan_all<P: Coordinating>(
     let settings = policy.coordination().settings.scan.clone();
     let budget = Budget::new(stack, settings.share, settings.period, feedback);
     // From the bottom up: a guest's huge page is worth most over an aligned one.
-    for upper in stack.nodes() {
+    for upper in stack.nodes().collect::<Vec<_>>() {
         let Some(lower) = stack.below(upper) else { continue };
         let scan = Scan::of(stack, upper, lower);
         stack.charge_scan(scan.entries);
@@ -79,6 +79,10 @@ impl Policy for Gemini {
         after_fault(self, stack, node, fault, size)
     }
 
+    fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {
+        self.coordination.ended(kernels);
+    }
+
     fn freed_huge(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
         self.coordination.keep_freed(node, kernel, region);
     }
@@ -88,7 +92,7 @@ impl Policy for Gemini {
     }
 
     fn wake(&mut self, stack: &mut Stack, now: f64, feedback: Feedback) -> Result<(), Exhausted> {
-        let nodes = stack.nodes().rev();
+        let nodes: Vec<_> = stack.nodes().rev().collect();
         self.coordination.adjust(stack, now, feedback, nodes);
         scan_all(self, stack, now, feedback)
     }

@@ -364,6 +364,13 @@ impl Policy for XGemini {
         Ok(())
     }
 
+    fn ended(&mut self, stack: &mut Stack, kernels: &[NodeId]) {
+        self.coordination.ended(kernels);
+        let homes = self.homes.keys().copied();
+        let gone: Vec<GuestRegion> = homes.filter(|(guest, _)| kernels.contains(guest)).collect();
+        gone.into_iter().for_each(|region| self.forget(stack, region));
+    }
+
     fn freed_huge(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
         if self.has_allocator(node) {
             self.coordination.keep_freed(node, kernel, region);
@@ -380,7 +387,7 @@ impl Policy for XGemini {
 
     fn wake(&mut self, stack: &mut Stack, now: f64, feedback: Feedback) -> Result<(), Exhausted> {
         if !self.nested {
-            let nodes = stack.nodes().rev();
+            let nodes: Vec<_> = stack.nodes().rev().collect();
             self.coordination.adjust(stack, now, feedback, nodes);
             return scan_all(self, stack, now, feedback);
         }

@@ -33,6 +33,82 @@ proptest! {
     }
 }
 
+/// Hosts with several VMs: of each kernel the one it runs on, and its memory in MiB.
+const TREES: [&[(Option<usize>, u64)]; 4] = [
+    // Two VMs on the host.
+    &[(None, 128), (Some(0), 32), (Some(0), 40)],
+    // Two nested guests in one guest hypervisor.
+    &[(None, 176), (Some(0), 112), (Some(1), 32), (Some(1), 40)],
+    // Two guest hypervisors with a guest each.
+    &[(None, 208), (Some(0), 56), (Some(0), 64), (Some(1), 32), (Some(2), 32)],
+    // A nested guest beside a VM.
+    &[(None, 160), (Some(0), 56), (Some(1), 32), (Some(0), 32)],
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn nothing_is_lost_in_any_tree_under_any_policy(
+        policy in 0..REGISTRY.len(),
+        tree in 0..TREES.len(),
+        ops in prop::collection::vec((0usize..3, op()), 1..40),
+        end_after in 0usize..60,
+    ) {
+        let policy = (REGISTRY[policy].make)(&PolicyParameters::default());
+        let mut world = World::tree(TREES[tree], policy);
+        for (at, (guest, op)) in ops.iter().enumerate() {
+            if at == end_after {
+                let vm = world.stack.path_down(world.guest).nth(at % 2).unwrap();
+                if world.stack.below(vm).is_some() {
+                    world.end_vm(vm);
+                }
+            }
+            if world.stack.guests().next().is_none() {
+                break;
+            }
+            world.act_in(*guest);
+            world.apply(op);
+            world.check();
+        }
+        world.finish();
+    }
+}
+
+#[test]
+fn the_end_of_a_vm_gives_everything_back_under_any_policy() {
+    for entry in REGISTRY {
+        for tree in TREES {
+            let mut world = World::tree(tree, (entry.make)(&PolicyParameters::default()));
+            let host = world.stack.nodes().next().unwrap();
+            let used = |world: &World| {
+                let memory = world.stack.kernel(host).memory();
+                memory.used_frames() + memory.reserved_regions() * 512
+            };
+            // The first VM of the host and whatever is in it act, and nobody else.
+            let vm = world.stack.nodes().nth(1).unwrap();
+            let guests: Vec<_> = world.stack.guests().collect();
+            for guest in guests {
+                if world.stack.path_down(guest).any(|below| below == vm) {
+                    world.guest = guest;
+                    (0..PAGES).for_each(|page| world.touch(0, page, true));
+                }
+            }
+            world.apply(&Op::Wake);
+            let before = used(&world);
+            world.end_vm(vm);
+            world.check();
+            // What is left is what was taken before anything ran, and the other VMs' few tables.
+            let mut other = World::tree(tree, (entry.make)(&PolicyParameters::default()));
+            other.end_vm(vm);
+            // Freed huge pages may be kept for a while; then they go back too.
+            (0..20).for_each(|_| world.apply(&Op::Wake));
+            (0..20).for_each(|_| other.apply(&Op::Wake));
+            assert_eq!(used(&world), used(&other), "{} on {tree:?}", entry.name);
+            assert!(used(&world) < before, "{} on {tree:?}", entry.name);
+        }
+    }
+}
+
 /// Touches everything, lets background work run, and returns guest huge pages, well-aligned ones
 /// and pseudo huge ones.
 fn settled(policy: &str, layers: usize, fragmentation: f64) -> (u64, u64, u64) {

@@ -43,7 +43,8 @@ impl Stack {
             policy.wake(self, now, feedback)?;
         }
         // Guests first: what they make huge is there to be matched below.
-        for id in self.nodes().rev() {
+        let ids: Vec<NodeId> = self.nodes().rev().collect();
+        for id in ids {
             let node = &mut self.nodes[id];
             if node.khugepaged_next > now || node.kernel.thp == ThpMode::Never {
                 continue;

@@ -2,7 +2,7 @@
 
 use crate::costs::Costs;
 use crate::kernel::{Kernel, OutOfMemory};
-use crate::owner::{Owner, SpaceId};
+use crate::owner::Owner;
 use crate::place::AlignerParameters;
 use crate::policy::{KernelSettings, Policy};
 use crate::stack::{Exhausted, SecondStageTable, Stack};
@@ -166,7 +166,7 @@ impl Stack {
         }
         let mut stack = Self::of(nodes, config.costs.clone(), config.thp.clone());
         // The hypervisors' own page tables are backed from the host up.
-        for node in stack.nodes() {
+        for node in positions.iter().map(|at| at.node) {
             stack.settle(policy, node, crate::costs::Spending::HypervisorFault)?;
         }
         if config.start.backed {
@@ -326,7 +326,7 @@ fn start_vm(
 ) -> Result<Vm, Exhausted> {
     let kernel = &mut nodes[below].kernel;
     let exhausted = |_| Exhausted { node: below };
-    let process = SpaceId(kernel.spaces().count() as u16);
+    let process = kernel.free_space_id().map_err(exhausted)?;
     kernel.create_space(process).map_err(exhausted)?;
     let slot = SLOT + config.start.slot_offset;
     let start = Frame::new(slot).addr();

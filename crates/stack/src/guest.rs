@@ -153,8 +153,8 @@ impl Stack {
             return Ok(*space);
         }
         let kernel = &mut self.nodes[guest].kernel;
-        let free = kernel.spaces.iter().position(Option::is_none).unwrap_or(kernel.spaces.len());
-        let space = SpaceId(u16::try_from(free).map_err(|_| OutOfMemory)?);
+        let space = kernel.free_space_id()?;
+        let free = space.0 as usize;
         kernel.create_space(space)?;
         self.nodes[guest].guest.processes.insert(pid, space);
         let placements = &mut self.nodes[guest].guest.placements;

@@ -148,6 +148,15 @@ impl Kernel {
         self.frames.memory.set_owner(frame, owner.word());
     }
 
+    /// The lowest number that no live space has.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when all are in use.
+    pub(crate) fn free_space_id(&self) -> Result<SpaceId, OutOfMemory> {
+        let free = self.spaces.iter().position(Option::is_none).unwrap_or(self.spaces.len());
+        u16::try_from(free).map(SpaceId).map_err(|_| OutOfMemory)
+    }
+
     /// Makes an address space with number `id`, which must not be alive.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod background;
 mod build;
 mod contents;
 mod costs;
+mod end;
 mod exits;
 mod fault;
 mod frames;

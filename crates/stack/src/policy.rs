@@ -86,6 +86,9 @@ pub trait Policy: Send {
     /// A huge page's HPAS region was freed.
     fn freed_huge(&mut self, _node: NodeId, _kernel: &mut Kernel, _region: Frame<Lower>) {}
 
+    /// A VM has ended, and with it the VMs on it: what is known of these kernels can be forgotten.
+    fn ended(&mut self, _stack: &mut Stack, _kernels: &[NodeId]) {}
+
     /// A kernel found no free frame. Returns whether something was released, so that trying again
     /// makes sense.
     fn memory_short(&mut self, _node: NodeId, kernel: &mut Kernel) -> bool {

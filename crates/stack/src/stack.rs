@@ -91,8 +91,8 @@ impl Stack {
     }
 
     /// Every kernel, the host first, a VM's after the one it runs on.
-    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
-        self.nodes.ids()
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> {
+        self.nodes.iter().map(|node| node.position.node)
     }
 
     /// The kernels that run programs.

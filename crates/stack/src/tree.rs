@@ -91,6 +91,8 @@ pub(crate) struct Node {
     pub(crate) khugepaged_next: f64,
     /// Counters up to which work has been charged.
     pub(crate) charged: KernelCounters,
+    /// Its VM has ended; its number is not used again.
+    pub(crate) ended: bool,
 }
 
 impl Node {
@@ -125,23 +127,19 @@ impl Nodes {
             guest: Guest::default(),
             khugepaged_next: 0.0,
             charged: KernelCounters::default(),
+            ended: false,
         });
         node
     }
 
-    /// Every kernel, the host first.
-    pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
-        (0..self.0.len() as u16).map(NodeId)
+    /// Every kernel that has not ended, the host first.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Node> {
+        self.0.iter().filter(|node| !node.ended)
     }
 
-    /// Every kernel, the host first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
-        self.0.iter()
-    }
-
-    /// Every kernel, the host first.
+    /// Every kernel that has not ended, the host first.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        self.0.iter_mut()
+        self.0.iter_mut().filter(|node| !node.ended)
     }
 
     /// A VM, and its hypervisor's kernel.

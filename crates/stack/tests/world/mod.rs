@@ -5,19 +5,24 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::{Frame, Gva, Range, space::Upper};
 use strata_stack::{
-    AlignerParameters, Costs, Faulted, Feedback, MemoryParameters, NodeId, Owner, Policy, SpaceId,
-    Stack, StackConfig, ThpParameters,
+    AlignerParameters, Costs, Faulted, Feedback, KernelConfig, MemoryParameters, NodeId, Owner,
+    Policy, SpaceId, Stack, StackConfig, ThpParameters,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
 const MIB: u64 = 1 << 20;
 
-fn config(layers: usize, fragmentation: f64) -> StackConfig {
+/// Kernels of which each runs on the one before, `layers` of them.
+fn chain(layers: usize, fragmentation: f64) -> Vec<KernelConfig> {
     let memory = |layer: u64| (32 + 16 * layer) * MIB;
     let kernels: Vec<_> =
         (0..layers as u64).rev().map(|layer| (memory(layer), fragmentation)).collect();
+    StackConfig::chain(&kernels, 7)
+}
+
+fn config(kernels: Vec<KernelConfig>) -> StackConfig {
     StackConfig {
-        kernels: StackConfig::chain(&kernels, 7),
+        kernels,
         levels: 4,
         reused: false,
         costs: Costs::default(),
@@ -76,11 +81,11 @@ pub fn op() -> impl Strategy<Value = Op> {
 
 pub struct World {
     pub stack: Stack,
-    /// The kernel whose processes live here.
+    /// The kernel whose processes act now.
     pub guest: NodeId,
     policy: Box<dyn Policy>,
-    /// What every page of every process must hold, by traced page.
-    expected: BTreeMap<(u32, u64), u64>,
+    /// What every page of every process must hold, by guest, process and traced page.
+    expected: BTreeMap<(NodeId, u32, u64), u64>,
     next_tag: u64,
     now: f64,
 }
@@ -94,28 +99,59 @@ fn range(page: u64, pages: u64) -> Range<strata_addr::space::Virtual> {
 }
 
 impl World {
-    /// A stack of `layers` layers under `policy`, with one process whose area spans [`PAGES`].
+    /// A chain of `layers` kernels under `policy`, with one process whose area spans [`PAGES`].
     pub fn new(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {
-        Self::of(config(layers, fragmentation), policy)
+        Self::of(config(chain(layers, fragmentation)), policy)
     }
 
     /// A world whose memory was backed below when it was fragmented.
     #[allow(dead_code)] // not every test has one
     pub fn backed(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {
-        let mut config = config(layers, fragmentation);
+        let mut config = config(chain(layers, fragmentation));
         config.start.backed = true;
         Self::of(config, policy)
+    }
+
+    /// A tree: of each kernel the one it runs on, the host first, and its memory in MiB.
+    #[allow(dead_code)] // not every test has one
+    pub fn tree(kernels: &[(Option<usize>, u64)], policy: Box<dyn Policy>) -> Self {
+        let kernel = |(seed, &(below, mib)): (u64, &(Option<usize>, u64))| KernelConfig {
+            below,
+            memory: mib * MIB,
+            fragmentation: 0.3,
+            seed,
+        };
+        Self::of(config((0..).zip(kernels).map(kernel).collect()), policy)
     }
 
     fn of(config: StackConfig, mut policy: Box<dyn Policy>) -> Self {
         let mut stack = Stack::build(&config, policy.as_mut(), &|| false).unwrap();
         stack.track_contents();
-        let guest = stack.guests().next().unwrap();
-        let mut world =
-            Self { stack, guest, policy, expected: BTreeMap::new(), next_tag: 1, now: 0.0 };
-        world.event(Event::ProcessStart { pid: Pid(0) });
-        world.map(0, 0, PAGES, false);
+        let guests: Vec<_> = stack.guests().collect();
+        let (expected, guest) = (BTreeMap::new(), guests[0]);
+        let mut world = Self { stack, guest, policy, expected, next_tag: 1, now: 0.0 };
+        // The first one acts first.
+        for guest in guests.into_iter().rev() {
+            world.guest = guest;
+            world.event(Event::ProcessStart { pid: Pid(0) });
+            world.map(0, 0, PAGES, false);
+        }
         world
+    }
+
+    /// What happens next happens to the processes of this guest, by number.
+    #[allow(dead_code)] // not every test has several
+    pub fn act_in(&mut self, guest: usize) {
+        let guests: Vec<_> = self.stack.guests().collect();
+        self.guest = guests[guest % guests.len()];
+    }
+
+    /// A VM ends, and with it what runs in it.
+    #[allow(dead_code)] // not every test has several
+    pub fn end_vm(&mut self, vm: NodeId) {
+        self.stack.end_vm(self.policy.as_mut(), vm).unwrap();
+        let alive: Vec<_> = self.stack.nodes().collect();
+        self.expected.retain(|(guest, ..), _| alive.contains(guest));
     }
 
     fn event(&mut self, event: Event) {
@@ -127,7 +163,9 @@ impl World {
     }
 
     fn forget(&mut self, pid: u32, page: u64, pages: u64) {
-        self.expected.retain(|(p, at), _| *p != pid || !(page..page + pages).contains(at));
+        let here = (self.guest, pid);
+        self.expected
+            .retain(|(guest, p, at), _| (*guest, *p) != here || !(page..page + pages).contains(at));
     }
 
     fn map(&mut self, pid: u32, page: u64, pages: u64, fixed: bool) {
@@ -170,11 +208,11 @@ impl World {
             }
             let frame = frame.cross();
             let tag = self.stack.read_content(self.guest, frame);
-            let expected = self.expected.get(&(pid, page)).copied().unwrap_or(0);
+            let expected = self.expected.get(&(self.guest, pid, page)).copied().unwrap_or(0);
             assert_eq!(tag, expected, "process {pid}, page {page:#x}");
             if store {
                 self.stack.write_content(self.guest, frame, self.next_tag);
-                self.expected.insert((pid, page), self.next_tag);
+                self.expected.insert((self.guest, pid, page), self.next_tag);
                 self.next_tag += 1;
             }
             return;
@@ -205,8 +243,8 @@ impl World {
                 self.event(Event::Remap { pid: Pid(pid), from: old, to: new });
                 self.forget(pid, to, pages);
                 for page in 0..pages {
-                    if let Some(tag) = self.expected.remove(&(pid, from + page)) {
-                        self.expected.insert((pid, to + page), tag);
+                    if let Some(tag) = self.expected.remove(&(self.guest, pid, from + page)) {
+                        self.expected.insert((self.guest, pid, to + page), tag);
                     }
                 }
             }
@@ -222,15 +260,19 @@ impl World {
             }
             Op::Fork { parent } if self.alive(parent) && !self.alive(2) => {
                 self.event(Event::Fork { parent: Pid(parent), child: Pid(2) });
-                let pages: Vec<_> =
-                    self.expected.iter().filter(|((p, _), _)| *p == parent).collect();
-                let copies: Vec<_> = pages.iter().map(|((_, at), tag)| (*at, **tag)).collect();
-                self.expected.extend(copies.into_iter().map(|(at, tag)| ((2, at), tag)));
+                let of_parent = (self.guest, parent, 0)..(self.guest, parent + 1, 0);
+                let copies: Vec<_> = self
+                    .expected
+                    .range(of_parent)
+                    .map(|((guest, _, at), tag)| ((*guest, 2, *at), *tag))
+                    .collect();
+                self.expected.extend(copies);
             }
             Op::Exit { pid } if self.alive(pid) && pid > 0 => {
                 self.event(Event::ProcessExit { pid: Pid(pid) });
                 self.forget(pid, 0, PAGES);
             }
+            // khugepaged and the daemons of the policy.
             Op::Wake => {
                 self.now += 1.0;
                 self.stack
@@ -242,13 +284,13 @@ impl World {
                     .unwrap();
             }
             Op::Collapse { above_host, page } => {
-                let Some(node) = self.stack.nodes().nth(above_host) else { return };
+                let Some(node) = self.on_the_way_down(above_host) else { return };
                 let (space, page) = self.somewhere(node, page);
                 // Most regions cannot be collapsed; what matters is that nothing is lost.
                 let _ = self.stack.collapse(self.policy.as_mut(), node, space, page, None).unwrap();
             }
             Op::Migrate { above_host, page } => {
-                let Some(node) = self.stack.nodes().nth(above_host) else { return };
+                let Some(node) = self.on_the_way_down(above_host) else { return };
                 let (space, page) = self.somewhere(node, page);
                 let memory = self.stack.kernel(node).memory();
                 let free = (0..memory.frames())
@@ -266,15 +308,22 @@ impl World {
         }
     }
 
-    /// A page of the guest's first process, or of a hypervisor's VM process.
+    /// The guest or a kernel below it, so many above the host.
+    fn on_the_way_down(&self, above_host: usize) -> Option<NodeId> {
+        let path: Vec<_> = self.stack.path_down(self.guest).collect();
+        path.into_iter().rev().nth(above_host)
+    }
+
+    /// A page of the guest's first process, or of a VM process of a kernel below it.
     fn somewhere(&self, node: NodeId, page: u64) -> (SpaceId, Frame<Upper>) {
         if node == self.guest {
             let space = self.stack.process_space(self.guest, Pid(0)).unwrap();
             let addr = self.stack.relocate(self.guest, space, gva(page));
             return (space, addr.page().cross());
         }
-        let vm = self.stack.above(node, SpaceId(0)).unwrap();
-        (SpaceId(0), self.stack.hva(vm, Frame::new(page)))
+        let mut path = self.stack.path_down(self.guest);
+        let vm = path.find(|vm| self.stack.below(*vm) == Some(node)).unwrap();
+        (self.stack.vm_process(vm), self.stack.hva(vm, Frame::new(page)))
     }
 
     pub fn check(&self) {
@@ -307,23 +356,30 @@ impl World {
 
     pub fn finish(mut self) {
         let touched: Vec<_> = self.expected.keys().copied().collect();
-        for (pid, page) in touched {
+        for (guest, pid, page) in touched {
+            self.guest = guest;
             self.touch(pid, page, false);
         }
         self.check();
-        for pid in 0..3 {
-            self.event(Event::ProcessExit { pid: Pid(pid) });
+        let guests: Vec<_> = self.stack.guests().collect();
+        for guest in guests {
+            self.guest = guest;
+            for pid in 0..3 {
+                self.event(Event::ProcessExit { pid: Pid(pid) });
+            }
         }
         self.check();
-        let guest = self.stack.kernel(self.guest);
-        let others = (0..guest.memory().frames())
-            .filter(|i| {
-                !matches!(
-                    guest.owner(Frame::new(*i)),
-                    Owner::Nobody | Owner::Movable | Owner::Pinned
-                )
-            })
-            .count();
-        assert_eq!(others, 0, "the guest's memory is as it was before any process");
+        for guest in self.stack.guests() {
+            let guest = self.stack.kernel(guest);
+            let others = (0..guest.memory().frames())
+                .filter(|i| {
+                    !matches!(
+                        guest.owner(Frame::new(*i)),
+                        Owner::Nobody | Owner::Movable | Owner::Pinned
+                    )
+                })
+                .count();
+            assert_eq!(others, 0, "a guest's memory is as it was before any process");
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::{Built, Run, Setup, SetupError, StackKind};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use strata_addr::Hpa;
-use strata_hardware::{Asid, CpuId, Fault, Machine, PHYSICAL_LIMIT, RunFault, Tables};
+use strata_hardware::{Asid, CpuId, Fault, Machine, PHYSICAL_LIMIT, RunFault, Tables, VmTag};
 use strata_stream::{Access, Batch, Event, Step, Tid};
 use strata_tables::variant::{self, HardwareTables, Variant};
 use strata_tables::{Capture, truth};
@@ -169,7 +169,7 @@ impl Replay {
     /// Accesses that fault are left out and counted: there is no kernel that could help.
     fn accesses(&mut self, cpu: CpuId, mut accesses: &[Access]) {
         let HardwareTables { guest, second, .. } = &mut self.tables;
-        let mut tables = Tables { guest, second: second.as_mut() };
+        let mut tables = Tables { vm: VmTag::default(), guest, second: second.as_mut() };
         while let Err(RunFault { completed, fault }) =
             self.machine.access_run(cpu, ASID, accesses, &mut tables)
         {

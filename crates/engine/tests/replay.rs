@@ -6,7 +6,7 @@ use strata_addr::space::{GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, Gva, PageSize, Vpn};
 use strata_engine::report::RunResult;
 use strata_engine::{Setup, StackKind, replay};
-use strata_hardware::{Asid, CpuModel, Machine, Misaligned, Tables};
+use strata_hardware::{Asid, CpuModel, Machine, Misaligned, Tables, VmTag};
 use strata_paging::{FrameSource, Radix, Rights, X86};
 use strata_stream::{Access, Batch, Tid};
 use strata_tables::Check;
@@ -120,7 +120,8 @@ fn a_replay_counts_what_the_hardware_does_over_the_same_tables() {
     let mut machine = Machine::new(&setup(0).cpu, Misaligned::Splinter);
     let cpu = machine.add_cpu();
     for access in &accesses {
-        let mut tables = Tables { guest: &mut guest, second: Some(&mut second) };
+        let mut tables =
+            Tables { vm: VmTag::default(), guest: &mut guest, second: Some(&mut second) };
         let (addr, store) = (access.addr(), access.is_store());
         machine.access(cpu, Asid(1), addr, access.size(), store, &mut tables).unwrap();
     }

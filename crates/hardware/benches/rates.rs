@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use strata_addr::space::{GuestPhysical, HostPhysical, Virtual};
 use strata_addr::{Frame, Gva, PageSize};
-use strata_hardware::{Asid, CpuId, CpuModel, Machine, Misaligned, Tables};
+use strata_hardware::{Asid, CpuId, CpuModel, Machine, Misaligned, Tables, VmTag};
 use strata_paging::{Ept, FrameSource, Radix, Rights, X86};
 use strata_stream::Access;
 
@@ -98,7 +98,8 @@ fn rate(setup: &mut Setup, by: By, accesses: u64, mut addr: impl FnMut(u64) -> u
     let mut best = f64::INFINITY;
     let per_round = accesses / ROUNDS;
     for round in 0..ROUNDS {
-        let mut tables = Tables { guest: &mut setup.guest, second: Some(&mut setup.second) };
+        let mut tables =
+            Tables { vm: VmTag(0), guest: &mut setup.guest, second: Some(&mut setup.second) };
         let accesses: Vec<_> = (round * per_round..(round + 1) * per_round)
             .map(|i| Access::load(Gva::new(START + addr(i)), 8))
             .collect();

@@ -45,7 +45,7 @@ pub use constants::Constant;
 pub use counters::{ByLevel, Charge, Counters, HitMiss, WalkPosition};
 pub use cycles::Cycles;
 pub use error::ModelError;
-pub use machine::{Asid, CpuId, Fault, Machine, Misaligned, Tables};
+pub use machine::{Asid, CpuId, Fault, Machine, Misaligned, Tables, VmTag};
 pub use model::{
     CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkGeometry,
 };

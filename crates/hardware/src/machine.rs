@@ -12,9 +12,15 @@ use strata_addr::space::{GuestPhysical, Space, Virtual};
 use strata_addr::{Gpa, Gva, Hpa, PageSize, Range, Vpn};
 use strata_paging::{Format, Radix, X86};
 
-/// An address space of the guest, as the TLB tags it (PCID, ASID).
+/// An address space of a guest, as the TLB tags it: VPID and PCID together, or the ASID. No two VMs
+/// have one of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asid(pub u16);
+
+/// A second stage, as the walk caches tag what they know of it: EP4TA (SDM volume 3C, section
+/// 29.4.1), or the VM's ASID (APM volume 2, section 15.16).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VmTag(pub u16);
 
 /// A CPU of a [`Machine`]; numbers are dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +38,8 @@ pub enum Misaligned {
 
 /// The tables that the hardware sees.
 pub struct Tables<'a, F, U, L> {
+    /// The VM whose second stage this is; of no meaning on a native machine.
+    pub vm: VmTag,
     /// The guest's page table.
     pub guest: &'a mut Radix<X86, Virtual, GuestPhysical>,
     /// The second stage; `None` on a native machine, where guest physical addresses are host
@@ -71,7 +79,7 @@ const READS_OF_AN_ACCESS: usize = 2 * 35 + (PageSize::Base.bytes() as usize >> L
 ///
 /// Accessed and dirty flags of the tables are set as the CPU would. A change of a table must be
 /// followed by the invalidation that the manuals demand; a missing one leaves a stale translation
-/// in use, as it would on a real machine. There is one second stage for all address spaces.
+/// in use, as it would on a real machine. Every address space is of one VM.
 ///
 /// Host physical addresses must be below [`crate::PHYSICAL_LIMIT`].
 pub struct Machine {
@@ -80,6 +88,10 @@ pub struct Machine {
     rules: WalkRules,
     account: Account,
     cpus: Vec<Cpu>,
+    /// The VM of each address space that has been in a TLB.
+    vms: Vec<VmTag>,
+    /// There has been more than one VM.
+    several_vms: bool,
     llc: Cache,
     /// Reads of the CPU whose accesses are being made; none between accesses and runs.
     reads: Reads,
@@ -94,6 +106,8 @@ impl Machine {
             rules: WalkRules::new(model),
             account: Account::new(model),
             cpus: Vec::new(),
+            vms: Vec::new(),
+            several_vms: false,
             llc: Cache::new(&model.cache.llc),
             reads: Reads::new(),
         }
@@ -283,6 +297,7 @@ impl Machine {
         let counters = &mut self.cpus[id.0 as usize].counters;
         counters.l1_misses += 1;
         counters.l2_misses += 1;
+        self.note_vm(asid, tables.vm);
         Ok(self.fill(id, asid, gva, &walked))
     }
 
@@ -362,11 +377,23 @@ impl Machine {
                 counters.faulted_walk_refs += refs;
                 counters.faulted_walk_cycles += cycles;
                 self.reads.faulted(first_read);
-                walk_caches.drop_after(fault, gva, asid);
+                walk_caches.drop_after(fault, gva, asid, tables.vm);
                 self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
             }
         }
         result
+    }
+
+    /// Remembers whose address space this is.
+    #[inline]
+    fn note_vm(&mut self, asid: Asid, vm: VmTag) {
+        let index = usize::from(asid.0);
+        if self.vms.get(index) != Some(&vm) {
+            self.several_vms |= !self.vms.is_empty() && !self.vms.contains(&vm);
+            let new = self.vms.len().max(index + 1);
+            self.vms.resize(new, vm);
+            self.vms[index] = vm;
+        }
     }
 
     /// Puts what a walk found into both TLB levels, where they take it.
@@ -401,7 +428,7 @@ impl Machine {
     pub fn invalidate_page(&mut self, asid: Asid, page: Vpn) {
         for cpu in &mut self.cpus {
             cpu.invalidate_page(page, asid);
-            cpu.walk_caches.pwc.flush_asid(asid);
+            cpu.walk_caches.pwc.flush_asids(|other| other == asid);
         }
     }
 
@@ -412,7 +439,7 @@ impl Machine {
             cpu.last.key = Last::NONE;
             cpu.tlb_l1.invalidate_range(range, asid);
             cpu.tlb_l2.invalidate_range(range, asid);
-            cpu.walk_caches.pwc.flush_asid(asid);
+            cpu.walk_caches.pwc.flush_asids(|other| other == asid);
         }
     }
 
@@ -420,17 +447,27 @@ impl Machine {
     pub fn flush_asid(&mut self, asid: Asid) {
         for cpu in &mut self.cpus {
             cpu.last.key = Last::NONE;
-            cpu.tlb_l1.flush_asid(asid);
-            cpu.tlb_l2.flush_asid(asid);
-            cpu.walk_caches.pwc.flush_asid(asid);
+            cpu.tlb_l1.flush_asids(|other| other == asid);
+            cpu.tlb_l2.flush_asids(|other| other == asid);
+            cpu.walk_caches.pwc.flush_asids(|other| other == asid);
         }
     }
 
-    /// Drops everything derived from the second stage on every CPU, as INVEPT or a flush of the
-    /// VM's ASID does: TLB entries, which combine both stages, all walk caches, the nested TLB
-    /// (SDM volume 3C, section 29.4.3.1; APM volume 2, section 15.16.1).
-    pub fn flush_second_stage(&mut self) {
-        self.flush_all();
+    /// Drops everything derived from the second stage of a VM on every CPU, as INVEPT of that context
+    /// or a flush of the VM's ASID does: TLB entries, which combine both stages, all walk caches, the
+    /// nested TLB (SDM volume 3C, section 29.4.3.1; APM volume 2, section 15.16.1).
+    pub fn flush_second_stage(&mut self, vm: VmTag) {
+        if !self.several_vms {
+            return self.flush_all();
+        }
+        let vms = &self.vms;
+        let is_of = |asid: Asid| vms.get(usize::from(asid.0)) == Some(&vm);
+        for cpu in &mut self.cpus {
+            cpu.last.key = Last::NONE;
+            cpu.tlb_l1.flush_asids(is_of);
+            cpu.tlb_l2.flush_asids(is_of);
+            cpu.walk_caches.flush_vm(vm, is_of);
+        }
     }
 
     /// Drops every translation on every CPU. Data caches keep their contents: they are tagged by

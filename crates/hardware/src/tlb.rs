@@ -287,10 +287,10 @@ impl Tlb {
         }
     }
 
-    /// Drops every translation of one address space.
-    pub(crate) fn flush_asid(&mut self, asid: Asid) {
+    /// Drops every translation of some address spaces.
+    pub(crate) fn flush_asids(&mut self, is_one: impl Fn(Asid) -> bool) {
         for array in &mut self.arrays {
-            array.remove_where(|tag, _| tag_asid(tag) == asid);
+            array.remove_where(|tag, _| is_one(tag_asid(tag)));
         }
     }
 

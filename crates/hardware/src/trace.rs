@@ -1,6 +1,6 @@
 //! One walk, reference by reference, for people to look at.
 
-use crate::machine::{Asid, CpuId, Machine, Misaligned, Tables};
+use crate::machine::{Asid, CpuId, Machine, Misaligned, Tables, VmTag};
 use crate::walker::Observer;
 use crate::{CpuModel, WalkPosition};
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ fn record(guest_levels: u8, guest_page: PageSize, second: Option<(u8, PageSize)>
     let cpu = machine.add_cpu();
     let mut guest = guest_table(guest_levels, guest_page);
     let mut host = second.map(|(levels, page)| host_table(levels, page));
-    let mut tables = Tables { guest: &mut guest, second: host.as_mut() };
+    let mut tables = Tables { vm: VmTag(0), guest: &mut guest, second: host.as_mut() };
     let references = walked_references(&mut machine, cpu, &mut tables);
     WalkTrace { guest_levels, guest_page, second, references }
 }

@@ -1,9 +1,9 @@
 //! Caches of the page walker: paging-structure caches and the nested TLB.
 
-use crate::Asid;
 use crate::full::Full;
 use crate::model::WalkGeometry;
 use crate::small::Small;
+use crate::{Asid, VmTag};
 use strata_addr::PageSize;
 use strata_paging::TableId;
 
@@ -106,11 +106,12 @@ impl WalkCache {
         }
     }
 
-    pub(crate) fn flush_asid(&mut self, asid: Asid) {
-        let is_of = |tag: u64| (tag >> ASID_SHIFT) as u16 == asid.0;
+    /// Drops what is known of some address spaces.
+    pub(crate) fn flush_asids(&mut self, is_one: impl Fn(Asid) -> bool) {
+        let is_of = |tag: u64| is_one(Asid((tag >> ASID_SHIFT) as u16));
         self.lowest.remove_where(|tag, _| is_of(tag));
         for cache in &mut self.upper {
-            cache.remove_where(is_of);
+            cache.remove_where(&is_of);
         }
     }
 
@@ -121,6 +122,9 @@ impl WalkCache {
         }
     }
 }
+
+/// Above the number of a page of 57-bit addresses.
+const VM_SHIFT: u32 = 45;
 
 /// What the second stage says of a guest physical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,30 +163,39 @@ impl NestedTlb {
         Self { entries: Full::new(geometry.ntlb_entries), used: [false; 3] }
     }
 
+    /// ```text
+    /// bit  63      62..61   60..45   44..0
+    ///      valid   size     VM       number of the page of that size
+    /// ```
     #[inline]
-    fn tag(gpa: u64, size: PageSize) -> u64 {
-        1 << 63 | (size as u64) << 61 | gpa >> size.shift()
+    fn tag(vm: VmTag, gpa: u64, size: PageSize) -> u64 {
+        1 << 63 | (size as u64) << 61 | u64::from(vm.0) << VM_SHIFT | gpa >> size.shift()
     }
 
     #[inline]
-    pub(crate) fn lookup(&mut self, gpa: u64) -> Option<Backing> {
+    pub(crate) fn lookup(&mut self, vm: VmTag, gpa: u64) -> Option<Backing> {
         PageSize::ALL
             .into_iter()
             .filter(|size| self.used[*size as usize])
-            .find_map(|size| self.entries.lookup(Self::tag(gpa, size)))
+            .find_map(|size| self.entries.lookup(Self::tag(vm, gpa, size)))
     }
 
     #[inline]
-    pub(crate) fn fill(&mut self, gpa: u64, backing: Backing) {
+    pub(crate) fn fill(&mut self, vm: VmTag, gpa: u64, backing: Backing) {
         self.used[backing.size as usize] = true;
-        self.entries.fill(Self::tag(gpa, backing.size), backing);
+        self.entries.fill(Self::tag(vm, gpa, backing.size), backing);
     }
 
     /// Drops what is known of a page.
-    pub(crate) fn remove(&mut self, gpa: u64) {
+    pub(crate) fn remove(&mut self, vm: VmTag, gpa: u64) {
         for size in PageSize::ALL {
-            self.entries.remove(Self::tag(gpa, size));
+            self.entries.remove(Self::tag(vm, gpa, size));
         }
+    }
+
+    /// Drops what is known of a VM's second stage.
+    pub(crate) fn flush_vm(&mut self, vm: VmTag) {
+        self.entries.remove_where(|tag, _| (tag >> VM_SHIFT) as u16 == vm.0);
     }
 
     pub(crate) fn flush(&mut self) {

@@ -1,7 +1,7 @@
 //! The page walker: native and two-dimensional walks, reference by reference.
 
 use crate::cache::LINE_SHIFT;
-use crate::machine::{Asid, Fault, Tables};
+use crate::machine::{Asid, Fault, Tables, VmTag};
 use crate::model::{CpuModel, WalkGeometry};
 use crate::reads::{Reads, class};
 use crate::tlb::Translation;
@@ -29,9 +29,6 @@ pub(crate) struct WalkCaches {
     pub(crate) ntlb: NestedTlb,
 }
 
-/// Nested entries belong to no address space: there is one second stage.
-const NO_ASID: Asid = Asid(0);
-
 impl WalkCaches {
     pub(crate) fn new(walk: &WalkGeometry) -> Self {
         Self {
@@ -57,13 +54,20 @@ impl WalkCaches {
         self.ntlb.flush();
     }
 
+    /// Drops what is known of a VM's second stage, and through it.
+    pub(crate) fn flush_vm(&mut self, vm: VmTag, is_of: impl Fn(Asid) -> bool) {
+        self.pwc.flush_asids(is_of);
+        self.nested_pwc.flush_asids(|tag| tag == Asid(vm.0));
+        self.ntlb.flush_vm(vm);
+    }
+
     /// Drops what a fault makes a CPU drop: everything that would be used to translate the
     /// address again (SDM volume 3A, section 4.10.4.1; volume 3C, section 29.4.3.1).
-    pub(crate) fn drop_after(&mut self, fault: &Fault, gva: Gva, asid: Asid) {
+    pub(crate) fn drop_after(&mut self, fault: &Fault, gva: Gva, asid: Asid, vm: VmTag) {
         self.pwc.remove(gva.get(), asid);
         if let Fault::SecondStage { gpa, .. } = fault {
-            self.nested_pwc.remove(gpa.get(), NO_ASID);
-            self.ntlb.remove(gpa.get());
+            self.nested_pwc.remove(gpa.get(), Asid(vm.0));
+            self.ntlb.remove(vm, gpa.get());
         }
     }
 }
@@ -216,7 +220,7 @@ impl<O: Observer> Walker<'_, O> {
                 (Backing { frame, size: PageSize::Base, write: true, dirty: true }, None)
             }
             Some(second) => {
-                let backing = self.nested(gpa, store, 0, second)?;
+                let backing = self.nested(tables.vm, gpa, store, 0, second)?;
                 (backing, Some(backing.size))
             }
         };
@@ -246,7 +250,7 @@ impl<O: Observer> Walker<'_, O> {
                 // With accessed and dirty flags in the second stage, reads of guest tables count
                 // as writes (SDM volume 3C, section 29.3.3.2; APM volume 2, section 15.25.6).
                 let write = self.rules.second_stage_flags;
-                let backing = self.nested(gpa.get(), write, level, second)?;
+                let backing = self.nested(tables.vm, gpa.get(), write, level, second)?;
                 let frame = backing.resolve(gpa.get()) >> PageSize::BASE_SHIFT;
                 Ok(TablePage { frame, write: backing.write })
             }
@@ -257,28 +261,30 @@ impl<O: Observer> Walker<'_, O> {
     /// TLB, or a nested walk.
     fn nested<F: Format, U: Space, L: Space>(
         &mut self,
+        vm: VmTag,
         gpa: u64,
         write: bool,
         guest: u8,
         second: &mut Radix<F, U, L>,
     ) -> Result<Backing, Fault> {
-        if let Some(backing) = self.caches.ntlb.lookup(gpa) {
+        if let Some(backing) = self.caches.ntlb.lookup(vm, gpa) {
             if !write || backing.write && backing.dirty {
                 self.counters.ntlb.hits += 1;
                 self.cycles += self.rules.ntlb_cycles;
                 self.nested_cycles += self.rules.ntlb_cycles;
                 return Ok(backing);
             }
-            self.caches.ntlb.remove(gpa);
+            self.caches.ntlb.remove(vm, gpa);
         }
         self.counters.ntlb.misses += 1;
-        let backing = self.nested_walk(gpa, write, guest, second)?;
-        self.caches.ntlb.fill(gpa, backing);
+        let backing = self.nested_walk(vm, gpa, write, guest, second)?;
+        self.caches.ntlb.fill(vm, gpa, backing);
         Ok(backing)
     }
 
     fn nested_walk<F: Format, U: Space, L: Space>(
         &mut self,
+        vm: VmTag,
         gpa: u64,
         write: bool,
         guest: u8,
@@ -289,8 +295,9 @@ impl<O: Observer> Walker<'_, O> {
         let generation = second.generation() as u32;
         let mut level = second.levels();
         let mut table = TableId::ROOT;
-        if let Some((from, start)) = self.caches.nested_pwc.lookup(gpa, NO_ASID, level, generation)
-        {
+        // The cache of this dimension has second stages for address spaces.
+        let tag = Asid(vm.0);
+        if let Some((from, start)) = self.caches.nested_pwc.lookup(gpa, tag, level, generation) {
             self.counters.npwc.hits += 1;
             self.cycles += self.rules.pwc_cycles;
             self.nested_cycles += self.rules.pwc_cycles;
@@ -325,7 +332,7 @@ impl<O: Observer> Walker<'_, O> {
             self.mark_second((table, at), bits, F::ACCESSED, second);
             table = second.child(table, at);
             let start = Start { table, generation, ..Start::default() };
-            self.caches.nested_pwc.fill(gpa, level, NO_ASID, start);
+            self.caches.nested_pwc.fill(gpa, level, tag, start);
             level -= 1;
         }
     }

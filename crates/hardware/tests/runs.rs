@@ -69,7 +69,8 @@ fn one_by_one(world: &mut World, accesses: &[Access]) {
 fn in_runs(world: &mut World, accesses: &[Access], length: usize) {
     for mut run in accesses.chunks(length) {
         loop {
-            let mut tables = Tables { guest: &mut world.guest, second: world.second.as_mut() };
+            let mut tables =
+                Tables { vm: world.vm, guest: &mut world.guest, second: world.second.as_mut() };
             match world.machine.access_run(world.cpu, ASID, run, &mut tables) {
                 Ok(()) => break,
                 Err(RunFault { completed, fault }) => {

@@ -6,7 +6,7 @@ mod common;
 use common::{ASID, World, models};
 use proptest::prelude::*;
 use strata_addr::{PageSize, Range, Vpn};
-use strata_hardware::{Asid, CpuModel, Misaligned, TlbLevel};
+use strata_hardware::{Asid, CpuModel, Misaligned, TlbLevel, VmTag};
 use strata_paging::Rights;
 
 /// Page size, page number in that size, address space.
@@ -170,10 +170,12 @@ proptest! {
                     naive.drop_where(|key| key.2 == ASID.0);
                 }
                 3 if vpn % 32 == 0 => {
-                    world.machine.flush_second_stage();
-                    naive.drop_where(|_| true);
+                    // The address spaces are of two VMs.
+                    world.machine.flush_second_stage(VmTag(asid));
+                    naive.drop_where(|key| key.2 == asid);
                 }
                 _ => {
+                    world.vm = VmTag(asid);
                     world.access_on(world.cpu, Asid(asid), vpn * 4096, 8, store).unwrap();
                     naive.access(vpn, asid, entry_size(vpn / 512));
                     let counters = world.machine.counters(world.cpu);

@@ -5,7 +5,7 @@ mod common;
 use common::{ASID, GUEST_TABLES, World, check_sums, models};
 use proptest::prelude::*;
 use strata_addr::{Frame, Gva, Hpa, PageSize, Range, Vpn};
-use strata_hardware::{Asid, CpuId, CpuModel, Fault, Misaligned};
+use strata_hardware::{Asid, CpuId, CpuModel, Fault, Misaligned, VmTag};
 use strata_paging::{Region, Rights};
 
 /// 8 HPAS regions of virtual memory over 4 of guest memory over 16 of host memory.
@@ -127,20 +127,20 @@ fn apply(world: &mut World, op: &Op, step: usize) {
             let size = if huge { PageSize::Huge } else { PageSize::Base };
             let (gfn, hfn) = if huge { (gfn & !511, hfn & !511) } else { (gfn, hfn) };
             world.map_second(gfn, size, hfn, rights(write));
-            world.machine.flush_second_stage();
+            world.machine.flush_second_stage(world.vm);
         }
         Op::HostSplit { region } => {
             let Some(second) = &mut world.second else { return };
             if matches!(second.region(Frame::new(region * 512)), Region::Huge(_)) {
                 second.split(Frame::new(region * 512), &mut world.host_frames).unwrap();
-                world.machine.flush_second_stage();
+                world.machine.flush_second_stage(world.vm);
             }
         }
         Op::MoveTable { page, hfn } => {
             let Some(second) = &mut world.second else { return };
             let page = Frame::new(GUEST_TABLES + page).addr();
             assert!(second.update(page, |old| (Frame::new(hfn), old.rights)));
-            world.machine.flush_second_stage();
+            world.machine.flush_second_stage(world.vm);
         }
         Op::Forget { how: 0 } => world.machine.flush_asid(ASID),
         Op::Forget { how: 1 } => world.machine.flush_asid(Asid(2)),
@@ -232,7 +232,7 @@ fn a_change_of_the_second_stage_without_invalidation_too() {
     // Invalidating the guest's page is not enough: the nested TLB still knows the old frame.
     world.machine.invalidate_page(ASID, Vpn::new(0));
     assert_ne!(Some(world.access(0, 8, false).unwrap()), world.expected(0));
-    world.machine.flush_second_stage();
+    world.machine.flush_second_stage(world.vm);
     assert_eq!(Some(world.access(0, 8, false).unwrap()), world.expected(0));
 }
 
@@ -258,5 +258,55 @@ fn an_invalidation_reaches_every_cpu() {
     world.machine.invalidate_page(ASID, Vpn::new(0));
     for cpu in [world.cpu, other] {
         assert_eq!(world.access_on(cpu, ASID, 0, 8, false).unwrap().get(), 80 << 12);
+    }
+}
+
+#[test]
+fn two_vms_with_the_same_addresses_are_told_apart() {
+    const PAGES: u64 = 3000;
+    for model in models() {
+        // Two guests alike, whose memory lies elsewhere, take turns on one machine.
+        let mut worlds = [0u16, 1].map(|vm| {
+            let mut world = World::new(&model, Misaligned::Splinter, true);
+            world.vm = VmTag(vm);
+            for page in 0..PAGES {
+                world.map_guest(page, PageSize::Base, page, Rights::READ_WRITE);
+                let host = page + u64::from(vm) * PAGES;
+                world.map_second(page, PageSize::Base, host, Rights::READ_WRITE);
+            }
+            world
+        });
+        let mut access = |vm: usize, page: u64| {
+            let [first, second] = &mut worlds;
+            if vm == 1 {
+                std::mem::swap(&mut first.machine, &mut second.machine);
+            }
+            let world = if vm == 0 { &mut *first } else { &mut *second };
+            let hpa = world.access_on(world.cpu, Asid(7 + vm as u16), page * 4096, 8, false);
+            assert_eq!(hpa.unwrap().page().get(), page + vm as u64 * PAGES, "VM {vm}");
+            let misses = world.machine.counters(world.cpu).l2_misses;
+            if vm == 1 {
+                std::mem::swap(&mut first.machine, &mut second.machine);
+            }
+            misses
+        };
+        for step in 0..20_000u64 {
+            access((step * 31 % 7 % 2) as usize, step * 2_654_435_761 % PAGES);
+        }
+        // What is dropped of one VM's second stage stays known of the other's.
+        access(0, 5);
+        let before = access(1, 5);
+        let machine = &mut worlds[0].machine;
+        machine.flush_second_stage(VmTag(0));
+        let mut misses = |vm: usize| {
+            let [first, second] = &mut worlds;
+            std::mem::swap(&mut first.machine, &mut second.machine);
+            second.access_on(second.cpu, Asid(7 + vm as u16), 5 * 4096, 8, false).unwrap();
+            let misses = second.machine.counters(second.cpu).l2_misses;
+            std::mem::swap(&mut first.machine, &mut second.machine);
+            misses
+        };
+        assert_eq!(misses(1), before, "kept");
+        assert_eq!(misses(0), before + 1, "dropped");
     }
 }

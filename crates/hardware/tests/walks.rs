@@ -316,7 +316,7 @@ fn without_flags_in_the_second_stage_only_real_writes_of_tables_need_permission(
     set(&mut world, Rights::READ_WRITE);
     world.access(GVA, 8, false).unwrap();
     set(&mut world, Rights::READ);
-    world.machine.flush_second_stage();
+    world.machine.flush_second_stage(world.vm);
     world.access(GVA, 8, false).unwrap();
     assert_eq!(world.access(GVA, 8, true), Err(fault), "the dirty flag has to be written");
     assert!(!world.guest.mapping(Gva::new(GVA)).unwrap().dirty);

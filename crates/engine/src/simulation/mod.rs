@@ -16,7 +16,7 @@ use relocation::Relocation;
 use rustc_hash::FxHashMap;
 use samples::Samples;
 use strata_addr::{Gva, Range};
-use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, RunFault, Tables};
+use strata_hardware::{Asid, Charge, CpuId, Fault, Machine, RunFault, Tables, VmTag};
 use strata_stack::{
     Exhausted, Feedback, Flush, NodeId, Policy, Position, SpaceId, Spending, Stack,
 };
@@ -305,7 +305,7 @@ impl Simulation {
         let Some((guest, second)) = self.stack.hardware_tables(self.guest, space) else {
             return (accesses.len(), None);
         };
-        let mut tables = Tables { guest, second };
+        let mut tables = Tables { vm: vm_tag(self.guest), guest, second };
         match self.machine.access_run(cpu, Asid(space.0), accesses, &mut tables) {
             Ok(()) => (accesses.len(), None),
             Err(RunFault { completed, fault }) => (completed, Some(fault)),
@@ -350,7 +350,7 @@ impl Simulation {
             let mut shared = None;
             for flush in flushes.drain(..) {
                 match flush {
-                    Flush::SecondStage(_) => self.machine.flush_second_stage(),
+                    Flush::SecondStage(guest) => self.machine.flush_second_stage(vm_tag(guest)),
                     Flush::Space(_, space) => self.machine.flush_asid(Asid(space.0)),
                     Flush::Pages(_, change) => {
                         let asid = Asid(change.space.0);
@@ -451,6 +451,11 @@ fn event_process(event: &Event) -> Option<Pid> {
         Event::Fork { child, .. } => Some(child),
         Event::ThreadExit { .. } | Event::Mark(_) => None,
     }
+}
+
+/// How hardware tags the second stage that it walks for a guest.
+fn vm_tag(guest: NodeId) -> VmTag {
+    VmTag(guest.index() as u16)
 }
 
 /// The name of a kernel in reports.

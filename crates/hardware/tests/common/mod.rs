@@ -3,7 +3,7 @@
 
 use strata_addr::space::{GuestPhysical, HostPhysical, Virtual};
 use strata_addr::{Frame, Gpa, Gva, Hpa, PageSize, Vpn};
-use strata_hardware::{Asid, CpuId, CpuModel, Fault, Machine, Misaligned, Tables};
+use strata_hardware::{Asid, CpuId, CpuModel, Fault, Machine, Misaligned, Tables, VmTag};
 use strata_paging::{Ept, FrameSource, Radix, Rights, X86};
 
 pub type Guest = Radix<X86, Virtual, GuestPhysical>;
@@ -44,6 +44,8 @@ impl<L> FrameSource<L> for Frames {
 }
 
 pub struct World {
+    /// Whose second stage the tables are taken for.
+    pub vm: VmTag,
     pub machine: Machine,
     pub cpu: CpuId,
     pub guest: Guest,
@@ -78,7 +80,7 @@ impl World {
             }
             second
         });
-        Self { machine, cpu, guest, guest_frames, second, host_frames }
+        Self { vm: VmTag(0), machine, cpu, guest, guest_frames, second, host_frames }
     }
 
     pub fn map_guest(&mut self, vpn: u64, size: PageSize, gfn: u64, rights: Rights) {
@@ -103,7 +105,8 @@ impl World {
         bytes: u32,
         store: bool,
     ) -> Result<Hpa, Fault> {
-        let mut tables = Tables { guest: &mut self.guest, second: self.second.as_mut() };
+        let mut tables =
+            Tables { vm: self.vm, guest: &mut self.guest, second: self.second.as_mut() };
         self.machine.access_to(cpu, asid, Gva::new(gva), bytes, store, &mut tables)
     }
 

@@ -98,7 +98,7 @@ impl Patterns {
     /// The pattern that says what a frame is, and the frame in it that does.
     fn locate(&self, frame: u64) -> (&Pattern, u64) {
         let shape = self.shape(frame / REGION_FRAMES);
-        (self.pattern(shape.pattern), frame % REGION_FRAMES ^ shape.mirror)
+        (self.pattern(shape.pattern), (frame % REGION_FRAMES) ^ shape.mirror)
     }
 
     pub fn is_taken(&self, frame: u64) -> bool {

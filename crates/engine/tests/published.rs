@@ -47,11 +47,11 @@ fn linux_aligns_few_huge_pages_where_everything_was_backed_before() {
 }
 
 #[test]
-fn a_fragmented_growing_heap_misses_least_under_xgemini_then_dual_gemini() {
+fn little_is_left_to_align_with_where_the_fragmenters_memory_stays() {
     let (row, [dual, xgemini, ..]) =
         tables::nested_row(stand_in("growing heap, 256 MiB"), conditions::Memory::Fragmented);
     assert!(DOCUMENT.contains(&row), "{REMEDY}: {row}");
-    assert!(xgemini <= dual && dual < 1.0, "{row}");
+    assert!((0.9..1.0).contains(&dual) && (0.9..1.0).contains(&xgemini), "{row}");
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub(crate) fn remark(runs: &mut [RunResult]) {
     }
 }
 
+/// Bytes of memory that a guest can be given at least.
+const LEAST_SUGGESTED: u64 = 64 << 20;
+
 /// The layers of a run that fragmentation could have left without huge pages.
 fn fragmented(run: &RunResult) -> impl Iterator<Item = &LayerMemory> {
     run.layers.iter().filter(|layer| layer.fragmented)
@@ -42,7 +45,7 @@ fn note(runs: &[&RunResult]) -> Option<String> {
     let guest = run.layers.first()?.size_bytes as f64;
     let short = (guest * demand(layer)) as u64;
     let needed = runs.iter().map(|run| run.memory.used_bytes).max().unwrap_or(0);
-    let remedy = if short > needed {
+    let remedy = if short > needed.max(LEAST_SUGGESTED) {
         format!("with --memory {}MiB or less they would not suffice", short >> 20)
     } else {
         "they would not suffice with more --fragmentation only".to_owned()
@@ -100,6 +103,13 @@ mod tests {
         assert_eq!(notes(vec![run("aligned", &[(false, 800, 700)])]), [""; 0]);
         let partial = RunResult { partial: true, ..run("thp", &[(true, 800, 700)]) };
         assert_eq!(notes(vec![partial]), [""; 0]);
+    }
+
+    #[test]
+    fn a_memory_that_no_guest_may_have_is_not_suggested() {
+        let run = run("thp", &[(true, 4000, 3980)]);
+        let [note] = &notes(vec![run])[..] else { panic!("one note") };
+        assert!(note.ends_with("they would not suffice with more --fragmentation only"), "{note}");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// What a kernel with its programs needs at least, in bytes.
@@ -290,8 +292,8 @@ impl Scenario {
                 all.join(", ")
             )));
         }
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| LabError::File { path: path.to_owned(), source })?;
+        let text =
+            text_of(path).map_err(|source| LabError::File { path: path.to_owned(), source })?;
         Self::parse(&text, name)
     }
 
@@ -506,6 +508,17 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| format!("{text} is no size, such as 1600M"))?;
     number.checked_shl(shift).filter(|size| size >> shift == number).ok_or("too large".into())
+}
+
+/// The text of a scenario's file, of at most a length that no scenario has.
+fn text_of(path: &Path) -> io::Result<String> {
+    const LONGEST: u64 = 1 << 20;
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LONGEST {
+        true => Err(io::Error::other("it is longer than 1 MiB: name a scenario")),
+        false => Ok(text),
+    }
 }
 
 #[cfg(test)]

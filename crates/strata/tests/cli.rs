@@ -133,6 +133,9 @@ fn a_trace_may_come_through_a_pipe() {
     assert!(copied.status.success(), "{}", complaint(&copied));
     refused(&piped("strata run - < /dev/null"), 1, "'-' is empty");
     refused(&piped("head -c 5000 /dev/zero | strata run -"), 1, "no trace of a known format");
+    refused(&piped("strata run --format recording /dev/zero"), 1, "is no recording");
+    refused(&piped("strata run --tables /dev/zero a"), 1, "is no file");
+    refused(&piped("strata lab run --scenario /dev/zero"), 1, "longer than 1 MiB");
     let cut = piped("head -c 50000 a | strata run --policy base -");
     assert_eq!(cut.status.code(), Some(1), "{}", complaint(&cut));
     assert!(complaint(&cut).contains("recording '-' is cut short"), "{}", complaint(&cut));
@@ -372,7 +375,7 @@ fn what_is_certain_not_to_fit_is_refused_before_anything_runs() {
     for (kibibytes, options, why) in [
         (100_000_000, "--memory 12TiB --reused", "lower --memory, or leave out what fills it"),
         (8_000_000, "--memory 1TiB --set fragmentation.backed=true", "(--reused, fragmentation.ba"),
-        (650_000, "--memory 64GiB --reused --jobs 2", "lower --jobs"),
+        (720_000, "--memory 64GiB --reused --jobs 2", "lower --jobs"),
     ] {
         let output = limited(kibibytes, &format!("run {options} {small}"));
         refused(&output, 1, why);

@@ -203,7 +203,12 @@ pub(crate) fn content(raw: &[u8]) -> Result<Capture, &'static str> {
 /// When it cannot be read or is no whole tables file.
 pub fn read(path: &Path) -> Result<Capture, FileError> {
     let name = || path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|error| FileError::Io(name(), error))?;
+    let io = |error| FileError::Io(name(), error);
+    // A device would never end, and its memory is the computer's.
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(FileError::Invalid(name(), "is no file: give one that 'strata lab' wrote"));
+    }
+    let bytes = std::fs::read(path).map_err(io)?;
     decode(&bytes).map_err(|why| FileError::Invalid(name(), why))
 }
 

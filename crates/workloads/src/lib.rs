@@ -74,7 +74,12 @@ pub fn open(path: &Path, format: Option<Format>) -> Result<Box<dyn Source>, Sour
             )
         })?,
     };
+    // Not everything that a pipe or a device gives is worth keeping.
+    let recorded = head.starts_with(&record::MAGIC);
     Ok(match found {
+        Format::Recording if pipe && !recorded => {
+            return Err(invalid("is no recording: name one, or its format".into()));
+        }
         Format::Recording if pipe || input.is_packed() => {
             let name = input.name().to_owned();
             Box::new(record::Reader::new(spool::spool(input)?, name)?)

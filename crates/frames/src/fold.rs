@@ -10,8 +10,8 @@ use crate::occupancy::for_each_free_block;
 use crate::pattern::{ORDERS, PATTERNS, Patterns};
 use crate::{HUGE_ORDER, MAX_ORDER, Memory, REGION_FRAMES};
 
-/// Who has the frames that a [`Fragmenter`] takes: owner words (see [`Memory::owner`]), 0 for
-/// nobody.
+/// Who has the frames that a [`Fragmenter`](crate::Fragmenter) takes: owner words (see
+/// [`Memory::owner`]), 0 for nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Of the frames whose content compaction may move.
@@ -54,6 +54,12 @@ impl Folds {
     #[inline]
     pub fn holds(&self, frame: u64) -> bool {
         self.regions != 0 && self.map.test(frame / REGION_FRAMES)
+    }
+
+    /// Whether a region of a block is folded.
+    #[inline]
+    pub fn overlaps(&self, frame: u64, order: u32) -> bool {
+        self.holds(frame) || order > HUGE_ORDER && self.holds(frame + REGION_FRAMES)
     }
 
     /// What the regions look like, of which there is one.
@@ -106,8 +112,8 @@ impl Folds {
 }
 
 impl Memory {
-    /// Frames allocated by a [`Fragmenter`] of which nothing is written: they take none of this
-    /// computer's memory.
+    /// Frames allocated by a [`Fragmenter`](crate::Fragmenter) of which nothing is written: they
+    /// take none of this computer's memory.
     pub fn folded_frames(&self) -> u64 {
         self.folds.frames
     }
@@ -176,13 +182,13 @@ impl Memory {
     }
 
     /// Unfolds the regions of a block, so that it can be changed.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn unfold_block(&mut self, frame: u64, order: u32) {
-        if self.folds.holds(frame) {
-            self.unfold(frame / REGION_FRAMES);
-        }
-        if order > HUGE_ORDER && self.folds.holds(frame + REGION_FRAMES) {
-            self.unfold(frame / REGION_FRAMES + 1);
+        for start in (frame..frame + (1 << order)).step_by(REGION_FRAMES as usize) {
+            if self.folds.holds(start) {
+                self.unfold(start / REGION_FRAMES);
+            }
         }
     }
 

@@ -130,20 +130,16 @@ impl Memory {
             return None;
         }
         let from = order + candidates.trailing_zeros();
-        let mut frame = self.lowest_listed(from);
+        let listed = self.blocks[from as usize].first();
+        // Past every memory if the only one is in a folded region.
+        let mut frame = listed.map_or(u64::MAX, |index| index << from);
         let folded = self.folds.lowest[from as usize];
         if folded < frame >> HUGE_ORDER {
             self.unfold(folded);
-            frame = self.lowest_listed(from);
+            frame = self.blocks[from as usize].first()? << from;
         }
         self.carve(from, frame, order);
         Some(Frame::new(frame))
-    }
-
-    /// The first frame of the lowest listed block of an order; past every memory when there is none.
-    #[inline]
-    fn lowest_listed(&self, order: u32) -> u64 {
-        self.blocks[order as usize].first().map_or(u64::MAX, |index| index << order)
     }
 
     /// Allocates exactly the block at `frame`, if all of it is free and none of it reserved.
@@ -214,7 +210,9 @@ impl Memory {
         self.debug_check_block(frame, order);
         let number = frame.get();
         debug_assert!(number + (1 << order) <= self.frames, "{frame:?} is past the end");
-        self.unfold_block(number, order);
+        if self.folds.overlaps(number, order) {
+            self.unfold_block(number, order);
+        }
         debug_assert!(self.used.all_used(number, order), "{frame:?} order {order} freed twice");
         self.debug_check_unowned(frame, order);
         if !self.reservations.is_empty() {

@@ -27,7 +27,9 @@ impl Memory {
     pub fn set_owner(&mut self, frame: Frame, owner: u64) {
         debug_assert!(self.is_allocated(frame), "{frame:?} is free and cannot be owned");
         debug_assert!(owner != 0, "owner 0 is nobody");
-        self.unfold_block(frame.get(), 0);
+        if self.folds.holds(frame.get()) {
+            self.unfold_block(frame.get(), 0);
+        }
         let word = self.owner(frame);
         debug_assert!(word == 0, "{frame:?} is owned by {word:#x} and wanted by {owner:#x}");
         self.owners.set(frame.get(), owner);
@@ -40,7 +42,9 @@ impl Memory {
     /// Past the end of memory.
     #[inline]
     pub fn take_owner(&mut self, frame: Frame) -> u64 {
-        self.unfold_block(frame.get(), 0);
+        if self.folds.holds(frame.get()) {
+            self.unfold_block(frame.get(), 0);
+        }
         self.owners.take(frame.get())
     }
 

@@ -52,7 +52,7 @@ fn note(runs: &[&RunResult]) -> Option<String> {
     };
     Some(format!(
         "free huge pages exceeded the demand, so that fragmentation mattered little: at most {} of \
-         {} in the {} were taken ({}); {remedy}",
+         {} were taken ({}, {}); {remedy}",
         taken(layer),
         layer.free_huge_before,
         layer.layer,
@@ -91,7 +91,7 @@ mod tests {
             run("aligned", &[(false, 4096, 0), (false, 5000, 0)]),
         ];
         let expected = "free huge pages exceeded the demand, so that fragmentation mattered little: \
-                        at most 100 of 1000 in the host were taken (thp); with --memory 819MiB or \
+                        at most 100 of 1000 were taken (host, thp); with --memory 819MiB or \
                         less they would not suffice";
         assert_eq!(notes(runs), vec![expected; 3]);
     }

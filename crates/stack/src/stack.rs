@@ -2,7 +2,7 @@
 //!
 //! A native machine is the host alone, whose kernel runs the programs itself; a VM is one kernel on
 //! it, a nested VM a kernel on that. Nothing stops at three, and every kernel but a guest's may have
-//! several VMs; see [`crate::tree`]. Hardware walks the host's second stage for programs in a VM,
+//! several VMs. Hardware walks the host's second stage for programs in a VM,
 //! and for those in a nested VM the shadow table, which the host composes from the second stages of
 //! all hypervisors below them (xGemini II.C).
 //!

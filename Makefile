@@ -7,7 +7,7 @@
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install lab lab-test lab-unit-tests lab-smoke lab-deps published format \
+.PHONY: demo test deps build install lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps published format \
   lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
@@ -17,7 +17,7 @@ DEMO_PACKAGES = sqlite3
 # What the tests run through the emulator, besides.
 TEST_PACKAGES = procps patch xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
 # What the lab builds its kernel with, and runs.
-LAB_PACKAGES = make patch flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
+LAB_PACKAGES = make patch g++ flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
 
 # Where cargo puts what it builds.
 CARGO_TARGET_DIR ?= target
@@ -51,6 +51,7 @@ lab: lab-deps build
 
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
+	$(STRATA) lab build --kernel aligned --machine intel
 	cargo test --release --quiet --no-fail-fast --package strata-lab -- --include-ignored --test-threads=1 \
 	  --skip unit_tests_
 	cargo test --release --quiet --package strata --test docs -- --ignored
@@ -62,7 +63,13 @@ lab-unit-tests: lab-deps build
 # One machine of two layers and one of three: a minute or two once the kernel is there.
 lab-smoke: lab-deps build
 	$(STRATA) lab build
-	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 smoke_
+	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 smoke_ \
+	  --skip smoke_intel_
+
+# The same on Intel's processors, which are emulated more slowly and need a kernel and an emulator of their own.
+lab-smoke-intel: lab-deps build
+	$(STRATA) lab build --machine intel
+	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 smoke_intel_
 
 # The lab downloads packages without installing them, for which their lists must be there.
 lab-deps: rust

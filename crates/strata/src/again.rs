@@ -1,11 +1,12 @@
 //! The options in force, and the command line that gives the same again.
 
 use crate::args::{Fragmentation, RunArgs};
-use crate::plan::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_POLICIES, DEFAULT_SEED, DEFAULT_STACK};
+use crate::defaults::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_SEED, DEFAULT_STACK};
+use crate::number::exact_size;
 use crate::workload::Input;
 use strata_engine::options::Options;
 use strata_engine::report::PerLayer;
-use strata_engine::{Report, RunResult, Setup, StackKind};
+use strata_engine::{Report, RunResult, Setup, StackKind, default_policies};
 use strata_hardware::{CpuModel, Misaligned};
 
 /// What the TLB does with a misaligned huge page unless something else is said.
@@ -23,8 +24,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         policy.extend(setups.iter().map(|setup| setup.policy.clone()));
     } else {
         stack.extend(args.stack.clone().unwrap_or_else(|| vec![DEFAULT_STACK]));
-        let default = || DEFAULT_POLICIES.map(str::to_owned).to_vec();
-        policy.extend(args.policy.clone().unwrap_or_else(default));
+        policy.extend(args.policy.clone().unwrap_or_else(default_policies));
     }
     let constants: Vec<_> = first.cpu.constants().collect();
     // As the model prints them, so that equal values look equal.
@@ -46,11 +46,15 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
             Misaligned::Splinter => SPLINTER.to_owned(),
             Misaligned::NoFill => "no-fill".to_owned(),
         },
+        walk_caches: args.walk_caches.clone(),
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
         warmup: first.warmup,
         limit: args.input.limit,
         seed: first.seed,
+        vm: args.vm.iter().map(ToString::to_string).collect(),
+        host_memory: args.host_memory.map(exact_size),
+        alone: args.alone.unwrap_or(false),
         explain: first.explain,
         set: set.collect(),
         stack,
@@ -70,7 +74,8 @@ fn fragmentation(stacks: &[StackKind], given: Option<&Fragmentation>) -> PerLaye
 }
 
 /// Writes into a report what was asked for, as the runs found it.
-pub fn note(report: &mut Report, mut options: Options, input: &Input) {
+pub fn note(report: &mut Report, mut options: Options, input: Option<&Input>) {
+    let runs = || report.runs.iter().chain(report.vms.iter().flat_map(|vm| &vm.runs));
     let bytes = |name: &str| {
         let layers = report.runs.iter().flat_map(|run: &RunResult| &run.layers);
         let mut sizes = layers.filter(|layer| layer.layer == name).map(|layer| layer.size_bytes);
@@ -79,7 +84,7 @@ pub fn note(report: &mut Report, mut options: Options, input: &Input) {
     options.memory_bytes =
         bytes("guest").map(|guest| PerLayer { guest, l1: bytes("l1"), host: bytes("host") });
     for (name, value) in &mut options.set {
-        let printed = report.runs.first().and_then(|run| run.parameters.get(name));
+        let printed = runs().next().and_then(|run| run.parameters.get(name));
         if let Some(printed) = printed {
             value.clone_from(printed);
         }
@@ -87,7 +92,7 @@ pub fn note(report: &mut Report, mut options: Options, input: &Input) {
     report.version = crate::version::version();
     report.command = ["strata", "run"].map(str::to_owned).to_vec();
     report.command.extend(differing(&options));
-    report.command.extend(input.words());
+    report.command.extend(input.into_iter().flat_map(Input::words));
     report.options = options;
 }
 
@@ -102,8 +107,11 @@ pub fn differing(options: &Options) -> Vec<String> {
     let Options { stack, policy, tables, .. } = options;
     let modelled = tables.is_none();
     let stacks = || stack.iter().map(|stack| stack.name()).collect::<Vec<_>>().join(",");
-    option("stack", (modelled && stack[..] != [DEFAULT_STACK]).then(stacks));
-    option("policy", (modelled && policy[..] != DEFAULT_POLICIES).then(|| policy.join(",")));
+    option("stack", (modelled && !stack.is_empty() && stack[..] != [DEFAULT_STACK]).then(stacks));
+    option(
+        "policy",
+        (modelled && !policy.is_empty() && *policy != default_policies()).then(|| policy.join(",")),
+    );
     option("cpu", (options.cpu != CpuModel::DEFAULT).then(|| options.cpu.clone()));
     option("tables", tables.clone());
     let levels = options.levels.filter(|levels| *levels != DEFAULT_LEVELS);
@@ -112,17 +120,21 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("fragmentation", options.fragmentation.and_then(fragmentation_words));
     let misaligned = &options.tlb_misaligned;
     option("tlb-misaligned", (misaligned != SPLINTER).then(|| misaligned.clone()));
+    option("walk-caches", options.walk_caches.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));
     option("warmup", (options.warmup > 0).then(|| options.warmup.to_string()));
     option("seed", (options.seed != DEFAULT_SEED).then(|| options.seed.to_string()));
     option("format", options.format.clone());
+    option("host-memory", options.host_memory.clone());
+    options.vm.iter().for_each(|vm| option("vm", Some(vm.clone())));
     for (name, value) in &options.set {
         option("set", Some(format!("{name}={value}")));
     }
     let switches = [
         ("--marked", options.marked),
         ("--reused", options.reused == Some(true)),
+        ("--alone", options.alone),
         ("--explain", options.explain),
     ];
     words.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()));
@@ -148,8 +160,8 @@ mod tests {
     use clap::CommandFactory;
 
     /// Options of `strata run` that change nothing in a result, or say what is run.
-    const ELSEWHERE: [&str; 7] =
-        ["workload", "jobs", "threads", "json", "output", "config", "help"];
+    const ELSEWHERE: [&str; 8] =
+        ["workload", "jobs", "threads", "json", "output", "bill", "config", "help"];
 
     #[test]
     fn every_option_is_kept() {

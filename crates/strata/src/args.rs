@@ -2,13 +2,14 @@
 
 use crate::guest_memory::GuestMemory;
 use crate::inspect_args::{JoinArgs, ScanArgs, TopArgs};
-use crate::values::{positive, whole};
+use crate::values::{positive, stack, whole};
+use crate::vm_args::VmArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use strata_engine::StackKind;
-use strata_lab::Variant;
+use strata_lab::{Make, Variant};
 
 /// Predicts what memory virtualisation costs.
 ///
@@ -20,7 +21,9 @@ use strata_lab::Variant;
     name = "strata",
     version = crate::version::LINE,
     max_term_width = 100,
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    after_help = "The words of the output: 'strata help terms'. A first run, line by line: \
+                  docs/first-run.md. Every command with examples: docs/cli.md."
 )]
 pub struct Cli {
     /// What to do.
@@ -32,37 +35,57 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a workload through modelled machines and compare what they cost.
+    #[command(
+        after_help = "docs/cli.md has examples of every option, docs/concepts.md explains the \
+                      output, docs/model.md what is computed."
+    )]
     Run(Box<RunArgs>),
     /// Record what a program does to its memory, or convert another trace.
+    #[command(after_help = "docs/cli.md has examples, docs/trace-format.md the format.")]
     Record(RecordArgs),
     /// Draw a page walk in two dimensions, name every reference and count them.
+    #[command(after_help = "docs/concepts.md explains walks and their references.")]
     Walk(WalkArgs),
     /// Take a snapshot of this layer: its huge pages, and how the memory of its VMs is backed.
+    #[command(after_help = "docs/inspect.md says what is read, and what it costs.")]
     Scan(ScanArgs),
     /// Join the snapshots of a stack: which huge pages are well aligned, and why not.
+    #[command(after_help = "docs/inspect.md has every cause and its remedy.")]
     Join(JoinArgs),
     /// Show huge pages and the backing of VMs on this machine, refreshed.
+    #[command(
+        after_help = "docs/inspect.md says what is read, docs/concepts.md what the words mean."
+    )]
     Top(TopArgs),
     /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
-    #[command(disable_help_subcommand = true)]
+    #[command(
+        disable_help_subcommand = true,
+        after_help = "docs/lab.md is a tutorial, docs/lab-scenarios.md has every key of a scenario."
+    )]
     Lab {
         /// What to do with it.
         #[command(subcommand)]
         command: LabCommand,
     },
     /// List what can be chosen, one line each.
+    #[command(
+        after_help = "docs/cli.md says how to use what is listed, docs/adding-a-policy.md how to \
+                      add a policy."
+    )]
     List {
         /// What to list.
         #[arg(value_enum)]
         what: Listing,
     },
     /// Print a completion script for a shell.
+    #[command(after_help = "docs/cli.md has an example.")]
     Completions {
         /// The shell.
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Print help on the program, on a command, or ('strata help terms') on the words of its output.
+    #[command(after_help = "docs/concepts.md explains the terms, with drawings.")]
     Help {
         /// The command, or terms.
         #[arg(value_name = "COMMAND|terms")]
@@ -94,6 +117,10 @@ pub enum LabCommand {
         /// has it too and checks itself. May be given again.
         #[arg(long, value_name = "KERNEL", value_enum)]
         kernel: Vec<KernelChoice>,
+
+        /// The machine that they are for; of an Intel one the emulator is built too.
+        #[arg(long, value_name = "MACHINE", value_enum, default_value = "amd")]
+        machine: MachineChoice,
     },
     /// Boot the layers, run a program or a scenario's steps in them, and report what happened.
     Run(LabRunArgs),
@@ -106,6 +133,10 @@ pub enum LabCommand {
         /// The layers: a name from 'strata list scenarios', or a file.
         #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
         scenario: String,
+
+        /// The machine instead of the scenario's.
+        #[arg(long, value_name = "MACHINE", value_enum)]
+        machine: Option<MachineChoice>,
     },
     /// Remove what was built, downloaded and logged.
     Clean,
@@ -138,6 +169,24 @@ impl From<KernelChoice> for Variant {
     }
 }
 
+/// Machines that the lab emulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MachineChoice {
+    /// AMD's processors, emulated by QEMU.
+    Amd,
+    /// Intel's, emulated by Bochs.
+    Intel,
+}
+
+impl From<MachineChoice> for Make {
+    fn from(choice: MachineChoice) -> Self {
+        match choice {
+            MachineChoice::Amd => Self::Amd,
+            MachineChoice::Intel => Self::Intel,
+        }
+    }
+}
+
 /// Options of `strata lab run`.
 #[derive(Args, Clone, Debug)]
 pub struct LabRunArgs {
@@ -148,6 +197,10 @@ pub struct LabRunArgs {
     /// The kernel of L0 instead of the scenario's.
     #[arg(long, value_name = "KERNEL", value_enum)]
     pub kernel: Option<KernelChoice>,
+
+    /// The machine instead of the scenario's.
+    #[arg(long, value_name = "MACHINE", value_enum)]
+    pub machine: Option<MachineChoice>,
 
     /// Write everything found as JSON; - is the standard output.
     #[arg(long, value_name = "FILE")]
@@ -178,11 +231,11 @@ pub struct LabRunArgs {
     pub trace: Option<PathBuf>,
 
     /// Accesses to leave out before recording begins.
-    #[arg(long, value_name = "N", default_value = "0", requires = "trace", value_parser = strata_workloads::parse_count)]
+    #[arg(long, value_name = "N", default_value = "0", requires = "trace", value_parser = strata_text::parse_count)]
     pub trace_skip: u64,
 
     /// Accesses to record at most.
-    #[arg(long, value_name = "N", default_value = "10M", requires = "trace", value_parser = strata_workloads::parse_count)]
+    #[arg(long, value_name = "N", default_value = "10M", requires = "trace", value_parser = strata_text::parse_count)]
     pub trace_limit: u64,
 
     /// A program to run in the innermost layer instead of the scenario's steps, after --.
@@ -208,7 +261,7 @@ pub struct Input {
 
     /// Accesses to pass over first. 'strata run' lets the first touch of each page have its effect on
     /// memory, 'strata record' leaves them out [default: 0].
-    #[arg(long, value_name = "N", value_parser = strata_workloads::parse_count)]
+    #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]
     pub skip: Option<u64>,
 
     /// Accesses to count or record at most, after those skipped and the warm-up; then a live program
@@ -287,8 +340,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "splinter|no-fill", value_parser = ["splinter", "no-fill"])]
     pub tlb_misaligned: Option<String>,
 
+    /// Which caches page walks have: none, those of the guest's table, of both tables, or a nested TLB
+    /// besides [default: all that the CPU has].
+    #[arg(long, value_name = "none|1d|2d|2d+ntlb", value_parser = ["none", "1d", "2d", "2d+ntlb"])]
+    pub walk_caches: Option<String>,
+
     /// Accesses before counting begins [default: 0].
-    #[arg(long, value_name = "N", value_parser = strata_workloads::parse_count)]
+    #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]
     pub warmup: Option<u64>,
 
     /// Seed of everything random; equal seeds give equal bytes [default: 1].
@@ -316,6 +374,24 @@ pub struct RunArgs {
     /// Say where misalignment comes from: which layer, which cause, which addresses.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub explain: Option<bool>,
+
+    /// Say where every cycle went, the runs side by side: work, stalls, walks, faults and exits by layer.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub bill: Option<bool>,
+
+    /// A VM on a host that all VMs given share, with a workload, trace or program of its own; may be
+    /// repeated. Keys are stack, policy, memory, cores, start, repeat, in, format, workload, trace and
+    /// program; docs/cli.md explains them.
+    #[arg(long, value_name = "NAME[:KEY=VALUE,...]", value_parser = VmArgs::parse)]
+    pub vm: Vec<VmArgs>,
+
+    /// Memory of the host that VMs share [default: 128 % of what they have together].
+    #[arg(long, value_name = "SIZE", value_parser = strata_text::parse_size)]
+    pub host_memory: Option<u64>,
+
+    /// Run each VM without the others as well, and say how much they slow it down.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub alone: Option<bool>,
 
     /// Set a model constant or policy parameter; may be repeated. See 'strata list parameters'.
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
@@ -366,14 +442,6 @@ pub struct WalkArgs {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fragmentation(pub Vec<f64>);
 
-fn stack(text: &str) -> Result<StackKind, String> {
-    let kind = StackKind::ALL.into_iter().find(|kind| kind.name() == text);
-    kind.ok_or_else(|| {
-        let names = StackKind::ALL.map(StackKind::name);
-        crate::failure::unknown("stack", text, names, "there are native, vm and nested")
-    })
-}
-
 fn fragmentation(text: &str) -> Result<Fragmentation, String> {
     let parse = |part: &str| match part.trim() {
         "none" => Ok(0.0),
@@ -389,7 +457,7 @@ fn fragmentation(text: &str) -> Result<Fragmentation, String> {
 }
 
 fn limit(text: &str) -> Result<u64, String> {
-    match strata_workloads::parse_count(text)? {
+    match strata_text::parse_count(text)? {
         0 => Err("nothing would be left; give a number, or leave it out for all".to_owned()),
         count => Ok(count),
     }
@@ -424,7 +492,9 @@ mod tests {
                     let words = path.iter().copied().chain([&given[..]]);
                     let Err(error) = Cli::try_parse_from(words) else { continue };
                     let message = crate::failure::Failure::from_clap(&error).message;
-                    for raw in ["digit", "number too", "cannot parse", "zero", "provided string"] {
+                    for raw in
+                        ["invalid digit", "number too", "cannot parse", "zero", "provided string"]
+                    {
                         assert!(!message.contains(raw), "{path:?} {given}: {message}");
                     }
                 }

@@ -9,6 +9,8 @@ use crate::args::{Cli, Command, Input, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::plan::names_a_file;
 use crate::text_file;
+use crate::vm_args::VmArgs;
+use crate::workload;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -44,8 +46,13 @@ fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
             *path = directory.join(&*path);
         }
     };
-    let RunArgs { input, tables, json, output, cpu, .. } = &mut args;
+    let RunArgs { input, tables, json, output, cpu, vm, .. } = &mut args;
     [&mut input.trace, tables, json, output].into_iter().flatten().for_each(place);
+    for vm in vm {
+        if let Some(workload::Input::Trace(path, _)) = &mut vm.input {
+            place(path);
+        }
+    }
     if let Some(cpu) = cpu.as_mut().filter(|cpu| names_a_file(cpu)) {
         *cpu = directory.join(&*cpu).to_string_lossy().into_owned();
     }
@@ -53,16 +60,29 @@ fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
 }
 
 fn parse(text: &str) -> Result<RunArgs, Failure> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+    let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         Failure::usage(format!("line {line}: {}; write TOML", error.message().replace('\n', " ")))
     })?;
+    let vms = vms(table.remove("vm"))?;
     let line = command_line(&table)?;
     let cli = Cli::try_parse_from(line).map_err(|error| Failure::from_clap(&error))?;
     match cli.command {
-        Command::Run(args) => Ok(*args),
+        Command::Run(args) => Ok(RunArgs { vm: vms, ..*args }),
         _ => unreachable!("the line begins with 'run'"),
     }
+}
+
+/// The tables `[[vm]]`.
+fn vms(value: Option<Value>) -> Result<Vec<VmArgs>, Failure> {
+    let not_tables = || Failure::usage("'vm' is a list of tables; write [[vm]] for each");
+    let tables = match value {
+        None => Vec::new(),
+        Some(Value::Array(tables)) => tables,
+        Some(_) => return Err(not_tables()),
+    };
+    let vm = |value: &Value| VmArgs::from_table(value.as_table().ok_or_else(not_tables)?);
+    tables.iter().map(vm).collect()
 }
 
 /// The command line that says the same.
@@ -158,6 +178,7 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         fragmentation: line.fragmentation.or(file.fragmentation),
         reused: line.reused.or(file.reused),
         tlb_misaligned: line.tlb_misaligned.or(file.tlb_misaligned),
+        walk_caches: line.walk_caches.or(file.walk_caches),
         warmup: line.warmup.or(file.warmup),
         seed: line.seed.or(file.seed),
         jobs: line.jobs.or(file.jobs),
@@ -165,6 +186,10 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         json: line.json.or(file.json),
         output: line.output.or(file.output),
         explain: line.explain.or(file.explain),
+        bill: line.bill.or(file.bill),
+        vm: if line.vm.is_empty() { file.vm } else { line.vm },
+        host_memory: line.host_memory.or(file.host_memory),
+        alone: line.alone.or(file.alone),
         set,
         config: line.config,
     }
@@ -185,6 +210,7 @@ mod tests {
         fragmentation = [0.5, 0.6, 0.7]
         reused = true
         tlb-misaligned = "no-fill"
+        walk-caches = "2d"
         warmup = "1M"
         skip = "2M"
         limit = "3M"
@@ -195,10 +221,20 @@ mod tests {
         json = "out.json"
         output = "out.txt"
         explain = true
+        bill = true
         workload = "random:size=1GiB"
+        host-memory = "4GiB"
+        alone = true
         [set]
         thp.scan_sleep = 5
         "gemini.share" = 0.5
+        [[vm]]
+        name = "a"
+        policy = "thp"
+        workload = "zipf:size=1GiB"
+        [[vm]]
+        name = "b"
+        trace = "b.strata"
     "#;
 
     fn line(words: &[&str]) -> RunArgs {
@@ -212,9 +248,10 @@ mod tests {
     #[test]
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
-            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill \
-            --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain \
-            --workload random:size=1GiB --set gemini.share=0.5 --set thp.scan_sleep=5";
+            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d \
+            --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain --bill \
+            --workload random:size=1GiB --host-memory 4GiB --alone \
+            --vm a:policy=thp,workload=zipf:size=1GiB --vm b:trace=b.strata --set gemini.share=0.5 --set thp.scan_sleep=5";
         let words: Vec<_> = words.split_whitespace().collect();
         let mut file = parse(WHOLE).unwrap();
         file.set.sort();

@@ -34,7 +34,7 @@ impl GuestMemory {
     /// One line that names the text and shows what is accepted.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(number) = text.trim().strip_suffix(['x', 'X']) else {
-            return strata_workloads::parse_size(text).map(Self::Size).map_err(|error| {
+            return strata_text::parse_size(text).map(Self::Size).map_err(|error| {
                 format!("{error}, or 3x for three times what the workload touches")
             });
         };

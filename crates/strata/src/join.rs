@@ -1,12 +1,13 @@
 //! `strata join`: the snapshots of a stack become one account.
 
 use crate::failure::Failure;
-use crate::gain::{self, Gain};
+use crate::gain;
 use crate::inspect_args::JoinArgs;
 use crate::output::{self, Target};
-use crate::{plan, sight};
+use crate::{plan, snapshot_text};
 use serde::Serialize;
 use std::path::Path;
+use strata_engine::gain::Gain;
 use strata_hardware::CpuModel;
 use strata_inspect::{Join, Options, Snapshot, join as compose, prometheus, read};
 
@@ -54,7 +55,8 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(error.to_string()))?;
     let options = Options { vms: args.vm, force: args.force, taken_at: None };
     let report = compose(&snapshots, &options).map_err(|e| Failure::failed(e.to_string()))?;
-    let gain = cpu.map(|cpu| gain::gain(&snapshots, &options, &cpu)).transpose()?;
+    let estimate = |cpu| strata_engine::gain::gain(&snapshots, &options, &cpu);
+    let gain = cpu.map(estimate).transpose().map_err(|e| Failure::failed(e.to_string()))?;
     if let Some(target) = &json {
         let mut text = serde_json::to_vec_pretty(&Json { join: &report, gain: gain.as_ref() })
             .map_err(|error| Failure::failed(format!("cannot write the JSON: {error}")))?;
@@ -71,8 +73,8 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
         (table, _) => {
             let target = table.as_ref().unwrap_or(&Target::Stdout);
             let width = target.width();
-            let gain = gain.map_or_else(String::new, |gain| gain.text(width));
-            target.styled(&(sight::joined(&report, width) + &gain))
+            let gain = gain.map_or_else(String::new, |gain| gain::text(&gain, width));
+            target.styled(&(snapshot_text::joined(&report, width) + &gain))
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `strata lab`: real kernels in an emulated machine.
 
-use crate::args::{KernelChoice, LabCommand, LabRunArgs};
+use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
-use crate::lab_table;
 use crate::output::Target;
+use crate::{lab_table, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::env;
@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_lab::{
-    BuildProgress, Cache, Choices, Console, Kernel, LabError, Parts, Scenario, StepReport, Trace,
-    Variant,
+    BuildProgress, Cache, Choices, Console, Kernel, LabError, Make, Parts, Scenario, StepReport,
+    Trace, Variant,
 };
-use strata_ring::machine::PLUGIN_FILE;
+use strata_wire::machine::PLUGIN_FILE;
 
 /// Exit status when a program was killed because it took too long, as that of timeout(1).
 const TIMED_OUT: u8 = 124;
@@ -37,10 +37,12 @@ const AGENT: &str = "strata-agent";
 pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     let cache = Cache::of_user().map_err(|error| failure(&error))?;
     let done = match command {
-        LabCommand::Build { kernel } => build(&cache, &kernel),
+        LabCommand::Build { kernel, machine } => build(&cache, &kernel, machine.into()),
         LabCommand::Run(args) => return run(&args, &cache),
-        LabCommand::Shell { level, scenario } => {
-            return shell(&scenario, level, &cache).map(status).map_err(|error| failure(&error));
+        LabCommand::Shell { level, scenario, machine } => {
+            return shell(&scenario, level, machine, &cache)
+                .map(status)
+                .map_err(|error| failure(&error));
         }
         LabCommand::Help { topic } => {
             let words = ["lab"].into_iter().chain(topic.iter().map(String::as_str));
@@ -53,14 +55,14 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     done.map(|()| 0).map_err(|error| failure(&error))
 }
 
-fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
+fn build(cache: &Cache, kernels: &[KernelChoice], make: Make) -> Result<(), LabError> {
     let asked: Vec<Variant> = kernels.iter().map(|&kernel| kernel.into()).collect();
     // The layers above a patched L0 run the vanilla one.
     let variants = Variant::ALL.into_iter();
     let variants: Vec<Variant> = variants
         .filter(|variant| *variant == Variant::Vanilla || asked.contains(variant))
         .collect();
-    let (agent, strata) = binaries()?;
+    let programs = binaries()?;
     let interrupt = Interrupt::watch_all();
     let bar = io::stderr().is_terminal().then(|| {
         let template = "{wide_bar} {percent:>3} %  {msg}";
@@ -89,20 +91,21 @@ fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
                     shown.set(Instant::now());
                     let percent = progress.done * 100 / progress.total.max(1);
                     let comma = if left.is_empty() { "" } else { ", " };
-                    say(&format!("{percent} % of the kernel built{comma}{left}"));
+                    say(&format!("{percent} % of it built{comma}{left}"));
                 }
             }
         }
     };
     let mut tell = |line: &str| say(line);
     let flag = &interrupt.flag;
-    let parts = strata_lab::build(cache, &variants, agent, strata, flag, &mut tell, &mut progress);
+    let what = (make, &variants[..]);
+    let parts = strata_lab::build(cache, what, programs, flag, &mut tell, &mut progress);
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
     let parts = parts?;
-    for kernel in parts.kernels() {
-        say(&kernel);
+    for part in parts.kernels().chain(parts.emulator()) {
+        say(&part);
     }
     Ok(())
 }
@@ -110,7 +113,7 @@ fn build(cache: &Cache, kernels: &[KernelChoice]) -> Result<(), LabError> {
 fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
     let (json, table) = targets(args)?;
     let failed = |error| failure(&error);
-    let mut scenario = Scenario::load(&args.scenario).map_err(failed)?;
+    let mut scenario = load(&args.scenario, args.machine).map_err(failed)?;
     if let Some(innermost) = scenario.layers.last_mut() {
         innermost.files.extend(args.with.iter().cloned());
     }
@@ -125,7 +128,7 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         limit: Duration::from_secs(args.limit),
         trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,
     };
-    let parts = parts(cache).map_err(failed)?;
+    let parts = parts(cache, choices.scenario.make()).map_err(failed)?;
     if args.stdin.is_none() && !args.program.is_empty() && is_fed() {
         say("note: the program's standard input is empty; --stdin - gives it what comes in here");
     }
@@ -284,9 +287,23 @@ fn trace(path: &Path, args: &LabRunArgs) -> Result<Trace, Failure> {
     Ok(Trace { plugin, recording: path.to_owned(), tables, skip, limit })
 }
 
-fn shell(scenario: &str, level: u8, cache: &Cache) -> Result<i32, LabError> {
-    let scenario = Scenario::load(scenario)?;
-    let parts = parts(cache)?;
+/// A scenario, on the machine asked for or on its own.
+fn load(name: &str, machine: Option<MachineChoice>) -> Result<Scenario, LabError> {
+    let mut scenario = Scenario::load(name)?;
+    if let Some(machine) = machine {
+        scenario.set_make(machine.into(), name)?;
+    }
+    Ok(scenario)
+}
+
+fn shell(
+    scenario: &str,
+    level: u8,
+    machine: Option<MachineChoice>,
+    cache: &Cache,
+) -> Result<i32, LabError> {
+    let scenario = load(scenario, machine)?;
+    let parts = parts(cache, scenario.make())?;
     let interrupt = Interrupt::watch_all();
     let input = keyboard();
     let mut output = io::stdout();
@@ -324,14 +341,7 @@ fn keyboard() -> Receiver<Vec<u8>> {
 
 /// Rows and columns of the terminal on the standard input, the usual ones if it does not tell.
 fn terminal_size() -> (u16, u16) {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ writes one winsize, which `size` is, and keeps no pointer.
-    let done = unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    if done == 0 && size.ws_row > 0 && size.ws_col > 0 {
-        (size.ws_row, size.ws_col)
-    } else {
-        (24, 80)
-    }
+    terminal::size(libc::STDIN_FILENO).unwrap_or((24, 80))
 }
 
 /// A terminal that passes every key on, until this is dropped.
@@ -368,9 +378,9 @@ impl Drop for RawTerminal {
     }
 }
 
-fn parts(cache: &Cache) -> Result<Parts, LabError> {
+fn parts(cache: &Cache, make: Make) -> Result<Parts, LabError> {
     let (agent, strata) = binaries()?;
-    Ok(strata_lab::built(cache, agent, strata))
+    Ok(strata_lab::built(cache, make, agent, strata))
 }
 
 /// The binaries that run in the layers: the agent, and this program.
@@ -390,10 +400,7 @@ fn companion(name: &str) -> Result<PathBuf, LabError> {
         .iter()
         .map(|place| directory.join(place).join(name))
         .find_map(|path| path.canonicalize().ok())
-        .ok_or_else(|| {
-            let place = directory.display();
-            LabError::Scenario(format!("{name} is missing in {place}: build all with 'make build'"))
-        })
+        .ok_or_else(|| LabError::NoCompanion { name: name.to_owned(), directory })
 }
 
 fn failure(error: &LabError) -> Failure {
@@ -401,7 +408,7 @@ fn failure(error: &LabError) -> Failure {
         LabError::Interrupted => {
             Failure { message: "interrupted; nothing is left running".into(), status: INTERRUPTED }
         }
-        LabError::Scenario(_) => Failure::usage(error.to_string()),
+        error if error.is_usage() => Failure::usage(error.to_string()),
         _ => Failure::failed(error.to_string()),
     }
 }

@@ -1,7 +1,7 @@
 //! The text report of the lab.
 
 use crate::number::{bytes, count};
-use crate::sight;
+use crate::snapshot_text;
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -20,6 +20,12 @@ pub fn render(report: &LabReport, width: usize, output: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{BOLD}{}{BOLD:#}: {}", report.scenario, report.about);
     let _ = writeln!(out, "Real: {}.\nEmulated: {}.\n", report.real, report.emulated);
+    let machine = &report.machine;
+    let _ = writeln!(
+        out,
+        "Machine: {}, processor {}, emulated by {}",
+        machine.make, machine.processor, machine.emulator
+    );
     for layer in &report.layers {
         let booted = &layer.booted;
         let _ = writeln!(
@@ -48,7 +54,7 @@ pub fn render(report: &LabReport, width: usize, output: bool) -> String {
     }
     if let Some(join) = &report.alignment {
         let _ = writeln!(out, "\n{BOLD}Alignment{BOLD:#}, by the last snapshots of all layers");
-        out += &sight::joined(join, width);
+        out += &snapshot_text::joined(join, width);
     }
     if let Some(trace) = &report.trace {
         traced(&mut out, trace);

@@ -5,12 +5,15 @@
 
 mod again;
 pub mod args;
+mod bill;
 pub mod config;
+mod defaults;
 pub mod failure;
 mod gain;
-mod gain_tables;
+mod given;
 pub mod guest_memory;
 mod help;
+mod hosts;
 pub mod inspect_args;
 mod interrupt;
 mod join;
@@ -22,17 +25,20 @@ pub mod output;
 mod plan;
 mod progress;
 mod record;
+mod room;
 mod run;
 mod scan;
-mod sight;
+mod snapshot_text;
 pub mod table;
 pub mod tables;
+mod terminal;
 pub mod terms;
 mod text_file;
 mod top;
 mod values;
 pub mod verdict;
 mod version;
+pub mod vm_args;
 mod walk;
 mod workload;
 

@@ -1,7 +1,7 @@
 //! The command `strata`.
 
 mod closed;
-mod exhausted;
+mod out_of_memory;
 
 use std::process::ExitCode;
 

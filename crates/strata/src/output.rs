@@ -1,13 +1,13 @@
 //! Where results go: standard output, standard error, or files written whole or not at all.
 
 use crate::failure::Failure;
-use crate::table;
+use crate::terminal;
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use strata_outfile::{OutFile, PUBLIC, directory, is_special};
+use strata_files::{OutFile, PUBLIC, directory, is_special};
 
 /// Exit status when nobody reads any more: 128 + SIGPIPE, as a shell reports it.
 const PIPE_CLOSED: u8 = 141;
@@ -75,10 +75,10 @@ impl Target {
         let (terminal, fd) = match self {
             Self::Stdout => (io::stdout().is_terminal(), libc::STDOUT_FILENO),
             Self::Stderr => (io::stderr().is_terminal(), libc::STDERR_FILENO),
-            Self::File(_) => return table::DEFAULT_WIDTH,
+            Self::File(_) => return terminal::DEFAULT_WIDTH,
         };
-        let columns = if terminal { terminal_columns(fd) } else { None };
-        columns.unwrap_or(table::DEFAULT_WIDTH)
+        let size = if terminal { terminal::size(fd) } else { None };
+        size.map_or(terminal::DEFAULT_WIDTH, |(_, columns)| columns.into())
     }
 }
 
@@ -179,14 +179,6 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
         _ => "choose another file",
     };
     Failure::failed(format!("cannot write {}: {error}; {remedy}", path.display()))
-}
-
-#[allow(unsafe_code)]
-fn terminal_columns(fd: i32) -> Option<usize> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ writes one winsize, which `size` is, and keeps no pointer.
-    let done = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) };
-    (done == 0 && size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 #[cfg(test)]

@@ -2,38 +2,21 @@
 
 use crate::again;
 use crate::args::{Fragmentation, RunArgs};
+use crate::defaults::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_SEED, DEFAULT_STACK};
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
 use crate::output::{self, Target};
-use crate::workload::{Input, part};
-use crate::{tables, text_file};
+use crate::vm_args::VmArgs;
+use crate::workload::Input;
+use crate::{given, tables, text_file};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
-use strata_engine::{Catalogue, Setup, StackKind};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_engine::{Catalogue, LayerFmfi, Setup, StackKind, default_policies};
+use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
 use strata_workloads::Part;
-
-/// The stack when none is named.
-pub const DEFAULT_STACK: StackKind = StackKind::Nested;
-
-/// Policies compared when none are named.
-pub const DEFAULT_POLICIES: [&str; 5] = ["base", "thp", "gemini", "xgemini", "aligned"];
-
-/// FMFI when none is given: moderately fragmented.
-pub const DEFAULT_FMFI: f64 = 0.8;
-
-/// Levels of page tables when none are given.
-pub const DEFAULT_LEVELS: u8 = 4;
-
-/// The seed when none is given.
-pub const DEFAULT_SEED: u64 = 1;
-
-/// Parameters that matter to some policies alone, by the beginning of their names.
-const OWNED: [(&str, &[&str]); 2] =
-    [("xgemini.", &["xgemini"]), ("gemini.", &["gemini", "xgemini"])];
 
 /// What `strata run` is going to do.
 #[derive(Debug)]
@@ -54,6 +37,8 @@ pub struct Plan {
     pub jobs: Option<NonZeroUsize>,
     /// Threads to use.
     pub threads: Option<NonZeroUsize>,
+    /// The bill follows the table.
+    pub bill: bool,
     /// Where the table goes.
     pub text: Target,
     /// Where the JSON goes.
@@ -79,24 +64,46 @@ impl Plan {
 /// When they make no sense.
 pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (text, json) = targets(&args)?;
-    let mut outputs = vec![("--output", &text)];
-    outputs.extend(json.as_ref().map(|json| ("--json", json)));
-    let mut inputs = args.input.files();
-    inputs.extend(args.config.as_deref().map(|path| ("the configuration", path)));
-    let cpu = args.cpu.as_deref().filter(|name| names_a_file(name)).map(Path::new);
-    inputs.extend(cpu.map(|path| ("the CPU model", path)));
-    inputs.extend(args.tables.as_deref().map(|path| ("the tables", path)));
-    output::apart(&outputs, &inputs)?;
+    apart(&args, &text, json.as_ref(), args.input.files())?;
     let mut remarks = Vec::new();
     let tables = args.tables.as_deref().map(|path| tables::read(path, &args)).transpose()?;
     let pairs = match &tables {
         Some(capture) => tables::pairs(capture),
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
-    let (cpu, overrides) = constants(&args, catalogue, &pairs)?;
     args.memory.map_or(Ok(()), GuestMemory::check)?;
+    let (setups, part) = setups(&args, catalogue, pairs, &[])?;
+    Ok(Plan {
+        options: again::options(&args, &setups),
+        setups,
+        memory: args.memory,
+        tables,
+        jobs: args.jobs,
+        threads: args.threads,
+        bill: args.bill.unwrap_or(false),
+        text,
+        json,
+        remarks,
+        part,
+        input: given::input(args.input)?,
+    })
+}
+
+/// The machines for pairs of stack and policy, without a size, and the part of each stream that is run.
+/// `besides` are policies that are used as well.
+///
+/// # Errors
+/// When the options make no sense.
+pub fn setups(
+    args: &RunArgs,
+    catalogue: &Catalogue,
+    pairs: Vec<(StackKind, String)>,
+    besides: &[String],
+) -> Result<(Vec<Setup>, Part), Failure> {
+    let policies: Vec<&String> = pairs.iter().map(|(_, policy)| policy).chain(besides).collect();
+    let (cpu, overrides) = constants(args, catalogue, &policies)?;
     let warmup = args.warmup.unwrap_or(0);
-    let mut part = part(&args.input);
+    let mut part = given::part(&args.input);
     part.limit = part.limit.map(|limit| limit.saturating_add(warmup));
     let setup = |(stack, policy): (StackKind, String)| Setup {
         stack,
@@ -104,7 +111,7 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         cpu: cpu.clone(),
         memory: None,
         levels: args.levels.unwrap_or(DEFAULT_LEVELS),
-        fragmentation: fragmentation(stack, args.fragmentation.as_ref()),
+        fragmentation: fragmentation(args.fragmentation.as_ref()),
         reused: args.reused.unwrap_or(false),
         misaligned: match args.tlb_misaligned.as_deref() {
             Some("no-fill") => Misaligned::NoFill,
@@ -116,25 +123,15 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),
     };
-    let setups: Vec<Setup> = pairs.into_iter().map(setup).collect();
-    Ok(Plan {
-        options: again::options(&args, &setups),
-        setups,
-        memory: args.memory,
-        tables,
-        jobs: args.jobs,
-        threads: args.threads,
-        text,
-        json,
-        remarks,
-        part,
-        input: Input::choose(args.input)?,
-    })
+    Ok((pairs.into_iter().map(setup).collect(), part))
 }
 
 /// Where table and JSON go. They may not meet, nor mix with the output of the program.
-fn targets(args: &RunArgs) -> Result<(Target, Option<Target>), Failure> {
-    let live = !args.input.program.is_empty();
+///
+/// # Errors
+/// When they do.
+pub fn targets(args: &RunArgs) -> Result<(Target, Option<Target>), Failure> {
+    let live = !args.input.program.is_empty() || args.vm.iter().any(VmArgs::is_live);
     let json = args.json.as_deref().map(Target::named);
     let named = args.output.as_deref().map(Target::named);
     if live && (json == Some(Target::Stdout) || named == Some(Target::Stdout)) {
@@ -154,15 +151,37 @@ fn targets(args: &RunArgs) -> Result<(Target, Option<Target>), Failure> {
     Ok((named.unwrap_or(default), json))
 }
 
+/// Sees to it that no output replaces what is read.
+///
+/// # Errors
+/// When one would.
+pub fn apart<'a>(
+    args: &'a RunArgs,
+    text: &Target,
+    json: Option<&Target>,
+    mut inputs: Vec<(&'static str, &'a Path)>,
+) -> Result<(), Failure> {
+    let mut outputs = vec![("--output", text)];
+    outputs.extend(json.map(|json| ("--json", json)));
+    inputs.extend(args.config.as_deref().map(|path| ("the configuration", path)));
+    let cpu = args.cpu.as_deref().filter(|name| names_a_file(name)).map(Path::new);
+    inputs.extend(cpu.map(|path| ("the CPU model", path)));
+    inputs.extend(args.tables.as_deref().map(|path| ("the tables", path)));
+    output::apart(&outputs, &inputs)
+}
+
 /// Every pair of stack and policy that goes together, stack by stack.
-fn cross_product(
+///
+/// # Errors
+/// When one is named that does not exist, or goes with nothing.
+pub fn cross_product(
     args: &RunArgs,
     catalogue: &Catalogue,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<(StackKind, String)>, Failure> {
     let stacks = args.stack.clone().unwrap_or_else(|| vec![DEFAULT_STACK]);
     let named = args.policy.clone();
-    let policies = named.clone().unwrap_or_else(|| DEFAULT_POLICIES.map(str::to_owned).to_vec());
+    let policies = named.clone().unwrap_or_else(default_policies);
     for (index, stack) in stacks.iter().enumerate() {
         if stacks[..index].contains(stack) {
             return Err(Failure::usage(format!("--stack names {stack} twice; name it once")));
@@ -212,9 +231,13 @@ fn list(stacks: &[StackKind]) -> String {
 fn constants(
     args: &RunArgs,
     catalogue: &Catalogue,
-    pairs: &[(StackKind, String)],
+    policies: &[&String],
 ) -> Result<(CpuModel, Vec<(String, String)>), Failure> {
     let mut cpu = cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT))?;
+    let step = args.walk_caches.as_deref();
+    if let Some(step) = WalkCaches::ALL.into_iter().find(|known| Some(known.name()) == step) {
+        cpu = cpu.with_walk_caches(step);
+    }
     let constants: Vec<String> = cpu.constants().map(|constant| constant.name).collect();
     let parameters: Vec<&str> = catalogue.parameters.iter().map(|p| p.name).collect();
     let (mut of_cpu, mut overrides) = (Vec::new(), Vec::new());
@@ -222,15 +245,19 @@ fn constants(
         if constants.contains(name) {
             of_cpu.push((name.as_str(), value.as_str()));
         } else if parameters.contains(&name.as_str()) {
-            let owners = OWNED.iter().find(|(prefix, _)| name.starts_with(prefix));
-            let idle = |owners: &&[&str]| pairs.iter().all(|(_, p)| !owners.contains(&p.as_str()));
-            if let Some(owners) = owners.map(|(_, owners)| *owners).filter(idle) {
+            let readers = catalogue.readers(name);
+            if !readers.is_empty() && !policies.iter().any(|used| readers.contains(&used.as_str()))
+            {
                 return Err(Failure::usage(format!(
                     "--set {name} has no effect without policy {}; add it to --policy",
-                    owners.join(" or ")
+                    readers.join(" or ")
                 )));
             }
             overrides.push((name.clone(), value.clone()));
+        } else if let Some(remedy) = strata_nested::replacement(name) {
+            return Err(Failure::usage(format!(
+                "--set {name}: there is no such parameter any more; {remedy}"
+            )));
         } else {
             let all = constants.iter().map(String::as_str).chain(parameters.iter().copied());
             let message = unknown("parameter", name, all, "'strata list parameters' shows all");
@@ -260,13 +287,12 @@ pub fn cpu(name: &str) -> Result<CpuModel, Failure> {
     CpuModel::from_toml(&text).map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
-/// FMFI for the layers this stack has.
-fn fragmentation(stack: StackKind, given: Option<&Fragmentation>) -> Vec<f64> {
-    let values = given.map_or(&[DEFAULT_FMFI][..], |given| &given.0);
-    match (values, stack) {
-        (&[guest, _, _], StackKind::Native) => vec![guest],
-        (&[guest, _, host], StackKind::Vm) => vec![guest, host],
-        (values, _) => values.to_vec(),
+/// FMFI of the layers.
+fn fragmentation(given: Option<&Fragmentation>) -> LayerFmfi {
+    match given.map(|given| &given.0[..]) {
+        Some(&[guest, l1, host]) => LayerFmfi { guest, l1, host },
+        Some(&[all, ..]) => LayerFmfi::everywhere(all),
+        _ => LayerFmfi::everywhere(DEFAULT_FMFI),
     }
 }
 
@@ -279,7 +305,10 @@ mod tests {
     use strata_params::Parameter;
 
     fn catalogue() -> Catalogue {
-        let policy = |name, stacks| PolicyInfo { name, about: "", paper: "", stacks };
+        let policy = |name, stacks| {
+            let parameters = if name == "xgemini" { vec!["xgemini.period"] } else { Vec::new() };
+            PolicyInfo { name, about: "", paper: "", stacks, parameters }
+        };
         let parameter = |name| Parameter {
             name,
             value: "1".into(),
@@ -327,7 +356,7 @@ mod tests {
         let setup = &plan.setups[0];
         assert_eq!(setup.cpu.name, "broadwell-e5-2620v4");
         assert_eq!((setup.levels, setup.memory, setup.seed), (4, None, 1));
-        assert_eq!(setup.fragmentation, [0.8]);
+        assert_eq!(setup.fragmentation, LayerFmfi::everywhere(0.8));
         assert!(plan.remarks.is_empty());
     }
 
@@ -341,10 +370,12 @@ mod tests {
     }
 
     #[test]
-    fn fragmentation_goes_to_the_layers_there_are() {
+    fn fragmentation_goes_to_the_layers_it_is_for() {
         let plan = plan_of("--stack native,vm,nested --policy base --fragmentation 0.1,0.2,0.3");
-        let values: Vec<_> = plan.unwrap().setups.into_iter().map(|s| s.fragmentation).collect();
-        assert_eq!(values, [vec![0.1], vec![0.1, 0.3], vec![0.1, 0.2, 0.3]]);
+        let expected = LayerFmfi { guest: 0.1, l1: 0.2, host: 0.3 };
+        assert!(plan.unwrap().setups.into_iter().all(|setup| setup.fragmentation == expected));
+        let plan = plan_of("--fragmentation none").unwrap();
+        assert_eq!(plan.setups[0].fragmentation, LayerFmfi::everywhere(0.0));
     }
 
     #[test]
@@ -352,6 +383,20 @@ mod tests {
         let plan = plan_of("--set core.base_cpi=2 --set thp.scan_sleep=7").unwrap();
         assert_eq!(plan.setups[0].overrides, [("thp.scan_sleep".into(), "7".into())]);
         assert_eq!(plan.setups[0].cpu.core.base_cpi, 2.0);
+    }
+
+    #[test]
+    fn walk_caches_go_step_by_step_and_an_assignment_comes_after() {
+        let entries = |words: &str| {
+            let walk = &plan_of(words).unwrap().setups[0].cpu.walk;
+            [walk.pd_entries, walk.nested_pd_entries, walk.ntlb_entries]
+        };
+        assert_eq!(entries(""), [32, 32, 16]);
+        assert_eq!(entries("--walk-caches 2d+ntlb"), [32, 32, 16]);
+        assert_eq!(entries("--walk-caches 2d"), [32, 32, 0]);
+        assert_eq!(entries("--walk-caches 1d"), [32, 0, 0]);
+        assert_eq!(entries("--walk-caches none"), [0, 0, 0]);
+        assert_eq!(entries("--walk-caches none --set walk.pd_entries=8"), [8, 0, 0]);
     }
 
     #[test]
@@ -377,6 +422,10 @@ mod tests {
             ("--set thp.scan_slep=1", "did you mean 'thp.scan_sleep'?"),
             ("--set core.base_cpu=1", "did you mean 'core.base_cpi'?"),
             ("--set core.base_cpi=x", "--set: core.base_cpi takes"),
+            ("--set exit.reflect=1", "such parameter any more; the cost of an exit handed to L1"),
+            ("--set exit.cycles=1", "set exit.second_stage_violation"),
+            ("--set virtualization.vls=true", "virtualization.vls: a CPU with these instructions"),
+            ("--set virtualization.instructions=via", "expected `vmx` or `svm`"),
             ("--set xgemini.period=1 --policy base,gemini", "without policy xgemini; add it"),
             ("--cpu brodwell-e5-2620v4", "did you mean broadwell-e5-2620v4"),
             ("--cpu ./nowhere.toml", "cannot read the CPU model"),

@@ -2,10 +2,11 @@
 
 use crate::args::RecordArgs;
 use crate::failure::{FAILED, Failure};
+use crate::given;
 use crate::interrupt::Interrupt;
 use crate::number::{bytes, count};
 use crate::output::{self, Target};
-use crate::workload::{Input, nothing_left, part, part_taken};
+use crate::workload::{nothing_left, part_taken, unopened};
 use std::path::Path;
 use strata_stream::{Batch, Fill, SourceError};
 use strata_workloads::Before;
@@ -23,8 +24,8 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     }
     let target = Target::File(args.output.clone());
     output::apart(&[("--output", &target)], &args.input.files())?;
-    let part = part(&args.input);
-    let input = Input::choose(args.input)?;
+    let part = given::part(&args.input);
+    let input = given::input(args.input)?;
     let path = &args.output;
     let cannot = |error: SourceError| Failure::failed(error.to_string());
     let mut writer = Writer::create(path).map_err(cannot)?;
@@ -33,7 +34,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         interrupt.pass_on();
     }
     let source = input.open(part, Before::Nothing, &interrupt.flag);
-    let mut source = source.map_err(|error| Failure::failed(error.to_string()))?;
+    let mut source = source.map_err(|error| unopened(&error, &interrupt))?;
     let mut batch = Batch::new();
     let mut accesses = 0;
     let mut failed = None;
@@ -43,7 +44,8 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         source.news().iter().for_each(|news| crate::complain(news));
         writer.push(&batch).map_err(cannot)?;
         match filled {
-            Ok(Fill::More) if !input.is_live() && interrupt.happened() => break,
+            // A pipe ends early when somebody asks.
+            _ if !input.is_live() && interrupt.happened() => break,
             Ok(Fill::More) => {}
             Ok(Fill::End) => break,
             Err(error) => {

@@ -3,19 +3,16 @@
 use crate::args::RunArgs;
 use crate::failure::{FAILED, Failure, USAGE};
 use crate::interrupt::Interrupt;
-use crate::number::bytes;
 use crate::plan::{Plan, plan};
-use crate::workload::{nothing_left, part_taken};
-use crate::{again, config, progress, table, tables};
+use crate::room::Machines;
+use crate::workload::{nothing_left, part_taken, unopened};
+use crate::{again, bill, config, hosts, progress, table, tables};
 use std::io::{IsTerminal, stderr, stdout};
-use std::num::NonZeroUsize;
-use strata_engine::memory::Need;
 use strata_engine::report::CapturedTables;
 use strata_engine::{
-    Build, Catalogue, CutShort, OpenError, Progress, Report, Setup, Stop, Sweep, SweepError,
-    memory, replay, sweep,
+    Build, Catalogue, CutShort, OpenError, Progress, Report, Stop, Sweep, SweepError, replay, sweep,
 };
-use strata_stream::{Source, WorkloadInfo};
+use strata_stream::Source;
 use strata_workloads::{Before, Part};
 
 /// Runs everything asked for and reports. Gives the exit status.
@@ -23,7 +20,20 @@ use strata_workloads::{Before, Part};
 /// # Errors
 /// When the options make no sense, the workload cannot be opened or a result not written.
 pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
-    let plan = plan(config::complete(args)?, catalogue)?;
+    let args = config::complete(args)?;
+    if !args.vm.is_empty() {
+        return hosts::run(args, catalogue);
+    }
+    for (given, option) in
+        [(args.host_memory.is_some(), "--host-memory"), (args.alone.is_some(), "--alone")]
+    {
+        if given {
+            return Err(Failure::usage(format!(
+                "{option} is for VMs that share a host; give --vm"
+            )));
+        }
+    }
+    let plan = plan(args, catalogue)?;
     plan.text.check()?;
     if let Some(json) = &plan.json {
         json.check()?;
@@ -47,7 +57,12 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         json.push(b'\n');
         target.plain(&json)?;
     }
-    plan.text.styled(&table::render(&report, plan.text.width()))?;
+    let mut text = table::render(&report, plan.text.width());
+    if plan.bill {
+        let runs = report.runs.iter().map(|run| (format!("{} {}", run.stack, run.policy), run));
+        text += &bill::render(&runs.collect::<Vec<_>>());
+    }
+    plan.text.styled(&text)?;
     let out_of_memory = report.runs.iter().any(|run| run.out_of_memory);
     Ok(match (failed, live_status) {
         (Some(message), _) => {
@@ -75,8 +90,7 @@ fn measure(
     let workload = match plan.input.live_info() {
         Some(info) => info,
         None => {
-            let source =
-                open(plan, interrupt).map_err(|error| Failure::failed(error.to_string()))?;
+            let source = open(plan, interrupt).map_err(|error| unopened(&error, interrupt))?;
             let info = source.info();
             opened = Some(source);
             info
@@ -84,7 +98,18 @@ fn measure(
     };
     let repeatable = plan.input.is_repeatable();
     let setups = plan.machines(&workload)?;
-    let at_once = limit(plan, &setups, catalogue, &workload)?;
+    let needs = match plan.tables {
+        Some(_) => Vec::new(),
+        None => setups.iter().filter_map(|setup| (catalogue.need)(setup, &workload)).collect(),
+    };
+    let at_once = Machines {
+        number: setups.len(),
+        needs,
+        footprint: workload.footprint_bytes,
+        chosen: plan.jobs,
+        repeatable,
+    }
+    .at_once()?;
     if !repeatable && plan.jobs.is_some() {
         crate::complain("note: --jobs is for streams that can be read again: left out");
     }
@@ -129,16 +154,12 @@ fn measure(
     let swept = progress::shown(&progress, total, &machines, visible, || sweep(options));
     let swept = swept.map_err(|error| match error {
         SweepError::Setup(error) => Failure { message: error.to_string(), status: USAGE },
-        SweepError::Open(error) if interrupt.happened() => {
-            let message = format!("{error} before the program started");
-            Failure { message, status: interrupt.status() }
-        }
-        SweepError::Open(error) => Failure::failed(error.to_string()),
+        SweepError::Open(error) => unopened(&error, interrupt),
     })?;
     let mut report = Report::new(swept.workload, swept.runs);
     report.seed = plan.setups[0].seed;
     report.warmup = plan.setups[0].warmup;
-    again::note(&mut report, plan.options.clone(), &plan.input);
+    again::note(&mut report, plan.options.clone(), Some(&plan.input));
     report.tables = plan.tables.as_ref().map(CapturedTables::new);
     let part = Part { limit: plan.options.limit, ..plan.part };
     report.workload.notes.extend(part_taken(part));
@@ -163,70 +184,4 @@ fn measure(
 /// Opens the part of the stream that is to be run.
 fn open(plan: &Plan, interrupt: &Interrupt) -> Result<Box<dyn Source>, OpenError> {
     plan.input.open(plan.part, Before::Touches, &interrupt.flag)
-}
-
-/// How many machines to hold at once: as many as fit into memory, unless the user chose. Says so if
-/// not all do, or if one may not.
-///
-/// # Errors
-/// When what is to be held at once is certain not to fit: it would be killed half way.
-fn limit(
-    plan: &Plan,
-    setups: &[Setup],
-    catalogue: &Catalogue,
-    workload: &WorkloadInfo,
-) -> Result<Option<NonZeroUsize>, Failure> {
-    let repeatable = plan.input.is_repeatable();
-    let runs = setups.len();
-    let needs: Vec<Need> = match plan.tables {
-        Some(_) => Vec::new(),
-        None => setups.iter().filter_map(|setup| (catalogue.need)(setup, workload)).collect(),
-    };
-    let chosen = if repeatable { plan.jobs.map(NonZeroUsize::get) } else { Some(runs) };
-    if let Some(available) = memory::available() {
-        let mut certain: Vec<u64> = needs.iter().map(|need| need.least).collect();
-        certain.sort_unstable_by(|a, b| b.cmp(a));
-        let at_once = chosen.unwrap_or(1).min(certain.len());
-        let together = certain[..at_once].iter().sum::<u64>();
-        if together > available {
-            let fewer = match certain.first() {
-                Some(&one) if one > available => {
-                    "lower --memory, or leave out what fills it before the program starts \
-                     (--reused, fragmentation.backed)"
-                }
-                _ if !repeatable => "name fewer policies and stacks",
-                _ => "hold fewer at once: lower --jobs, or leave it out",
-            };
-            let machines =
-                if at_once > 1 { format!("{at_once} machines") } else { "a machine".into() };
-            let (need, have) = (bytes(together), bytes(available));
-            return Err(Failure::failed(format!(
-                "{machines} would need at least {need} of this computer's memory, and {have} are \
-                 available; {fewer}"
-            )));
-        }
-    }
-    let usable = memory::usable();
-    let needed = match (needs.iter().map(|need| need.likely).max(), workload.footprint_bytes) {
-        (None, Some(footprint)) => Some(memory::estimate(footprint)),
-        (likely, _) => likely,
-    };
-    let fitting = memory::runs_at_once(runs, needed, usable);
-    let at_once = chosen.unwrap_or(fitting).min(runs);
-    if let (Some(needed), Some(usable)) = (needed, usable) {
-        let (each, all) = (bytes(needed), bytes(usable));
-        if at_once > fitting || needed > usable {
-            crate::complain(&format!(
-                "note: a machine may need {each} of memory and {all} can be used: {at_once} at a \
-                 time may not fit"
-            ));
-        } else if chosen.is_none() && at_once < runs {
-            let readings = runs.div_ceil(at_once);
-            crate::complain(&format!(
-                "note: a machine needs about {each} of memory and {all} can be used: \
-                 {at_once} at a time, so the stream is read {readings} times"
-            ));
-        }
-    }
-    Ok(NonZeroUsize::new(at_once))
 }

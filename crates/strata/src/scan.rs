@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::inspect_args::ScanArgs;
 use crate::number::{bytes, count};
 use crate::output::{Target, to_stdout};
-use crate::sight;
+use crate::snapshot_text;
 use std::fmt::Write;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
@@ -52,7 +52,7 @@ fn blind(blind: &[strata_inspect::model::Blind]) {
 /// What a snapshot holds, in some lines.
 fn summary(snapshot: &Snapshot, width: usize) -> String {
     let machine = &snapshot.head.machine;
-    let mut out = sight::heading(&format!("{}, Linux {}", machine.host, machine.kernel));
+    let mut out = snapshot_text::heading(&format!("{}, Linux {}", machine.host, machine.kernel));
     let tail = &snapshot.tail;
     let _ = writeln!(
         out,
@@ -61,13 +61,13 @@ fn summary(snapshot: &Snapshot, width: usize) -> String {
         count(tail.reread),
         count(tail.uncertain)
     );
-    out += &sight::processes(snapshot);
+    out += &snapshot_text::processes(snapshot);
     for vm in &snapshot.vms {
-        out += &sight::vm(&strata_inspect::vm_account(snapshot, vm), width);
+        out += &snapshot_text::vm(&strata_inspect::vm_account(snapshot, vm), width);
     }
     if snapshot.vms.is_empty() {
         out += "no KVM VM runs here\n";
     }
-    out += &sight::blind(&tail.blind, width);
+    out += &snapshot_text::blind(&tail.blind, width);
     out + "nothing was written; -o FILE writes the snapshot for 'strata join'\n"
 }

@@ -7,14 +7,12 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use std::fmt::Write;
 use strata_engine::{Report, RunResult, StackKind};
+use strata_nested::ExitReason;
 use strata_stream::command_line;
-
-/// Columns a terminal is taken to have when nothing is known.
-pub const DEFAULT_WIDTH: usize = 80;
 
 const LABEL: usize = 27;
 const CELL: usize = 10;
-const BOLD: Style = Style::new().bold();
+pub(crate) const BOLD: Style = Style::new().bold();
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
 
@@ -36,12 +34,7 @@ pub fn render(report: &Report, width: usize) -> String {
         paragraph(&mut out, &text, width);
     }
     paragraph(&mut out, &made_by(report), width);
-    if report.partial {
-        let why = report.partial_reason.as_deref().unwrap_or("cut short");
-        let mut text = String::new();
-        paragraph(&mut text, &format!("{PARTIAL}: {why}"), width);
-        out += &text.replacen(PARTIAL, &format!("{WARNING}{PARTIAL}{WARNING:#}"), 1);
-    }
+    partial(&mut out, report, width);
     for note in &workload.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
     }
@@ -49,7 +42,17 @@ pub fn render(report: &Report, width: usize) -> String {
         paragraph(&mut out, &sentence, width);
     }
     let stacks = report.by_stack();
-    for (stack, runs) in &stacks {
+    sections(&mut out, &stacks, width);
+    if stacks.len() > 1 {
+        out.push('\n');
+        across_stacks(&mut out, &stacks);
+    }
+    out
+}
+
+/// The table of each stack, what follows from it, and notes.
+pub(crate) fn sections(out: &mut String, stacks: &[(StackKind, Vec<&RunResult>)], width: usize) {
+    for (stack, runs) in stacks {
         let per_table = (width.saturating_sub(LABEL) / CELL).max(2);
         let (first, others) = (runs[0], &runs[1..]);
         let mut chunks: Vec<&[&RunResult]> = others.chunks(per_table - 1).collect();
@@ -60,21 +63,27 @@ pub fn render(report: &Report, width: usize) -> String {
             let mut shown = vec![first];
             shown.extend(chunk);
             let _ = writeln!(out, "\n{BOLD}{stack}{BOLD:#} on {}", first.cpu);
-            section(&mut out, *stack, &shown);
+            section(out, *stack, &shown);
         }
         out.push('\n');
-        paragraph(&mut out, &verdict::sentences(runs).join(" "), width);
-        notes(&mut out, runs, width);
+        paragraph(out, &verdict::sentences(runs).join(" "), width);
+        notes(out, runs, width);
     }
-    if stacks.len() > 1 {
-        out.push('\n');
-        across_stacks(&mut out, &stacks);
+}
+
+/// Why a report is partial, if it is.
+pub(crate) fn partial(out: &mut String, report: &Report, width: usize) {
+    if !report.partial {
+        return;
     }
-    out
+    let why = report.partial_reason.as_deref().unwrap_or("cut short");
+    let mut text = String::new();
+    paragraph(&mut text, &format!("{PARTIAL}: {why}"), width);
+    *out += &text.replacen(PARTIAL, &format!("{WARNING}{PARTIAL}{WARNING:#}"), 1);
 }
 
 /// Which program wrote it with which options, in one line where it is wide enough.
-fn made_by(report: &Report) -> String {
+pub(crate) fn made_by(report: &Report) -> String {
     let differing = again::differing(&report.options);
     let options = match &differing[..] {
         [] => "default options".to_owned(),
@@ -144,9 +153,9 @@ impl std::fmt::Display for Cells {
 }
 
 /// One line of a table: a heading without cells, or a label with one cell per run.
-struct Line {
-    label: String,
-    cells: Vec<String>,
+pub(crate) struct Line {
+    pub(crate) label: String,
+    pub(crate) cells: Vec<String>,
 }
 
 struct Lines<'a> {
@@ -216,6 +225,14 @@ fn huge_pages(lines: &mut Lines<'_>) {
     lines.row("type-2 misaligned", |run| count(run.alignment.type2));
 }
 
+/// How often instructions exited by which L1 runs its guest.
+fn instructions_of_l1(run: &RunResult) -> u64 {
+    let l1 = run.exits_by_layer.iter().filter(|layer| layer.layer == "l1");
+    let instructions = ExitReason::ALL.into_iter().filter(|reason| reason.is_instruction());
+    let names = instructions.map(ExitReason::name);
+    l1.flat_map(|l1| names.clone().filter_map(|name| l1.exits.get(name))).sum()
+}
+
 fn events(lines: &mut Lines<'_>, stack: StackKind) {
     lines.heading("faults");
     let runs = lines.runs;
@@ -232,11 +249,14 @@ fn events(lines: &mut Lines<'_>, stack: StackKind) {
         for reason in &reasons {
             lines.row(reason, |run| count(run.exits.get(*reason).copied().unwrap_or(0)));
         }
+        if stack == StackKind::Nested {
+            lines.row("l1_instructions", |run| count(instructions_of_l1(run)));
+        }
         if reasons.len() != 1 {
             // Reflected exits are counted as violations already.
             lines.row("all", |run| {
                 let own = run.exits.iter().filter(|(reason, _)| *reason != "reflected");
-                count(own.map(|(_, exits)| exits).sum())
+                count(own.map(|(_, exits)| exits).sum::<u64>() + instructions_of_l1(run))
             });
         }
     }
@@ -256,7 +276,7 @@ fn events(lines: &mut Lines<'_>, stack: StackKind) {
     });
 }
 
-fn print<'a>(out: &mut String, lines: &[Line], header: impl Iterator<Item = &'a str>) {
+pub(crate) fn print<'a>(out: &mut String, lines: &[Line], header: impl Iterator<Item = &'a str>) {
     let mut table = Table::new();
     table.load_style(NOTHING);
     let mut columns = vec![String::new()];

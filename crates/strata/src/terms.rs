@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Words that stand for the same in all outputs, by subject. A row of a table has the name of its
 /// term; those of layers, and of counts `per 1000` accesses, have the name of what is counted.
-const TERMS: [(&str, &[(&str, &str)]); 8] = [
+const TERMS: [(&str, &[(&str, &str)]); 9] = [
     (
         "layers and addresses",
         &[
@@ -62,6 +62,10 @@ const TERMS: [(&str, &[(&str, &str)]); 8] = [
             ("l1_ept_violation", "exit: L1 touched memory of its own that L0 had not backed"),
             ("l1_ept_write", "exit: L1 wrote an entry of its second stage, which L0 watches"),
             ("l1_invept", "exit: L1 dropped cached translations of its guest"),
+            (
+                "l1_instructions",
+                "exits: VMREAD, VMRESUME, VMRUN and others, by which L1 runs its guest",
+            ),
             ("first touch", "faults and exits as memory is used the first time: paid once"),
             ("steady state", "all that is not faults and exits: what a long run comes to"),
             ("data misses", "stalls on data that caches lack, whatever the tables"),
@@ -120,6 +124,18 @@ const TERMS: [(&str, &[(&str, &str)]); 8] = [
         ],
     ),
     (
+        "several VMs on one host",
+        &[
+            ("time / alone", "time of a VM's program over that without the other VMs"),
+            ("rounds", "how often a program that repeats came to its end"),
+            ("seconds", "simulated time in which a VM's programs ran"),
+            ("accesses of all VMs", "loads and stores of their programs"),
+            ("faults of the host", "page faults that the host's kernel handled for all VMs"),
+            ("exits of all VMs", "times a guest, or a guest hypervisor, stopped for the one below"),
+            ("fewest free huge pages", "free huge pages of the host when there were fewest"),
+        ],
+    ),
+    (
         "policies and what they are compared with",
         &[
             ("base", "no huge pages in any layer"),
@@ -132,8 +148,7 @@ const TERMS: [(&str, &[(&str, &str)]); 8] = [
 
 /// All terms, a line each.
 pub fn text() -> String {
-    let names = TERMS.iter().flat_map(|(_, terms)| terms.iter().map(|(name, _)| name.len()));
-    let width = names.max().unwrap_or(0);
+    let width = names().map(str::len).max().unwrap_or(0);
     let mut out = String::new();
     for (subject, terms) in TERMS {
         let space = if out.is_empty() { "" } else { "\n" };
@@ -142,12 +157,21 @@ pub fn text() -> String {
             let _ = writeln!(out, "  {name:width$}  {meaning}");
         }
     }
-    out
+    out + "\ndocs/concepts.md explains them, with drawings\n"
 }
 
-/// What a row of a table is called by: without its layer, its unit, and what it relates to.
+/// The names of all terms, in order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TERMS.iter().flat_map(|(_, terms)| terms.iter().map(|(name, _)| *name))
+}
+
+/// What a row of a table is called by: without its VM, its layer, its unit, and what it relates to.
 pub fn find(label: &str) -> Option<&'static str> {
     let label = label.trim();
+    named(label).or_else(|| named(label.split_once(": ")?.1))
+}
+
+fn named(label: &str) -> Option<&'static str> {
     let plain = label.strip_suffix(" per 1000").unwrap_or(label);
     let plain = if plain.starts_with("FMFI") { "FMFI" } else { plain };
     let mut terms = TERMS.iter().flat_map(|(_, terms)| terms.iter());

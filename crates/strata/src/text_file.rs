@@ -1,20 +1,20 @@
 //! Small text files that a user names: configurations, CPU models.
 
 use crate::failure::Failure;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use strata_workloads::Interruptible;
 
 /// Longest text read, in bytes: a thousand times what any such file needs.
-const LONGEST: usize = 1 << 20;
+const LONGEST: u64 = 1 << 20;
 
-/// How long a pipe may keep silent, in milliseconds.
-const SILENCE: u16 = 10_000;
+/// How long a pipe may keep silent.
+const SILENCE: Duration = Duration::from_secs(10);
 
-/// Reads such a file; `what` says what it is to be. A pipe is read too, as a shell's `<(...)` gives.
+/// Reads such a file, `-` being the standard input; `what` says what it is to be. A pipe is read too,
+/// as a shell's `<(...)` gives.
 ///
 /// # Errors
 /// When it cannot be read, is longer than any such file, or is no text.
@@ -32,29 +32,12 @@ pub fn read(path: &Path, what: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| failed("it is no text (UTF-8); name another file"))
 }
 
-fn bytes(path: &Path, silence: u16) -> io::Result<Vec<u8>> {
-    // Without waiting for somebody to open the other end of a pipe.
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let regular = file.metadata()?.is_file();
+fn bytes(path: &Path, silence: Duration) -> io::Result<Vec<u8>> {
+    let file = Interruptible::open(path, Arc::default())?.patience(silence);
     let mut bytes = Vec::new();
-    loop {
-        if !regular {
-            let mut waited_for = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut waited_for, PollTimeout::from(silence))? == 0 {
-                return Err(ErrorKind::TimedOut.into());
-            }
-        }
-        let mut piece = [0; 4096];
-        match file.read(&mut piece) {
-            Ok(0) => return Ok(bytes),
-            Ok(read) => bytes.extend_from_slice(&piece[..read]),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-        if bytes.len() > LONGEST {
-            return Err(ErrorKind::FileTooLarge.into());
-        }
+    match file.take(LONGEST + 1).read_to_end(&mut bytes)? as u64 > LONGEST {
+        true => Err(ErrorKind::FileTooLarge.into()),
+        false => Ok(bytes),
     }
 }
 
@@ -77,17 +60,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_read_to_its_end() {
+    fn nobody_is_waited_for_without_end() {
         let room = tempfile::tempdir().unwrap();
         let pipe = room.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        assert_eq!(bytes(&pipe, 10).unwrap_err().kind(), ErrorKind::TimedOut);
-        // Open for both, so that the reader finds a writer, as it does in a shell's pipe.
-        let mut writer = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
-        io::Write::write_all(&mut writer, b"seed = 1\n").unwrap();
-        let reader = std::thread::spawn(move || read(&pipe, "configuration"));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        drop(writer);
-        assert_eq!(reader.join().unwrap().unwrap(), "seed = 1\n");
+        let silence = Duration::from_millis(10);
+        assert_eq!(bytes(&pipe, silence).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::inspect_args::TopArgs;
 use crate::interrupt::Interrupt;
 use crate::output::{Target, to_stdout};
-use crate::sight;
+use crate::snapshot_text;
 use std::io::{self, IsTerminal};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -60,10 +60,11 @@ fn picture(tree: &Tree) -> Result<String, Failure> {
     let snapshot = scan(tree).map_err(|error| Failure::failed(error.to_string()))?;
     let machine = &snapshot.head.machine;
     let (host, kernel) = (&machine.host, &machine.kernel);
-    let mut out = sight::heading(&format!("{host}, Linux {kernel}, {} VMs", snapshot.vms.len()));
-    out += &sight::processes(&snapshot);
+    let mut out =
+        snapshot_text::heading(&format!("{host}, Linux {kernel}, {} VMs", snapshot.vms.len()));
+    out += &snapshot_text::processes(&snapshot);
     for vm in &snapshot.vms {
-        out += &sight::vm(&vm_account(&snapshot, vm), width);
+        out += &snapshot_text::vm(&vm_account(&snapshot, vm), width);
     }
-    Ok(out + &sight::blind(&snapshot.tail.blind, width))
+    Ok(out + &snapshot_text::blind(&snapshot.tail.blind, width))
 }

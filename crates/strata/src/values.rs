@@ -1,6 +1,8 @@
 //! Values of options that are read the same way wherever they stand.
 
+use crate::failure::unknown;
 use std::num::NonZeroUsize;
+use strata_engine::StackKind;
 
 /// Reads whole numbers from `least` to `most`. What it says of anything else is what would have
 /// been right.
@@ -21,6 +23,18 @@ pub fn whole<T: TryFrom<u64>>(
 pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
     let number: usize = whole(1, u64::MAX)(text)?;
     Ok(NonZeroUsize::new(number).expect("above 0"))
+}
+
+/// The stack of this name.
+///
+/// # Errors
+/// When there is none.
+pub fn stack(text: &str) -> Result<StackKind, String> {
+    let kind = StackKind::ALL.into_iter().find(|kind| kind.name() == text);
+    kind.ok_or_else(|| {
+        let names = StackKind::ALL.map(StackKind::name);
+        unknown("stack", text, names, "there are native, vm and nested")
+    })
 }
 
 #[cfg(test)]

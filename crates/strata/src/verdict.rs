@@ -3,10 +3,7 @@
 use crate::number::{percent, ratio, share};
 use strata_addr::PageSize;
 use strata_engine::report::Cycles;
-use strata_engine::{RunResult, StackKind};
-
-/// The policy that bounds what alignment can give; it is no remedy anybody can install.
-const UPPER_BOUND: &str = "aligned";
+use strata_engine::{RunResult, words};
 
 /// Differences below this share are not worth a recommendation.
 const NOTABLE: f64 = 0.02;
@@ -61,7 +58,7 @@ pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
     sentences.extend(first_touch(first));
     let (best, text) = best(first, &runs).unzip();
     sentences.extend(text);
-    sentences.extend(without_l1(&runs));
+    sentences.extend(runs.iter().filter_map(|run| behind(run, &runs)));
     sentences.extend(bound(first, &runs));
     sentences.extend(best.flatten().and_then(|best| steady(first, best)));
     sentences
@@ -137,7 +134,7 @@ fn dominates(run: &RunResult) -> String {
 fn best<'a>(first: &RunResult, runs: &[&'a RunResult]) -> Option<(Option<&'a RunResult>, String)> {
     let gain = |run: &RunResult| run.relative_throughput.unwrap_or(0.0);
     let rivals: Vec<&RunResult> =
-        runs.iter().copied().filter(|run| run.policy != UPPER_BOUND).collect();
+        runs.iter().copied().filter(|run| !words(&run.policy).upper_bound).collect();
     let most = rivals.iter().map(|run| gain(run)).fold(0.0, f64::max);
     if runs.len() == 1 || rivals.is_empty() {
         return None;
@@ -189,23 +186,20 @@ fn joined(names: &[&str]) -> String {
     }
 }
 
-/// Why xGemini is behind Gemini where there is no guest hypervisor, if it is.
-fn without_l1(runs: &[&RunResult]) -> Option<String> {
-    let find = |policy| runs.iter().find(|run| run.policy == policy);
-    let (gemini, xgemini) = (find("gemini")?, find("xgemini")?);
-    let behind = xgemini.relative_throughput? < gemini.relative_throughput? * (1.0 - NOTABLE);
-    (behind && xgemini.stack != StackKind::Nested).then(|| {
-        "Without a guest hypervisor xgemini is gemini whose huge pages follow touch: a fault for \
-         each base page comes before each huge page."
-            .to_owned()
-    })
+/// Why a policy is behind another one, where that is known.
+fn behind(run: &RunResult, runs: &[&RunResult]) -> Option<String> {
+    let behind = words(&run.policy).behind?;
+    let other = runs.iter().find(|other| other.policy == behind.other)?;
+    let slower = run.relative_throughput? < other.relative_throughput? * (1.0 - NOTABLE);
+    (slower && run.stack.layers() <= behind.most_layers).then(|| behind.why.to_owned())
 }
 
 /// How far the best policy is from what alignment could give.
 fn bound(first: &RunResult, runs: &[&RunResult]) -> Option<String> {
-    let ideal = runs.iter().find(|run| run.policy == UPPER_BOUND && run.policy != first.policy)?;
+    let ideal =
+        runs.iter().find(|run| words(&run.policy).upper_bound && run.policy != first.policy)?;
     let ideal_gain = ideal.relative_throughput?;
-    let rivals = runs.iter().filter(|run| run.policy != UPPER_BOUND);
+    let rivals = runs.iter().filter(|run| !words(&run.policy).upper_bound);
     let best = rivals.filter_map(|run| run.relative_throughput).fold(1.0, f64::max);
     let factor = ratio(ideal.relative_throughput);
     Some(if ideal_gain < 1.0 + NOTABLE {

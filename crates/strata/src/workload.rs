@@ -1,7 +1,7 @@
 //! The stream: a live program, a trace, or a generator.
 
-use crate::args;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::number::count;
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,12 +13,6 @@ use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
 use strata_stream::{Source, WorkloadInfo, command_line};
 use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part};
-
-/// What part of the stream the options ask for.
-pub fn part(input: &args::Input) -> Part {
-    let marked = input.marked.unwrap_or(false);
-    Part { marked, skip: input.skip.unwrap_or(0), limit: input.limit }
-}
 
 /// Why nothing was counted or recorded, and what to do.
 pub fn nothing_left(part: Part, warmup: u64) -> String {
@@ -32,6 +26,15 @@ pub fn nothing_left(part: Part, warmup: u64) -> String {
         (false, _) => "ended before --skip and --warmup were over: lower them",
     };
     format!("nothing is left: the stream {why}")
+}
+
+/// Why a stream did not begin: whoever asked for the end meanwhile is not told of anything else.
+pub fn unopened(error: &OpenError, interrupt: &Interrupt) -> Failure {
+    if interrupt.happened() {
+        let message = format!("{} before the stream began", interrupt.reason());
+        return Failure { message, status: interrupt.status() };
+    }
+    Failure::failed(error.to_string())
 }
 
 /// What part of the stream was taken, in words; none if it was all.
@@ -60,37 +63,6 @@ pub enum Input {
 }
 
 impl Input {
-    /// The one input the options name.
-    ///
-    /// # Errors
-    /// When they name none or several.
-    pub fn choose(input: args::Input) -> Result<Self, Failure> {
-        let format: Option<Format> = match &input.format {
-            Some(name) => Some(name.parse().map_err(Failure::usage)?),
-            None => None,
-        };
-        let chosen = match (input.trace, input.workload, input.program) {
-            (Some(path), None, program) if program.is_empty() => Self::Trace(path, format),
-            (None, Some(spec), program) if program.is_empty() => {
-                Generator::parse(&spec).map_err(|error| Failure::usage(error.to_string()))?;
-                Self::Generator(spec)
-            }
-            (None, None, program) if !program.is_empty() => Self::Live(program),
-            (None, None, _) => {
-                return Err(Failure::usage(
-                    "nothing to run; give a program after --, a trace, or --workload SPEC",
-                ));
-            }
-            (Some(_), None, _) => return Err(two("a trace and a program")),
-            (None, Some(_), _) => return Err(two("--workload and a program")),
-            (Some(_), Some(_), _) => return Err(two("--workload and a trace")),
-        };
-        if format.is_some() && !matches!(chosen, Self::Trace(..)) {
-            return Err(Failure::usage("--format is for traces; leave it out"));
-        }
-        Ok(chosen)
-    }
-
     /// Whether it is a program to be run.
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Live(_))
@@ -169,7 +141,7 @@ impl Input {
                                TRACE.xz | strata run -'";
                     return Err(OpenError(why.to_owned()));
                 }
-                strata_workloads::open(path, *format).map_err(|error| {
+                strata_workloads::open(path, *format, interrupted).map_err(|error| {
                     if path == Path::new("-") {
                         return OpenError(error.to_string());
                     }
@@ -197,10 +169,8 @@ impl Input {
 /// Whether a file begins as what the kernel can execute.
 fn is_program(path: &Path) -> bool {
     let mut start = [0; 4];
-    let read = File::open(path).and_then(|file| file.take(4).read(&mut start));
+    // A pipe would be waited for.
+    let file = if path.is_file() { File::open(path) } else { return false };
+    let read = file.and_then(|file| file.take(4).read(&mut start));
     read.is_ok() && (start == *b"\x7fELF" || start.starts_with(b"#!"))
-}
-
-fn two(what: &str) -> Failure {
-    Failure::usage(format!("{what} are given; choose one"))
 }

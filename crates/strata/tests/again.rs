@@ -32,7 +32,7 @@ fn study() -> TempDir {
     let spec = "random:size=4MiB,accesses=100k";
     assert!(in_it(&directory, &format!("record -o x.strata --workload {spec}")).status.success());
     fs::rename(directory.path().join("x.strata"), directory.path().join("my x.strata")).unwrap();
-    let presets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hardware/presets");
+    let presets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predict/hardware/presets");
     fs::create_dir(directory.path().join("sub")).unwrap();
     fs::copy(presets.join("zen2.toml"), directory.path().join("sub/own.toml")).unwrap();
     let text = "policy = [\"thp\", \"base\"]\ncpu = \"own.toml\"\nseed = 9\nreused = true\n\
@@ -45,7 +45,7 @@ fn study() -> TempDir {
 const LINES: [&str; 5] = [
     "run --workload random:size=4MiB,accesses=100k",
     "run --workload random:size=4MiB,accesses=100k --stack native,vm,nested --policy thp,base --levels 5 \
-     --memory 1536MiB --fragmentation 0.9,0.5,0.25 --tlb-misaligned no-fill --skip 20k --warmup 10k --limit 40k --seed 7 \
+     --memory 1536MiB --fragmentation 0.9,0.5,0.25 --tlb-misaligned no-fill --walk-caches 2d --skip 20k --warmup 10k --limit 40k --seed 7 \
      --explain --set thp.scan_sleep=5 --set core.base_cpi=1 --set core.base_cpi=2 --jobs 1 --threads 2",
     "run --workload random:size=4MiB,accesses=100k --stack native --fragmentation none -o table.txt",
     "run --workload random:size=4MiB,accesses=100k --stack vm --fragmentation 0.3,0.2,0.1 --policy base",
@@ -80,8 +80,9 @@ fn the_options_in_force_are_said_defaults_included() {
         "tables": null, "format": null, "levels": 4, "memory": null,
         "memory_bytes": {"guest": 8u64 << 30, "l1": 9_447_669_760_u64, "host": 10_993_270_784_u64},
         "fragmentation": {"guest": 0.8, "l1": 0.8, "host": 0.8},
-        "reused": false, "tlb_misaligned": "splinter", "marked": false, "skip": 0,
-        "warmup": 0, "limit": null, "seed": 1, "explain": false,
+        "reused": false, "tlb_misaligned": "splinter", "walk_caches": null, "marked": false, "skip": 0,
+        "warmup": 0, "limit": null, "seed": 1, "vm": [], "host_memory": null, "alone": false,
+        "explain": false,
         "set": {},
     });
     assert_eq!(of(LINES[0]), expected);

@@ -87,7 +87,7 @@ fn files_of_a_configuration_are_where_it_is() {
     let at = |line: &str| strata(line).current_dir(&directory).output().unwrap();
     fs::create_dir(directory.path().join("sub")).unwrap();
     assert!(at(&format!("record -o sub/a.strata {SMALL}")).status.success());
-    let presets = concat!(env!("CARGO_MANIFEST_DIR"), "/../hardware/presets/zen2.toml");
+    let presets = concat!(env!("CARGO_MANIFEST_DIR"), "/../predict/hardware/presets/zen2.toml");
     fs::copy(presets, directory.path().join("sub/own.toml")).unwrap();
     let text = "trace = \"a.strata\"\ncpu = \"own.toml\"\npolicy = \"base\"\noutput = \"o.txt\"\n\
                 json = \"o.json\"\n";

@@ -27,7 +27,11 @@ enum To {
 /// when signals come after it has made a file `ready`. What bears it for a minute is killed.
 fn signalled(directory: &TempDir, line: &str, script: &str, signals: &[(&str, To)]) -> Output {
     // A process group of its own stands for the terminal's foreground group.
-    let child = strata(line)
+    // Whoever runs the tests with nohup has its own reasons to ignore SIGHUP.
+    let child = Command::new("env")
+        .arg("--default-signal=HUP")
+        .arg(program())
+        .args(line.split_whitespace())
         .args(["x", "--", "sh", "-c", script])
         .current_dir(directory)
         .stdout(Stdio::piped())
@@ -176,4 +180,59 @@ fn a_terminals_ctrl_c_reaches_a_program_once() {
     drop(keyboard);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("caught 1"), "{text}");
+}
+
+/// Once `child` would notice SIGTERM.
+fn await_handler(child: &Child) {
+    let patience = Instant::now();
+    let caught = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 1 << (15 - 1) != 0
+    };
+    while !caught() {
+        assert!(patience.elapsed() < Duration::from_secs(60), "a handler comes");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_silent_pipe_is_left_when_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(Command::new("mkfifo").arg(directory.path().join("pipe")).status().unwrap().success());
+    // Sixteen instructions that load what lies at 4 KiB, as ChampSim writes them.
+    let mut trace = [0; 16 * 64];
+    trace.iter_mut().skip(32 + 1).step_by(64).for_each(|byte| *byte = 0x10);
+    let cases: [(&str, &[u8], &str); 7] = [
+        ("run pipe", &[], "ended by SIGTERM before the stream began"),
+        ("run --format recording pipe", &[], "ended by SIGTERM before the stream began"),
+        ("run -", &[], "ended by SIGTERM before the stream began"),
+        ("run --format recording -", b"STRATA", "ended by SIGTERM before the stream began"),
+        ("run --format champsim --policy base -", &trace, "PARTIAL RESULT: ended by SIGTERM"),
+        ("record -o x -", &[], "ended by SIGTERM before the stream began"),
+        ("record --format champsim -o x -", &trace, "accesses in"),
+    ];
+    for (line, written, told) in cases {
+        let mut child = strata(line)
+            .current_dir(&directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(written).unwrap();
+        await_handler(&child);
+        // Most likely it waits for input then.
+        sleep(Duration::from_millis(100));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let asked = Instant::now();
+        let output = within_a_minute(child, &id);
+        assert!(asked.elapsed() < Duration::from_secs(20), "{line}");
+        assert_eq!(output.status.code(), Some(143), "{line}: {}", complaint(&output));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &complaint(&output);
+        assert!(said.contains(told), "{line}: {said}");
+        drop(input);
+    }
 }

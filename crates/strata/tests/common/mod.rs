@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use strata_engine::options::{Options, Version};
 use strata_engine::report::{
-    Alignment, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer, Sample, Tlb,
-    WalkPosition,
+    Alignment, BillItem, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer,
+    Sample, Tlb, WalkPosition,
 };
 use strata_engine::{Report, RunResult, StackKind};
 use strata_stream::WorkloadInfo;
@@ -126,13 +126,11 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
         elapsed_cycles: cycles,
         elapsed_seconds: cycles as f64 / 2.1e9,
         cycles_by_kind,
+        bill: vec![BillItem { cycles, ..BillItem::default() }],
         alignment,
         faults,
         exits,
-        exits_by_layer: vec![LayerExits {
-            layer: "guest".to_owned(),
-            exits: map(&[("handed_on", 1)]),
-        }],
+        exits_by_layer: exits_by_layer(stack),
         migrated_pages: misaligned * 100,
         promotions: shape.guest_huge,
         demotions: misaligned / 10,
@@ -148,6 +146,16 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
         samples: vec![Sample { seconds: 0.5, ..Sample::default() }],
         parameters: [("thp.scan_sleep".to_owned(), "10".to_owned())].into(),
         ..RunResult::default()
+    }
+}
+
+fn exits_by_layer(stack: StackKind) -> Vec<LayerExits> {
+    let layer = |name: &str, exits| LayerExits { layer: name.to_owned(), exits };
+    let guest = layer("guest", map(&[("handed_on", 1)]));
+    match stack {
+        StackKind::Native => Vec::new(),
+        StackKind::Vm => vec![guest],
+        StackKind::Nested => vec![guest, layer("l1", map(&[("vmread", 0), ("vmresume", 1)]))],
     }
 }
 

@@ -1,0 +1,166 @@
+//! From what machines found to a report: runs related to each other, and what a reader must know.
+
+use crate::options::{Options, Version};
+use crate::report::{HostRun, Report, RunResult, VERSION, VmReport, Workload};
+use crate::room;
+use crate::simulation::together::GuestOutcome;
+use std::collections::BTreeMap;
+use strata_stream::WorkloadInfo;
+
+impl VmReport {
+    /// A report of a VM, with throughput related to its first run of each stack, and time, run by run,
+    /// to those `alone`, if there are any.
+    pub fn new(
+        name: String,
+        workload: WorkloadInfo,
+        together: &[&GuestOutcome],
+        alone: &[&GuestOutcome],
+    ) -> Self {
+        let seconds = |guest: &GuestOutcome| {
+            let whole = guest.rounds > 0 && !guest.run.out_of_memory && guest.first_seconds > 0.0;
+            whole.then_some(guest.first_seconds)
+        };
+        let slowdown = together.iter().zip(alone).map(|(together, alone)| {
+            seconds(together).zip(seconds(alone)).map(|(together, alone)| together / alone)
+        });
+        let runs =
+            |guests: &[&GuestOutcome]| guests.iter().map(|guest| guest.run.clone()).collect();
+        let rounds = together.iter().map(|guest| guest.rounds).collect();
+        let slowdown = slowdown.collect();
+        let Report { workload, runs: related, .. } = Report::new(workload, runs(together));
+        Self { name, workload, runs: related, alone: runs(alone), rounds, slowdown }
+    }
+}
+
+impl Report {
+    /// A report over `runs`, with throughput related to the first run of each stack.
+    pub fn new(workload: WorkloadInfo, mut runs: Vec<RunResult>) -> Self {
+        relate(&mut runs);
+        room::remark(&mut runs);
+        // Every run saw the same accesses, so what was counted on the way is true of each; what a
+        // run was told before it began may have been an upper bound.
+        if let Some(touched) = workload.footprint_bytes {
+            runs.iter_mut().for_each(|run| run.memory.touched_bytes = touched);
+        }
+        let partial_reason = out_of_memory(&runs);
+        Self {
+            strata: VERSION,
+            version: Version::default(),
+            command: Vec::new(),
+            options: Options::default(),
+            partial: partial_reason.is_some(),
+            partial_reason,
+            workload: workload.into(),
+            seed: 0,
+            warmup: 0,
+            tables: None,
+            runs,
+            vms: Vec::new(),
+            hosts: Vec::new(),
+        }
+    }
+
+    /// A report over VMs that shared `hosts`.
+    pub fn of_hosts(vms: Vec<VmReport>, hosts: Vec<HostRun>) -> Self {
+        let ended: Vec<_> = vms
+            .iter()
+            .filter_map(|vm| Some(format!("VM '{}': {}", vm.name, out_of_memory(&vm.runs)?)))
+            .collect();
+        let names: Vec<_> = vms.iter().map(|vm| vm.name.as_str()).collect();
+        Self {
+            partial: !ended.is_empty(),
+            partial_reason: (!ended.is_empty()).then(|| ended.join("; ")),
+            workload: Workload {
+                name: names.join(", "),
+                kind: "VMs on one host".to_owned(),
+                ..Workload::default()
+            },
+            vms,
+            hosts,
+            ..Self::new(WorkloadInfo::default(), Vec::new())
+        }
+    }
+}
+
+/// Which runs ended for want of memory and say nothing of their policies, if any did.
+fn out_of_memory(runs: &[RunResult]) -> Option<String> {
+    let several = runs.iter().any(|run| run.stack != runs[0].stack);
+    let mut ended: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.out_of_memory) {
+        let stack = if several { format!("{} ", run.stack) } else { String::new() };
+        let name = format!("{stack}{}", run.policy);
+        ended.entry(run.killed.join(", ")).or_default().push(name);
+    }
+    let ended: Vec<_> = ended
+        .into_iter()
+        .map(|(killed, names)| match &killed[..] {
+            "" => names.join(", "),
+            killed => format!("{} ({killed})", names.join(", ")),
+        })
+        .collect();
+    (!ended.is_empty()).then(|| {
+        let ended = ended.join(", ");
+        format!("memory ran out under {ended}, so that nothing compares with it: raise --memory")
+    })
+}
+
+fn relate(runs: &mut [RunResult]) {
+    let mut first = BTreeMap::new();
+    for run in runs {
+        let own = run.throughput().filter(|_| !run.out_of_memory);
+        let (base, accesses) = *first.entry(run.stack).or_insert((own, run.accesses));
+        // Runs that saw different parts of the stream cannot be compared.
+        let comparable = own.zip(base).filter(|_| run.accesses == accesses);
+        run.relative_throughput = comparable.map(|(own, base)| own / base);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::{PerLayer, StackKind};
+    use crate::report::Sample;
+
+    fn run(stack: StackKind, policy: &str, elapsed_cycles: u64) -> RunResult {
+        RunResult {
+            stack,
+            policy: policy.to_owned(),
+            accesses: 100,
+            elapsed_cycles,
+            ..RunResult::default()
+        }
+    }
+
+    #[test]
+    fn throughput_relates_to_the_first_run_of_the_same_stack() {
+        let report = Report::new(
+            WorkloadInfo::default(),
+            vec![
+                run(StackKind::Nested, "base", 1000),
+                run(StackKind::Vm, "base", 800),
+                run(StackKind::Nested, "xgemini", 500),
+                run(StackKind::Vm, "xgemini", 1600),
+                run(StackKind::Native, "base", 0),
+                run(StackKind::Native, "thp", 10),
+            ],
+        );
+        let relative: Vec<_> = report.runs.iter().map(|run| run.relative_throughput).collect();
+        assert_eq!(relative, [Some(1.0), Some(1.0), Some(2.0), Some(0.5), None, None]);
+        let stacks: Vec<_> = report.by_stack().iter().map(|(s, runs)| (*s, runs.len())).collect();
+        assert_eq!(stacks, [(StackKind::Nested, 2), (StackKind::Vm, 2), (StackKind::Native, 2)]);
+    }
+
+    #[test]
+    fn json_reads_back_as_written_and_names_absent_layers() {
+        let mut result = run(StackKind::Vm, "thp", 7);
+        result.fmfi = PerLayer { guest: 0.25, l1: None, host: Some(0.5) };
+        result.exits.insert("ept_violation".to_owned(), 3);
+        result.samples.push(Sample { seconds: 0.1, ..Sample::default() });
+        let report = Report::new(WorkloadInfo::default(), vec![result]);
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(text.starts_with(r#"{"strata":1,"#), "{text}");
+        assert!(text.contains(r#""fmfi":{"guest":0.25,"l1":null,"host":0.5}"#), "{text}");
+        assert!(text.contains(r#""stack":"vm""#), "{text}");
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}

@@ -1,0 +1,111 @@
+//! What a user can choose for one machine, and what there is to choose from.
+
+use crate::memory::Need;
+use crate::{Built, StackKind, Stop};
+use strata_hardware::{CpuModel, Misaligned};
+use strata_params::Parameter;
+use strata_policies::{REGISTRY, Words};
+use strata_stream::WorkloadInfo;
+
+/// One machine: a stack, a policy, and everything they depend on.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The stack.
+    pub stack: StackKind,
+    /// The policy's name.
+    pub policy: String,
+    /// The CPU.
+    pub cpu: CpuModel,
+    /// Bytes of memory of the guest. `None` takes 8 GiB, or half as much again as the workload
+    /// is known to touch if that is more.
+    pub memory: Option<u64>,
+    /// Levels of every page table, 4 or 5.
+    pub levels: u8,
+    /// How fragmented memory is before the program starts.
+    pub fragmentation: LayerFmfi,
+    /// The VM ran something big before, so lower layers already back its memory.
+    pub reused: bool,
+    /// What the TLB does with a huge page that is not backed by one.
+    pub misaligned: Misaligned,
+    /// Accesses before counting begins.
+    pub warmup: u64,
+    /// Counting, or the warm-up, begins only at the first [`strata_stream::Mark::Begin`].
+    pub from_mark: bool,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Find out where misalignment comes from.
+    pub explain: bool,
+    /// Model and policy parameters to set, in order. Constants of the CPU are already in `cpu`.
+    pub overrides: Vec<(String, String)>,
+}
+
+/// The FMFI of every kernel's free memory before a program starts; 0 is unfragmented. Kernels are told
+/// apart by what they do, since their number depends on the stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LayerFmfi {
+    /// Of the kernels that run programs; natively that is the host's.
+    pub guest: f64,
+    /// Of those between, L1 of a nested stack.
+    pub l1: f64,
+    /// Of the host's, L0.
+    pub host: f64,
+}
+
+impl LayerFmfi {
+    /// The same for every kernel.
+    pub const fn everywhere(fmfi: f64) -> Self {
+        Self { guest: fmfi, l1: fmfi, host: fmfi }
+    }
+}
+
+/// A policy, as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyInfo {
+    /// Name.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub about: &'static str,
+    /// The paper it comes from, or the kernel's own documentation.
+    pub paper: &'static str,
+    /// Stacks it can run on.
+    pub stacks: &'static [StackKind],
+    /// The parameters that matter to it and not to every policy.
+    pub parameters: Vec<&'static str>,
+}
+
+/// Everything machines can be made of.
+#[derive(Clone, Debug)]
+pub struct Catalogue {
+    /// The policies, the plainest first.
+    pub policies: Vec<PolicyInfo>,
+    /// Parameters of the model and of every policy; those of the CPU are in [`CpuModel`].
+    pub parameters: Vec<Parameter>,
+    /// What a machine needs of this computer's memory; `None` where it cannot be built.
+    pub need: fn(&Setup, &WorkloadInfo) -> Option<Need>,
+    /// Builds a machine.
+    pub build: fn(&Setup, &WorkloadInfo, &Stop) -> Built,
+}
+
+impl Catalogue {
+    /// The policy of this name.
+    pub fn policy(&self, name: &str) -> Option<&PolicyInfo> {
+        self.policies.iter().find(|policy| policy.name == name)
+    }
+
+    /// The policies to which a parameter matters, if it does not matter to all.
+    pub fn readers(&self, parameter: &str) -> Vec<&'static str> {
+        let reads = |policy: &&PolicyInfo| policy.parameters.contains(&parameter);
+        self.policies.iter().filter(reads).map(|policy| policy.name).collect()
+    }
+}
+
+/// The policies that are compared when nobody says which.
+pub fn default_policies() -> Vec<String> {
+    let entries = REGISTRY.iter().filter(|entry| entry.by_default);
+    entries.map(|entry| entry.name.to_owned()).collect()
+}
+
+/// What is to be said of the results of the policy of this name.
+pub fn words(policy: &str) -> Words {
+    strata_policies::find(policy).map_or_else(|_| Words::default(), |entry| entry.words)
+}

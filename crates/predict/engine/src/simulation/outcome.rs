@@ -1,0 +1,390 @@
+//! What a machine found, as a result.
+
+use super::cores::GuestId;
+use super::guest::{Guest, State};
+use super::{Simulation, layer_name};
+use crate::bill::{self, Account};
+use crate::counters;
+use crate::report::{
+    Alignment, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer, RunResult,
+    Sample, Tlb, WalkPosition,
+};
+use std::collections::BTreeMap;
+use std::mem;
+use strata_addr::PageSize;
+use strata_frames::HUGE_ORDER;
+use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, Machine};
+use strata_stack::{ExitReason, HostWork, KernelCounters, NodeId};
+
+impl Simulation {
+    /// Keeps the present state of a guest if it has never used more memory.
+    pub(super) fn note_state(&mut self, guest: GuestId) {
+        let state = &self.guests[guest];
+        let frames = self.used_frames(guest);
+        if frames < state.fullest.frames {
+            return;
+        }
+        let fullest = State {
+            frames,
+            alignment: self.alignment(state.node),
+            fmfi: self.per_layer(state.node, |node| self.stack.fmfi(node)),
+            causes: if state.context.explain { self.causes(state.node) } else { Vec::new() },
+        };
+        let state = &mut self.guests[guest];
+        state.peak_frames = state.peak_frames.max(frames);
+        state.fullest = fullest;
+    }
+
+    fn used_frames(&self, guest: GuestId) -> u64 {
+        self.stack.kernel(self.guests[guest].node).memory().used_frames()
+    }
+
+    /// What was counted for a guest on all its CPUs.
+    pub(super) fn totals(&self, guest: GuestId) -> HardwareCounters {
+        let mut totals = HardwareCounters::default();
+        for cpu in &self.guests[guest].all_cpus {
+            totals += &self.cores.counters(*cpu, guest, &self.machine);
+        }
+        totals
+    }
+
+    /// The same, for what happens often: only if the workload uses noticeably more than when its
+    /// state was last noted, so that there are few looks at all tables however often it is asked.
+    pub(super) fn note_state_if_grown(&mut self, guest: GuestId) {
+        let frames = self.used_frames(guest);
+        let state = &mut self.guests[guest];
+        state.peak_frames = state.peak_frames.max(frames);
+        let now = frames.saturating_sub(state.frames_before);
+        let noted = state.fullest.frames.saturating_sub(state.frames_before);
+        if now > noted + noted / 64 {
+            self.note_state(guest);
+        }
+    }
+
+    pub(super) fn sample_if_due(&mut self, guest: GuestId) {
+        let accesses = self.totals(guest).accesses;
+        if self.guests[guest].samples.is_due(accesses) {
+            self.take_sample(guest);
+        }
+    }
+
+    pub(super) fn take_sample(&mut self, guest: GuestId) {
+        let totals = self.totals(guest);
+        let breakdown = self.machine.explain(&totals);
+        let frames = self.used_frames(guest);
+        let node = self.guests[guest].node;
+        let alignment = self.alignment(node);
+        let fmfi = self.per_layer(node, |node| self.stack.fmfi(node));
+        let state = &mut self.guests[guest];
+        state.peak_frames = state.peak_frames.max(frames);
+        let used = frames.saturating_sub(state.frames_before);
+        state.samples.push(Sample {
+            seconds: state.clock.now(),
+            accesses: totals.accesses,
+            l1_misses: totals.l1_misses,
+            l2_misses: totals.l2_misses,
+            walk_cycles: totals.walk_cycles,
+            cycles: breakdown.total() as u64,
+            alignment,
+            fmfi,
+            used_bytes: used << PageSize::BASE_SHIFT,
+        });
+    }
+
+    fn per_layer<T>(&self, guest: NodeId, value: impl Fn(NodeId) -> T) -> PerLayer<T> {
+        let below = self.stack.below(guest);
+        PerLayer {
+            guest: value(guest),
+            l1: below.filter(|below| *below != NodeId::HOST).map(&value),
+            host: below.map(|_| value(NodeId::HOST)),
+        }
+    }
+
+    fn alignment(&self, guest: NodeId) -> Alignment {
+        let found = self.stack.alignment(guest);
+        Alignment {
+            guest_huge: found.guest_huge,
+            well_aligned: found.well_aligned,
+            type1: found.type1,
+            type2: found.type2,
+            pseudo_huge: found.pseudo_huge,
+        }
+    }
+
+    /// The result of a guest, at its end.
+    pub(super) fn outcome(&mut self, guest: GuestId) -> RunResult {
+        let counted = self.totals(guest);
+        let work = self.work_for(guest);
+        let kernels = self.kernels(guest, &work);
+        let sum = |count: fn(&KernelCounters) -> u64| kernels.values().map(count).sum::<u64>();
+        let elapsed_cycles = self.elapsed_cycles(guest);
+        let breakdown = self.machine.explain(&counted);
+        let cycles_by_kind = cycles(&breakdown);
+        let bill = self.account(guest, &counted, breakdown, &kernels).bill(&cycles_by_kind);
+        let samples = mem::take(&mut self.guests[guest].samples).into_series();
+        let state = &self.guests[guest];
+        RunResult {
+            stack: state.context.stack,
+            policy: state.context.policy.clone(),
+            cpu: state.context.cpu.clone(),
+            partial: self.is_out_of_memory(guest),
+            out_of_memory: self.is_out_of_memory(guest),
+            killed: self.killed(guest),
+            accesses: counted.accesses,
+            instructions: counted.instructions,
+            tlb: tlb(&counted),
+            walks: counted.walks,
+            walk_refs: counted.walk_refs,
+            walk_positions: walk_positions(&counted),
+            walk_cycles: counted.walk_cycles,
+            cycles: cycles_by_kind.total(),
+            elapsed_cycles,
+            elapsed_seconds: elapsed_cycles as f64 / state.clock.frequency(),
+            cycles_by_kind,
+            bill,
+            alignment: state.fullest.alignment,
+            faults: self.per_layer(state.node, |node| kernels[&node].faults),
+            exits: self.exits(state.node),
+            exits_by_layer: self.exits_by_layer(state.node),
+            migrated_pages: sum(|kernel| kernel.migrated_pages),
+            promotions: sum(|kernel| kernel.promotions) + work.shadow_promotions,
+            demotions: sum(|kernel| kernel.demotions) + work.shadow_demotions,
+            fmfi: state.fullest.fmfi,
+            memory: memory(state),
+            layers: self.layers(state),
+            relative_throughput: None,
+            counters: counters::of_machine(&counted, kernels.values(), &work),
+            cpus: self.cpu_totals(guest),
+            notes: self.notes(guest),
+            explained: state.context.explain,
+            explain: state.fullest.causes.clone(),
+            parameters: state.context.parameters.clone(),
+            samples,
+        }
+    }
+
+    /// What the bill of a guest is made of.
+    fn account(
+        &self,
+        guest: GuestId,
+        counters: &HardwareCounters,
+        hardware: hardware::Cycles,
+        kernels: &BTreeMap<NodeId, KernelCounters>,
+    ) -> Account {
+        let node = self.guests[guest].node;
+        let name = |node| layer_name(self.stack.position(node));
+        let path = || self.stack.path_down(node);
+        let exits = |vm| {
+            let exits = ExitReason::ALL.map(|reason| (reason, self.stack.exits().of(vm, reason)));
+            (name(vm), exits.into())
+        };
+        Account {
+            hardware,
+            second_stage: bill::second_stage(counters),
+            kernels: path().map(|node| (name(node), kernels[&node])).collect(),
+            exits: path().filter(|node| *node != NodeId::HOST).map(exits).collect(),
+            costs: self.stack.costs().clone(),
+            exit_costs: self.stack.exit_costs().clone(),
+        }
+    }
+
+    /// What the kernels below a guest and its own did: the host's as far as it was for this guest.
+    fn kernels(&self, guest: GuestId, work: &HostWork) -> BTreeMap<NodeId, KernelCounters> {
+        let guest = self.guests[guest].node;
+        let counters = |node| match node == NodeId::HOST && node != guest {
+            true => work.kernel,
+            false => *self.stack.kernel(node).counters(),
+        };
+        self.stack.path_down(guest).map(|node| (node, counters(node))).collect()
+    }
+
+    /// Cycles that passed for a guest since counting began.
+    pub(super) fn elapsed_cycles(&self, guest: GuestId) -> u64 {
+        let state = &self.guests[guest];
+        // On a core that others have now time goes on without it.
+        let own = |cpu: &CpuId| self.cores.turn(*cpu).is_none_or(|turn| turn.guest == Some(guest));
+        let cpus = state.all_cpus.iter().copied().filter(own);
+        state.clock.elapsed(cpus, &self.cores, &self.machine)
+    }
+
+    fn cpu_totals(&self, guest: GuestId) -> Vec<CpuTotals> {
+        let cpus = self.guests[guest].all_cpus.iter();
+        cpus.map(|cpu| {
+            let counters = self.cores.counters(*cpu, guest, &self.machine);
+            cpu_totals(*cpu, &counters, &self.machine)
+        })
+        .collect()
+    }
+
+    /// Exits of the guest and, together, of the hypervisors between it and the host.
+    fn exits(&self, guest: NodeId) -> BTreeMap<String, u64> {
+        if guest == NodeId::HOST {
+            return BTreeMap::new();
+        }
+        let of_guest = |reason| self.stack.exits().of(guest, reason);
+        let of_l1 = |reason| {
+            let between = self.stack.path_down(guest).skip(1);
+            between.map(|node| self.stack.exits().of(node, reason)).sum()
+        };
+        let by_reason = [
+            ("ept_violation", of_guest(ExitReason::SecondStageViolation)),
+            ("reflected", of_guest(ExitReason::HandedOn)),
+            ("l1_ept_write", of_l1(ExitReason::SecondStageWrite)),
+            ("l1_ept_violation", of_l1(ExitReason::SecondStageViolation)),
+            ("l1_invept", of_l1(ExitReason::Invalidation)),
+        ];
+        by_reason.map(|(reason, count)| (reason.to_owned(), count)).into()
+    }
+
+    fn exits_by_layer(&self, guest: NodeId) -> Vec<LayerExits> {
+        let vms = self.stack.path_down(guest).filter(|node| *node != NodeId::HOST);
+        vms.map(|vm| LayerExits {
+            layer: layer_name(self.stack.position(vm)).to_owned(),
+            exits: ExitReason::ALL
+                .map(|reason| (reason.name().to_owned(), self.stack.exits().of(vm, reason)))
+                .into(),
+        })
+        .collect()
+    }
+
+    fn layers(&self, guest: &Guest) -> Vec<LayerMemory> {
+        let layers = guest.layers.iter();
+        layers
+            .map(|layer| {
+                let kernel = self.stack.kernel(layer.node);
+                let memory = kernel.memory();
+                let mut huge_pages = 0;
+                for (_, space) in kernel.spaces() {
+                    space.table().for_each_huge(|_, _| huge_pages += 1);
+                }
+                LayerMemory {
+                    layer: layer_name(self.stack.position(layer.node)).to_owned(),
+                    size_bytes: layer.memory,
+                    free_bytes: memory.free_frames() << PageSize::BASE_SHIFT,
+                    table_bytes: (self.stack.table_pages(layer.node) as u64)
+                        << PageSize::BASE_SHIFT,
+                    huge_pages,
+                    booked_regions: memory.reserved_regions(),
+                    extfrag: memory.extfrag(HUGE_ORDER),
+                    fragmented: layer.is_fragmented,
+                    free_huge_before: layer.free_huge,
+                    free_huge_least: memory.least_free_regions(),
+                }
+            })
+            .collect()
+    }
+
+    fn causes(&self, guest: NodeId) -> Vec<Cause> {
+        self.stack
+            .blame(guest)
+            .into_iter()
+            .map(|blame| {
+                let mut ranges: Vec<_> =
+                    blame.ranges.iter().map(|range| [range.start.get(), range.end.get()]).collect();
+                ranges.sort_by_key(|[start, end]| (std::cmp::Reverse(end - start), *start));
+                Cause {
+                    layer: layer_name(self.stack.position(blame.node)).to_owned(),
+                    cause: blame.cause.to_owned(),
+                    huge_pages: blame.huge_pages,
+                    ranges,
+                }
+            })
+            .collect()
+    }
+
+    /// What the layers killed when they ran out of memory.
+    fn killed(&self, guest: GuestId) -> Vec<String> {
+        let guest = &self.guests[guest];
+        let processes = self.stack.killed(guest.node).iter();
+        let processes = processes.map(|pid| format!("the guest killed process {}", pid.0));
+        guest.dead.iter().cloned().chain(processes).collect()
+    }
+
+    fn notes(&self, guest: GuestId) -> Vec<String> {
+        let guest = &self.guests[guest];
+        let mut notes = Vec::new();
+        if guest.lost_accesses > 0 {
+            notes.push(format!(
+                "{} accesses of killed or unknown threads were left out",
+                guest.lost_accesses
+            ));
+        }
+        if guest.kernel_accesses > 0 {
+            notes.push(format!(
+                "{} accesses to addresses that no program has with page tables of {} levels were \
+                 left out",
+                guest.kernel_accesses,
+                self.stack.levels()
+            ));
+        }
+        if guest.unresolved_accesses > 0 {
+            notes.push(format!(
+                "{} accesses kept faulting and were left out",
+                guest.unresolved_accesses
+            ));
+        }
+        let inferred = self.stack.inferred_pages(guest.node);
+        if inferred > 0 {
+            notes.push(format!(
+                "{inferred} pages were touched outside every known mapping; they count as base pages",
+            ));
+        }
+        if !guest.warmup.is_over() {
+            notes.push("the stream ended before the warm-up was over: nothing counts".to_owned());
+        }
+        notes
+    }
+}
+
+fn memory(guest: &Guest) -> Memory {
+    let used = guest.peak_frames - guest.frames_before;
+    Memory {
+        touched_bytes: guest.context.footprint.unwrap_or(0),
+        used_bytes: used << PageSize::BASE_SHIFT,
+    }
+}
+
+/// Where cycles went, as reports have it.
+pub(crate) fn cycles(total: &hardware::Cycles) -> Cycles {
+    let charged = |kind: Charge| total.charged[kind as usize] as u64;
+    Cycles {
+        execution: total.base as u64,
+        data: total.data as u64,
+        walks: (total.walk + total.faulted_walk + total.tlb) as u64,
+        faults: charged(Charge::Fault),
+        exits: charged(Charge::Exit),
+        shootdowns: charged(Charge::Shootdown),
+        background: charged(Charge::Background),
+    }
+}
+
+/// What a CPU did.
+pub(crate) fn cpu_totals(cpu: CpuId, counters: &HardwareCounters, machine: &Machine) -> CpuTotals {
+    CpuTotals {
+        cpu: cpu.0,
+        accesses: counters.accesses,
+        instructions: counters.instructions,
+        cycles: machine.explain(counters).total() as u64,
+        walk_cycles: counters.walk_cycles,
+        l2_misses: counters.l2_misses,
+    }
+}
+
+/// References by position.
+pub(crate) fn walk_positions(counters: &HardwareCounters) -> Vec<WalkPosition> {
+    let positions = counters.positions();
+    positions
+        .map(|(position, references)| WalkPosition { position: position.to_string(), references })
+        .collect()
+}
+
+/// TLB misses and fills.
+pub(crate) fn tlb(counters: &HardwareCounters) -> Tlb {
+    let mut fills: BTreeMap<String, u64> = PageSize::ALL
+        .iter()
+        .zip(counters.fills)
+        .map(|(size, count)| (size.to_string(), count))
+        .collect();
+    fills.insert("none".to_owned(), counters.unfilled_walks);
+    Tlb { l1_misses: counters.l1_misses, l2_misses: counters.l2_misses, fills }
+}

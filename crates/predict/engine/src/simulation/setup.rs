@@ -1,0 +1,537 @@
+//! From what the user chose to a machine.
+
+use super::asids::Asids;
+use super::clock::Clock;
+use super::cores::Cores;
+use super::guest::{Context, Guest, Layer, State};
+use super::host::{HostSetup, VmSetup};
+use super::{Relocation, Samples, Simulation};
+use crate::memory::{Extent, Need};
+use crate::warmup::Warmup;
+use crate::{Catalogue, LayerFmfi, PolicyInfo, Run, SetupError, StackKind, Stop};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::iter;
+use strata_addr::PageSize;
+use strata_hardware::{CpuId, Machine, PHYSICAL_LIMIT};
+use strata_nested::ExitCosts;
+use strata_params::{Parameter, ParameterError, Parameters};
+use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
+use strata_stack::{
+    BuildError, Costs, HostWork, KernelConfig, KernelSettings, MemoryParameters, NodeId, Policy,
+    Stack, StackConfig, ThpMode, ThpParameters,
+};
+
+strata_params::parameters! {
+    /// Time.
+    pub struct TimeParameters {
+        /// How much faster time passes for background work than for the program, above 0. 1 is the
+        /// truth; more lets a short stream stand for a long one.
+        scale: f64 = 1.0, "time.scale", "";
+    }
+}
+
+strata_params::parameters! {
+    /// Cores that several VMs have in turn.
+    pub struct SchedulerParameters {
+        /// Time that a vCPU has a core for when others want it too: the base slice of Linux 6.12's
+        /// fair scheduler on 8 or more CPUs, 0.75 ms times 1 + log2(8) (`kernel/sched/fair.c`,
+        /// `sysctl_sched_base_slice`).
+        slice: f64 = 0.003, "host.time_slice", "s";
+    }
+}
+
+/// Every parameter that is not the CPU's.
+#[derive(Clone, Debug, Default)]
+struct ModelParameters {
+    costs: Costs,
+    exits: ExitCosts,
+    thp: ThpParameters,
+    memory: MemoryParameters,
+    policies: PolicyParameters,
+    time: TimeParameters,
+    scheduler: SchedulerParameters,
+}
+
+impl ModelParameters {
+    fn sets(&self) -> [&dyn Parameters; 7] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler } = self;
+        [costs, exits, thp, memory, policies, time, scheduler]
+    }
+
+    fn sets_mut(&mut self) -> [&mut dyn Parameters; 7] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler } = self;
+        [costs, exits, thp, memory, policies, time, scheduler]
+    }
+}
+
+impl Parameters for ModelParameters {
+    fn parameters(&self) -> Vec<Parameter> {
+        self.sets().iter().flat_map(|set| set.parameters()).collect()
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError> {
+        for set in self.sets_mut() {
+            match set.set(name, value) {
+                Err(ParameterError::Unknown(_)) => {}
+                done => return done,
+            }
+        }
+        Err(ParameterError::Unknown(name.to_owned()))
+    }
+}
+
+/// Everything machines can be made of.
+pub fn catalogue() -> Catalogue {
+    Catalogue {
+        policies: REGISTRY
+            .iter()
+            .map(|entry| PolicyInfo {
+                name: entry.name,
+                about: entry.summary,
+                paper: entry.source,
+                stacks: &StackKind::ALL,
+                parameters: entry.parameters.iter().flat_map(ParameterSet::names).collect(),
+            })
+            .collect(),
+        parameters: ModelParameters::default().parameters(),
+        need: |setup, workload| need(&HostSetup::single(setup, workload)),
+        build: |setup, workload, stop| {
+            Ok(Box::new(Simulation::new(setup, workload, stop)?) as Box<dyn Run>)
+        },
+    }
+}
+
+const GIB: u64 = 1 << 30;
+
+/// Least memory of a guest whose size nobody gave. A guest has several times what one program
+/// touches, as in the papers' testbeds; in fragmented memory a smaller one runs out of huge blocks
+/// before a program of 1 GiB is there, and no policy matters any more.
+const ORDINARY_MEMORY: u64 = 8 * GIB;
+
+/// Bytes of memory asked of a guest, or chosen for it.
+fn guest_memory(vm: &VmSetup) -> u64 {
+    let known = vm.workload.as_ref().and_then(|workload| workload.footprint_bytes).unwrap_or(0);
+    vm.memory.unwrap_or_else(|| ORDINARY_MEMORY.max(known + known / 2))
+}
+
+/// Hypervisors have more memory than their guests in the proportions of the xGemini testbed: 100 GB for
+/// L2, 110 GB for L1, 128 GB for L0 (xGemini, table I).
+const L1_PERCENT: u64 = 110;
+const HOST_PERCENT: u64 = 128;
+
+fn percent(bytes: u64, percent: u64) -> u64 {
+    (u128::from(bytes) * u128::from(percent) / 100) as u64
+}
+
+/// Whole HPAS regions, so that the slot of a guest is one too.
+fn whole_regions(bytes: u64) -> u64 {
+    bytes & !((2 << 20) - 1)
+}
+
+/// Less memory than this holds no kernel worth modelling.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+/// A guest of a host that can be built.
+struct GuestPlan {
+    /// Its VM, by its place in [`HostSetup::vms`].
+    vm: usize,
+    /// Its kernel and those below it down to the host, by their places in [`StackConfig::kernels`].
+    path: Vec<usize>,
+}
+
+/// The kernels of a host: the host's, and those of one VM of the host after the other.
+struct Tree<'a> {
+    setup: &'a HostSetup,
+    kernels: Vec<KernelConfig>,
+    guests: Vec<GuestPlan>,
+    /// The policies' names; each governs a VM of the host.
+    policies: Vec<String>,
+    /// Which of them governs each kernel.
+    governs: Vec<usize>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(setup: &'a HostSetup) -> Self {
+        let guests = setup.vms.iter().filter(|vm| vm.workload.is_some());
+        let asked: u64 = guests.map(guest_memory).sum();
+        let depth = setup
+            .vms
+            .iter()
+            .map(|vm| if vm.within.is_some() { StackKind::Nested } else { vm.stack });
+        let depth = depth.max().unwrap_or(StackKind::Native);
+        let memory = match depth {
+            StackKind::Native => asked,
+            StackKind::Vm | StackKind::Nested => {
+                setup.memory.unwrap_or_else(|| percent(asked, HOST_PERCENT))
+            }
+        };
+        let host = KernelConfig {
+            below: None,
+            memory: whole_regions(memory),
+            fragmentation: match depth {
+                StackKind::Native => setup.common.fragmentation.guest,
+                StackKind::Vm | StackKind::Nested => setup.common.fragmentation.host,
+            },
+            seed: setup.seed,
+        };
+        let mut tree = Self {
+            setup,
+            kernels: vec![host],
+            guests: Vec::new(),
+            policies: Vec::new(),
+            governs: vec![0],
+        };
+        let on_host = setup.vms.iter().enumerate().filter(|(_, vm)| vm.within.is_none());
+        on_host.for_each(|(index, vm)| tree.add_vm_of_host(index, vm));
+        tree
+    }
+
+    fn add_vm_of_host(&mut self, index: usize, vm: &VmSetup) {
+        self.policies.push(vm.policy.clone());
+        match (vm.stack, &vm.workload) {
+            (StackKind::Native, _) => self.guests.push(GuestPlan { vm: index, path: vec![0] }),
+            (StackKind::Vm, Some(_)) => self.add_guest(index, &[0]),
+            (StackKind::Nested, _) => {
+                let memory = percent(guest_memory(vm), L1_PERCENT);
+                let hypervisor = self.add_kernel(vm, 1, memory, 0);
+                self.add_guest(index, &[hypervisor, 0]);
+            }
+            (StackKind::Vm, None) => {
+                let inside = || {
+                    self.setup
+                        .vms
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, other)| other.within.as_deref() == Some(&vm.name))
+                };
+                let asked: u64 = inside().map(|(_, guest)| guest_memory(guest)).sum();
+                let inside: Vec<usize> = inside().map(|(index, _)| index).collect();
+                let memory = vm.memory.unwrap_or_else(|| percent(asked, L1_PERCENT));
+                let hypervisor = self.add_kernel(vm, 1, memory, 0);
+                inside.into_iter().for_each(|guest| self.add_guest(guest, &[hypervisor, 0]));
+            }
+        }
+    }
+
+    fn add_guest(&mut self, vm: usize, below: &[usize]) {
+        let guest = &self.setup.vms[vm];
+        let kernel = self.add_kernel(guest, 0, guest_memory(guest), below[0]);
+        let path = iter::once(kernel).chain(below.iter().copied()).collect();
+        self.guests.push(GuestPlan { vm, path });
+    }
+
+    /// Adds a kernel on the one `below`, with so many `above` it up to its guest.
+    fn add_kernel(&mut self, vm: &VmSetup, above: u64, memory: u64, below: usize) -> usize {
+        let LayerFmfi { guest, l1, .. } = self.setup.common.fragmentation;
+        self.kernels.push(KernelConfig {
+            below: Some(below),
+            memory: whole_regions(memory),
+            fragmentation: if above == 0 { guest } else { l1 },
+            seed: vm.seed.wrapping_add(above),
+        });
+        self.governs.push(self.policies.len() - 1);
+        self.kernels.len() - 1
+    }
+}
+
+/// A host that can be built.
+struct Blueprint<'a> {
+    setup: &'a HostSetup,
+    parameters: ModelParameters,
+    policies: PerVm,
+    config: StackConfig,
+    guests: Vec<GuestPlan>,
+    /// How each kernel is set up.
+    settings: Vec<KernelSettings>,
+}
+
+impl<'a> Blueprint<'a> {
+    /// Checks everything that can be checked before anything is built.
+    fn new(setup: &'a HostSetup) -> Result<Self, SetupError> {
+        let mut parameters = ModelParameters::default();
+        for (name, value) in &setup.common.overrides {
+            parameters.set(name, value).map_err(refused)?;
+        }
+        if parameters.time.scale <= 0.0 {
+            return Err(refused(
+                "time.scale=0: no time would pass for background work; give a number above 0",
+            ));
+        }
+        let Tree { kernels, guests, policies, governs, .. } = Tree::new(setup);
+        let make = |name: &String| -> Result<Box<dyn Policy>, SetupError> {
+            let entry = strata_policies::find(name).map_err(refused)?;
+            Ok((entry.make)(&parameters.policies))
+        };
+        let policies = policies.iter().map(make).collect::<Result<_, _>>()?;
+        let mut policies = PerVm::new(policies, governs);
+        for guest in &guests {
+            check_guest_memory(&setup.vms[guest.vm], kernels[guest.path[0]].memory)?;
+        }
+        let largest = kernels.iter().map(|kernel| kernel.memory).max().unwrap_or(0);
+        if largest > PHYSICAL_LIMIT {
+            let (need, most) = (largest >> 30, PHYSICAL_LIMIT >> 30);
+            return Err(refused(format!(
+                "a layer would have {need} GiB of memory, and the model's caches tell {most} GiB \
+                 apart: lower --memory or make the workload smaller"
+            )));
+        }
+        let config = StackConfig {
+            kernels,
+            levels: setup.common.levels,
+            reused: setup.common.reused,
+            costs: parameters.costs.clone(),
+            exits: parameters.exits.clone(),
+            virtualization: setup.common.cpu.virtualization,
+            thp: parameters.thp.clone(),
+            start: parameters.memory.clone(),
+            aligner: parameters.policies.get(),
+        };
+        let positions = config.positions().map_err(refused)?;
+        let settings = positions.iter().map(|at| policies.settings(*at)).collect();
+        Ok(Self { setup, parameters, policies, config, guests, settings })
+    }
+
+    /// Bytes of memory of a kernel, by its place in [`StackConfig::kernels`].
+    fn memory(&self, kernel: usize) -> u64 {
+        self.config.kernels[kernel].memory
+    }
+
+    /// Whether its memory is fragmented.
+    fn is_fragmented(&self, kernel: usize) -> bool {
+        self.settings[kernel].fragmented && self.config.kernels[kernel].fragmentation > 0.0
+    }
+
+    /// The kernels below a guest and its own, which comes first, as they are before anything runs.
+    fn layers(&self, guest: &GuestPlan, stack: &Stack) -> Vec<Layer> {
+        let layer = |(node, kernel): (NodeId, &usize)| Layer {
+            node,
+            memory: self.memory(*kernel),
+            is_fragmented: self.is_fragmented(*kernel),
+            free_huge: stack.kernel(node).memory().free_regions(),
+        };
+        let nodes: Vec<NodeId> = stack.nodes().collect();
+        stack.path_down(nodes[guest.path[0]]).zip(&guest.path).map(layer).collect()
+    }
+
+    /// What it needs of this computer's memory.
+    fn need(&self) -> Need {
+        let needs = self.guests.iter().map(|guest| self.extent(guest).need());
+        needs.fold(Need::default(), |all, need| Need {
+            least: all.least + need.least,
+            likely: all.likely + need.likely,
+        })
+    }
+
+    /// How much there will be to remember of a guest and what is below it.
+    fn extent(&self, guest: &GuestPlan) -> Extent {
+        let StackConfig { start, reused, .. } = &self.config;
+        let own = guest.path[0];
+        let depth = guest.path.len();
+        let pages = |bytes: u64| bytes >> PageSize::BASE_SHIFT;
+        // Each hypervisor's VM process and second stage; and the shadow table.
+        let tables = 2 * (depth - 1) + usize::from(depth > 2);
+        let thp = |kernel: &usize| self.settings[*kernel].thp != ThpMode::Never;
+        let has_huge_pages = guest.path.iter().any(thp);
+        // With huge pages nothing is certain but the owners of frames.
+        let least =
+            |layers: usize| (4 * layers + if has_huge_pages { 0 } else { 8 * tables }) as u64;
+
+        // What is free at least is filled, but for the tables that takes.
+        let free = if self.is_fragmented(own) { 1.0 - start.occupied.min(1.0) } else { 1.0 };
+        let share = free * start.reused_share.min(1.0) * 0.99;
+        let reused = if *reused { pages((self.memory(own) as f64 * share) as u64) } else { 0 };
+        let is_backed = |kernel: &&usize| start.backed && self.is_fragmented(**kernel);
+        let in_vms = guest.path[..depth - 1].iter();
+        let backed = in_vms.filter(is_backed).map(|kernel| pages(self.memory(*kernel))).max();
+        let guest_backed = if depth > 1 && is_backed(&&own) { pages(self.memory(own)) } else { 0 };
+
+        let workload = self.setup.vms[guest.vm].workload.as_ref();
+        let footprint = workload.and_then(|workload| workload.footprint_bytes);
+        let pages_touched = pages(footprint.unwrap_or(0));
+        // Free frames of a region whose buddies are taken: they are given out first.
+        let holes = PageSize::Huge.base_pages() as f64 * start.occupied * (1.0 - start.occupied);
+        let scattered = if guest.path.iter().any(|kernel| self.is_fragmented(*kernel)) {
+            let all = self.memory(own) >> PageSize::Huge.shift();
+            ((pages_touched as f64 / holes.max(1.0)) as u64).min(all)
+        } else {
+            0
+        };
+        Extent {
+            regions: guest.path.iter().map(|kernel| self.memory(*kernel)).sum::<u64>()
+                >> PageSize::Huge.shift(),
+            pages_before: reused.max(backed.unwrap_or(0)),
+            least_before: (reused * least(depth)).max(guest_backed * least(depth - 1)),
+            pages_touched,
+            scattered,
+            layers: depth as u64,
+            tables: tables as u64,
+        }
+    }
+}
+
+impl HostSetup {
+    /// What it needs of this computer's memory; `None` if it cannot be built.
+    pub fn need(&self) -> Option<Need> {
+        need(self)
+    }
+
+    /// Bytes of the host's memory.
+    pub fn host_memory(&self) -> u64 {
+        host_memory(self)
+    }
+}
+
+fn check_guest_memory(vm: &VmSetup, memory: u64) -> Result<(), SetupError> {
+    let enough = vm.workload.as_ref().and_then(|workload| workload.footprint_bytes).unwrap_or(0);
+    if memory >= LEAST_MEMORY && memory >= enough {
+        return Ok(());
+    }
+    let (have, need) = (memory >> 20, enough.max(LEAST_MEMORY) >> 20);
+    let (whose, remedy) = match vm.name.as_str() {
+        "" => ("the guest's".to_owned(), "--memory"),
+        name => (format!("VM '{name}': the guest's"), "its memory"),
+    };
+    Err(refused(format!(
+        "{whose} {have} MiB of memory are too little for {need} MiB: raise {remedy}, or leave it out \
+         to have it chosen"
+    )))
+}
+
+fn refused(why: impl std::fmt::Display) -> SetupError {
+    SetupError::Refused(why.to_string())
+}
+
+/// What a host needs of this computer's memory, if it can be built.
+fn need(setup: &HostSetup) -> Option<Need> {
+    Some(Blueprint::new(setup).ok()?.need())
+}
+
+/// Bytes of a host's memory.
+fn host_memory(setup: &HostSetup) -> u64 {
+    Tree::new(setup).kernels[0].memory
+}
+
+/// A host that was built.
+pub(super) struct Built {
+    pub(super) simulation: Simulation,
+    /// The VM of each guest, by its place in [`HostSetup::vms`].
+    pub(super) vms: Vec<usize>,
+    /// Seconds of a time slice.
+    pub(super) slice: f64,
+}
+
+impl Simulation {
+    /// A host as `setup` says, whose guests are numbered in the order of the kernels.
+    ///
+    /// # Errors
+    /// [`SetupError`], one line with cause and remedy, or that it was to stop.
+    pub(super) fn build(setup: &HostSetup, stop: &Stop) -> Result<Built, SetupError> {
+        let mut blueprint = Blueprint::new(setup)?;
+        let Blueprint { config, policies, .. } = &mut blueprint;
+        let stack = Stack::build(config, policies, &|| stop.requested());
+        let stack = stack.map_err(|error| match error {
+            BuildError::Stopped => SetupError::Stopped,
+            error => refused(error),
+        })?;
+        let cpu = &setup.common.cpu;
+        let mut machine = Machine::new(cpu, setup.common.misaligned);
+        let mut cores = bound_cores(setup, &mut machine);
+        let mut in_force: BTreeMap<String, String> = blueprint
+            .parameters
+            .parameters()
+            .into_iter()
+            .map(|parameter| (parameter.name.to_owned(), parameter.value))
+            .collect();
+        in_force.extend(cpu.constants().map(|constant| (constant.name, constant.value)));
+        let nodes: Vec<NodeId> = stack.nodes().collect();
+        let guests = blueprint.guests.iter().map(|plan| {
+            let vm = &setup.vms[plan.vm];
+            let node = nodes[plan.path[0]];
+            let frames = stack.kernel(node).memory().used_frames();
+            // The first CPU is there before any thread, for work that no thread asked for.
+            let (all_cpus, mut idle_cpus) = match vm.cores.is_empty() {
+                true => {
+                    let first = machine.add_cpu();
+                    (vec![first], vec![first])
+                }
+                false => {
+                    let bound: Vec<_> = vm.cores.iter().map(|core| CpuId(*core)).collect();
+                    (bound.clone(), bound)
+                }
+            };
+            idle_cpus.sort_unstable_by(|a, b| b.cmp(a));
+            let frequency = f64::from(cpu.core.frequency_mhz) * 1e6;
+            let start = (vm.start * frequency) as u64;
+            let scale = blueprint.parameters.time.scale;
+            if vm.cores.is_empty() {
+                cores.wait_until(all_cpus[0], &machine, start);
+            }
+            Guest {
+                vm: stack.position(node).vm,
+                node,
+                clock: Clock::new(frequency, scale, all_cpus[0], start),
+                cpus: FxHashMap::default(),
+                idle_cpus,
+                all_cpus,
+                is_bound: !vm.cores.is_empty(),
+                relocation: Relocation::default(),
+                samples: Samples::default(),
+                warmup: Warmup::new(&setup.common),
+                frames_before: frames,
+                peak_frames: frames,
+                layers: blueprint.layers(plan, &stack),
+                fullest: State::default(),
+                dead: None,
+                lost_accesses: 0,
+                kernel_accesses: 0,
+                unresolved_accesses: 0,
+                last_feedback: (0, 0),
+                of_host: HostWork::default(),
+                context: Context {
+                    stack: stack_kind(plan),
+                    policy: vm.policy.clone(),
+                    cpu: cpu.name.clone(),
+                    explain: setup.common.explain,
+                    footprint: vm.workload.as_ref().and_then(|known| known.footprint_bytes),
+                    parameters: in_force.clone(),
+                },
+                result: None,
+            }
+        });
+        let guests = guests.collect();
+        let acting = (0, stack.work_of_host());
+        let simulation = Self {
+            stack,
+            policies: blueprint.policies,
+            machine,
+            cores,
+            asids: Asids::default(),
+            guests,
+            acting,
+            longest_step: u64::MAX,
+            flushes: Vec::new(),
+        };
+        let vms = blueprint.guests.iter().map(|guest| guest.vm).collect();
+        Ok(Built { simulation, vms, slice: blueprint.parameters.scheduler.slice })
+    }
+}
+
+/// The stack that a guest is on.
+fn stack_kind(guest: &GuestPlan) -> StackKind {
+    let kind = StackKind::ALL.into_iter().find(|kind| kind.layers() == guest.path.len());
+    kind.expect("hosts have guests and nested guests")
+}
+
+/// Adds the cores that VMs are bound to, and all with a lower number.
+fn bound_cores(setup: &HostSetup, machine: &mut Machine) -> Cores {
+    let mut cores = Cores::default();
+    let bound = || setup.vms.iter().flat_map(|vm| vm.cores.iter().copied());
+    for _ in 0..bound().max().map_or(0, |last| last + 1) {
+        let core = machine.add_cpu();
+        if bound().filter(|other| *other == core.0).count() > 1 {
+            cores.share(core);
+        }
+    }
+    cores
+}

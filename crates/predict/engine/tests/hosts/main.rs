@@ -1,0 +1,6 @@
+//! Several VMs on one host.
+
+mod apart;
+mod memory;
+mod time;
+mod world;

@@ -1,0 +1,316 @@
+//! One level of data cache.
+
+use crate::host::{self, LANES, Vectors, Work};
+use crate::limits::{LINE_SHIFT, PHYSICAL_LIMIT};
+use crate::model::CacheGeometry;
+use crate::read::{Hits, Read};
+
+/// How a line number becomes a set and a tag that is never [`EMPTY`]: remainder and quotient by the
+/// number of sets.
+trait Split: Copy {
+    fn split(self, line: u64) -> (usize, i32);
+}
+
+/// A power of two of sets.
+#[derive(Clone, Copy)]
+struct Shift(u32);
+
+impl Split for Shift {
+    #[inline(always)]
+    fn split(self, line: u64) -> (usize, i32) {
+        debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
+        ((line & ((1 << self.0) - 1)) as usize, (line >> self.0) as u32 as i32 + 1)
+    }
+}
+
+/// Any number of sets.
+#[derive(Clone, Copy)]
+struct Divide {
+    sets: u64,
+    /// 2^63 / sets, rounded up: a division by a multiplication, exact for the numbers in question.
+    reciprocal: u64,
+}
+
+impl Divide {
+    fn new(sets: u64) -> Self {
+        Self { sets, reciprocal: (1u64 << 63).div_ceil(sets) }
+    }
+}
+
+impl Split for Divide {
+    #[inline(always)]
+    fn split(self, line: u64) -> (usize, i32) {
+        debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
+        let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
+        ((line - quotient * self.sets) as usize, quotient as u32 as i32 + 1)
+    }
+}
+
+/// Tags of more bytes are asked for ahead: they are far from the core that runs the model.
+const FAR: usize = 128 << 10;
+
+/// How many reads ahead.
+const AHEAD: usize = 32;
+
+/// Tag of a way that holds nothing.
+const EMPTY: i32 = 0;
+
+/// The tags of one set, in order of use. Aligned, so that it lies in as few cache lines as can be.
+#[derive(Clone)]
+#[repr(align(32))]
+struct Set<const GROUPS: usize>([[i32; LANES]; GROUPS]);
+
+/// Tags of sets with up to `GROUPS` x 8 ways.
+pub(crate) struct Tags<const GROUPS: usize> {
+    sets: Box<[Set<GROUPS>]>,
+    ways: usize,
+}
+
+impl<const GROUPS: usize> Tags<GROUPS> {
+    fn new(sets: u64, ways: usize) -> Self {
+        debug_assert!(ways <= GROUPS * LANES);
+        let sets_of_tags = vec![Set([[EMPTY; LANES]; GROUPS]); sets as usize];
+        Self { sets: sets_of_tags.into_boxed_slice(), ways }
+    }
+
+    /// See [`Cache::read`].
+    #[inline(always)]
+    fn read(
+        &mut self,
+        reads: &mut [Read],
+        data_only: bool,
+        hits: &mut Hits,
+        vectors: impl Vectors,
+    ) -> usize {
+        let sets = self.sets.len() as u64;
+        if sets.is_power_of_two() {
+            self.read_by(Shift(sets.trailing_zeros()), reads, data_only, hits, vectors)
+        } else {
+            self.read_by(Divide::new(sets), reads, data_only, hits, vectors)
+        }
+    }
+
+    /// Inlined into each place of use, so that the loop is one geometry's.
+    #[inline(always)]
+    fn read_by(
+        &mut self,
+        by: impl Split,
+        reads: &mut [Read],
+        data_only: bool,
+        hits: &mut Hits,
+        vectors: impl Vectors,
+    ) -> usize {
+        let (sets, ways) = (&mut *self.sets, self.ways);
+        let far = size_of_val(sets) > FAR;
+        if far {
+            reads[..AHEAD.min(reads.len())].iter().for_each(|read| prefetch(sets, ways, *read, by));
+        }
+        let mut missed = 0;
+        for at in 0..reads.len() {
+            if far && let Some(later) = reads.get(at + AHEAD) {
+                prefetch(sets, ways, *later, by);
+            }
+            let read = reads[at];
+            let (set, tag) = by.split(read.line());
+            let set = &mut sets[set].0;
+            // Data is often the most recently used of its set: nothing moves. A table's entry
+            // rarely is, and a branch that guesses so would often be wrong.
+            let hit = if (set[0][0] == tag) & read.is_data() {
+                true
+            } else if data_only & !read.is_data() {
+                false
+            } else {
+                search_and_move(set, ways, tag, vectors)
+            };
+            hits[read.class()] += u32::from(hit);
+            reads[missed] = read;
+            missed += usize::from(!hit);
+        }
+        missed
+    }
+}
+
+#[inline(always)]
+fn prefetch<const GROUPS: usize>(sets: &[Set<GROUPS>], ways: usize, read: Read, by: impl Split) {
+    let set = by.split(read.line()).0;
+    host::prefetch(sets, set);
+    if size_of::<Set<GROUPS>>() > 1 << LINE_SHIFT {
+        host::prefetch(sets[set].0.as_flattened(), ways - 1);
+    }
+}
+
+/// The tags of a set-associative cache with true LRU replacement. Within a set the tags are in
+/// order of use, so that one pass both searches and moves; there is no payload to move with them.
+///
+/// A tag is the line number divided by the number of sets, plus 1, in 32 bits. The usual
+/// associativities have code of their own, unrolled.
+pub(crate) enum Cache {
+    /// No cache: every lookup misses.
+    Absent,
+    UpTo8(Tags<1>),
+    UpTo16(Tags<2>),
+    UpTo24(Tags<3>),
+    UpTo64(Tags<8>),
+}
+
+/// The same expression for every associativity, and one for no cache.
+macro_rules! each {
+    ($cache:expr, $absent:expr, $tags:pat => $do:expr) => {
+        match $cache {
+            Cache::Absent => $absent,
+            Cache::UpTo8($tags) => $do,
+            Cache::UpTo16($tags) => $do,
+            Cache::UpTo24($tags) => $do,
+            Cache::UpTo64($tags) => $do,
+        }
+    };
+}
+
+impl Cache {
+    /// An empty cache; its geometry has been checked.
+    pub(crate) fn new(geometry: &CacheGeometry) -> Self {
+        let (sets, ways) = (geometry.sets(), geometry.ways as usize);
+        match ways {
+            _ if sets == 0 => Self::Absent,
+            0..=8 => Self::UpTo8(Tags::new(sets, ways)),
+            9..=16 => Self::UpTo16(Tags::new(sets, ways)),
+            17..=24 => Self::UpTo24(Tags::new(sets, ways)),
+            _ => Self::UpTo64(Tags::new(sets, ways)),
+        }
+    }
+
+    /// Looks lines up in order, and puts in those that are not there; either way each becomes the
+    /// most recently used of its set. The reads that missed are moved to the front, in order;
+    /// returns how many. The others are counted in `hits`. With `data_only`, reads of tables miss,
+    /// and nothing is put in.
+    pub(crate) fn read(&mut self, reads: &mut [Read], data_only: bool, hits: &mut Hits) -> usize {
+        host::with_vectors(Look { cache: self, reads, data_only, hits })
+    }
+}
+
+/// The arguments of [`Cache::read`].
+struct Look<'a> {
+    cache: &'a mut Cache,
+    reads: &'a mut [Read],
+    data_only: bool,
+    hits: &'a mut Hits,
+}
+
+impl Work for Look<'_> {
+    type Result = usize;
+
+    #[inline(always)]
+    fn work(self, vectors: impl Vectors) -> usize {
+        let Self { cache, reads, data_only, hits } = self;
+        each!(cache, reads.len(), tags => tags.read(reads, data_only, hits, vectors))
+    }
+}
+
+/// Moves `tag` to the front of its set, the tags before it back by one; when it was not there, the
+/// last one drops out. Returns whether it was there. No branch depends on where it was, or whether.
+#[inline(always)]
+fn search_and_move<const GROUPS: usize>(
+    tags: &mut [[i32; LANES]; GROUPS],
+    ways: usize,
+    tag: i32,
+    vectors: impl Vectors,
+) -> bool {
+    // A bit for each way.
+    let mut found = 0u64;
+    for (group, first) in tags.iter().zip((0..).step_by(LANES)) {
+        found |= u64::from(vectors.equal(group, tag)) << first;
+    }
+    // Where it was, or else the last way.
+    let last = (found | 1 << (ways - 1)).trailing_zeros() as i32;
+    let tags = tags.as_flattened_mut();
+    for first in (0..GROUPS).rev().map(|group| group * LANES) {
+        let old = group_at(tags, first);
+        let moved = if first == 0 { vectors.shift(tag, &old) } else { group_at(tags, first - 1) };
+        let new = vectors.join(&moved, &old, last - first as i32);
+        tags[first..first + LANES].copy_from_slice(&new);
+    }
+    found != 0
+}
+
+/// Tags next to each other, from any way on.
+#[inline(always)]
+fn group_at(tags: &[i32], first: usize) -> [i32; LANES] {
+    tags[first..first + LANES].try_into().expect("the slice has this length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::MAX_SETS;
+    use crate::naive::NaiveSets;
+    use crate::read::class;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_cache_equals_its_naive_twin(
+            // The last is large enough to be asked for ahead.
+            sets in prop_oneof![1u64..9, Just(40_960), Just(16_384)],
+            ways in prop_oneof![1u32..28, 30u32..=64],
+            lines in prop::collection::vec((0u64..60, 0u64..3, any::<bool>()), 1..600),
+            base in 0u64..1 << 28,
+            batch in 1usize..200,
+            data_only in any::<bool>(),
+        ) {
+            let geometry = CacheGeometry { bytes: sets * u64::from(ways) * 64, ways, cycles: 1 };
+            let mut fast = [Cache::new(&geometry), Cache::new(&geometry)];
+            let mut naive = NaiveSets::new(sets as usize, ways as usize);
+            // Neighbouring lines, and lines of the same set.
+            let line = |step, far| base + far + step * if far == 0 { 1 } else { sets };
+            let class = |is_data| if is_data { class::DATA } else { 0 };
+            let reads: Vec<Read> = lines
+                .iter()
+                .map(|(step, far, is_data)| Read::new(line(*step, *far), class(*is_data)))
+                .collect();
+            for reads in reads.chunks(batch) {
+                let (mut missed, mut hits) = (Vec::new(), Hits::default());
+                for read in reads {
+                    let (line, skipped) = (read.line(), data_only && !read.is_data());
+                    if !skipped && naive.lookup(line, line + 1).is_some() {
+                        hits[read.class()] += 1;
+                        continue;
+                    }
+                    missed.push(*read);
+                    if !skipped {
+                        naive.fill(line, line + 1, 0);
+                    }
+                }
+                for (cache, portable) in fast.iter_mut().zip([false, true]) {
+                    let (mut reads, mut counted) = (reads.to_vec(), Hits::default());
+                    let left = if portable {
+                        let (reads, hits) = (&mut reads[..], &mut counted);
+                        Look { cache, reads, data_only, hits }.work(host::Portable)
+                    } else {
+                        cache.read(&mut reads, data_only, &mut counted)
+                    };
+                    prop_assert_eq!(&reads[..left], &missed[..]);
+                    prop_assert_eq!(counted, hits);
+                }
+            }
+        }
+
+        #[test]
+        fn sets_and_tags_are_quotient_and_remainder(
+            line in 0..PHYSICAL_LIMIT >> LINE_SHIFT,
+            sets in prop_oneof![1..=MAX_SETS, (0..=24u32).prop_map(|log| 1 << log)],
+        ) {
+            let expected = ((line % sets) as usize, (line / sets) as u32 as i32 + 1);
+            prop_assert_eq!(Divide::new(sets).split(line), expected);
+            if sets.is_power_of_two() {
+                prop_assert_eq!(Shift(sets.trailing_zeros()).split(line), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cache_without_bytes_always_misses() {
+        let mut cache = Cache::new(&CacheGeometry { bytes: 0, ways: 1, cycles: 0 });
+        let mut reads = [Read::new(5, class::DATA); 2];
+        assert_eq!(cache.read(&mut reads, false, &mut Hits::default()), 2);
+    }
+}

@@ -1,0 +1,59 @@
+//! The hardware of a modelled machine: TLBs, the two-dimensional page walker with its walk
+//! caches, data caches, and the account of cycles.
+//!
+//! A [`Machine`] is built from a [`CpuModel`], a preset or a file of the user. It knows nothing of
+//! policies, layers or programs: it sees at most two tables ([`Tables`]), whose accessed and dirty
+//! flags it sets, and reports a [`Fault`] where a translation is missing. Whoever changes a table
+//! calls the invalidations that the manuals demand, as an operating system would.
+//!
+//! ```text
+//!           +------------- CPU -------------+
+//!  access ->| L1 DTLB -> STLB -> walker     |
+//!           |   |                 |  PWC,   |
+//!           |   v                 v  nPWC,  |
+//!           | L1D -------------> L2  NTLB   |--> LLC (shared) --> memory
+//!           +-------------------------------+
+//! ```
+//!
+//! Left out: instruction fetches and their TLBs, prefetchers, write-backs, coherence between
+//! private caches, out-of-order execution beyond the overlap constants, bandwidth.
+
+mod access;
+mod cache;
+mod constants;
+mod counters;
+mod cpu;
+mod cycles;
+mod error;
+mod full;
+mod host;
+mod limits;
+mod machine;
+mod model;
+#[cfg(test)]
+mod naive;
+mod preset;
+mod read;
+mod reads;
+mod run;
+mod sets;
+mod small;
+mod tlb;
+mod trace;
+mod walkcache;
+mod walker;
+
+pub use access::{Asid, CpuId, Fault, Request, Tables, VmTag};
+pub use constants::Constant;
+pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss, WalkPosition};
+pub use cycles::Cycles;
+pub use error::ModelError;
+pub use limits::PHYSICAL_LIMIT;
+pub use machine::{Machine, Misaligned};
+pub use model::{
+    CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkCaches,
+    WalkGeometry,
+};
+pub use preset::Preset;
+pub use run::RunFault;
+pub use trace::{Reference, WalkTrace, draw, native_walk_diagram, walk_diagram};

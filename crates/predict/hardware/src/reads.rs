@@ -1,0 +1,218 @@
+//! Reads of the data caches, made in batches.
+//!
+//! Nothing that translates an address depends on what the data caches hold. So reads, the walker's
+//! and the data's, are first noted in program order, and made later: all of a batch in the
+//! first-level cache, then those that missed in the second level, then the rest in the last level.
+//! Each level sees its reads in program order, so the outcome is that of one read after the other.
+//! But one set's tags need not be at hand before the next set's are asked for, no branch depends on
+//! a hit, and what the last level will be asked is known well ahead.
+
+use crate::cache::Cache;
+use crate::counters::{ByLevel, HardwareCounters, Level};
+use crate::model::CpuModel;
+use crate::read::{CLASSES, Hits, Read, class};
+
+/// Reads noted at most.
+const CAPACITY: usize = 512;
+
+/// What the data caches of a CPU model cost, and who asks them.
+pub(crate) struct ReadRules {
+    /// The walker reads through the first-level cache.
+    through_l1d: bool,
+    /// Cycles, by [`Level`].
+    latency: [u64; 4],
+}
+
+impl ReadRules {
+    pub(crate) fn new(model: &CpuModel) -> Self {
+        let cache = &model.cache;
+        Self {
+            through_l1d: model.walk.through_l1d,
+            latency: [cache.l1d.cycles, cache.l2.cycles, cache.llc.cycles, cache.memory_cycles]
+                .map(u64::from),
+        }
+    }
+}
+
+/// Reads noted and not made yet, in program order.
+pub(crate) struct Reads {
+    noted: Box<[Read; CAPACITY]>,
+    len: usize,
+}
+
+impl Reads {
+    pub(crate) fn new() -> Self {
+        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0 }
+    }
+
+    /// Whether this many more can be noted.
+    #[inline]
+    pub(crate) fn has_room(&self, reads: usize) -> bool {
+        self.len + reads <= CAPACITY
+    }
+
+    /// Notes the read of a line, by its physical address divided by the line size.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, line: u64, class: u64) {
+        self.noted[self.len] = Read::new(line, class);
+        self.len += 1;
+    }
+
+    /// How many are noted.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The walk whose reads begin at number `from` ended in a fault.
+    pub(crate) fn faulted(&mut self, from: usize) {
+        for read in &mut self.noted[from..self.len] {
+            *read = read.faulted();
+        }
+    }
+
+    /// Makes all reads noted. Every level that misses is filled. No level is told what another
+    /// drops: they are neither inclusive nor exclusive.
+    pub(crate) fn make(
+        &mut self,
+        [l1d, l2, llc]: [&mut Cache; 3],
+        rules: &ReadRules,
+        counters: &mut HardwareCounters,
+    ) {
+        let mut reads = &mut self.noted[..self.len];
+        self.len = 0;
+        let mut served = [[0; CLASSES]; 4];
+        for (cache, level) in [(l1d, Level::L1), (l2, Level::L2), (llc, Level::Llc)] {
+            let data_only = level == Level::L1 && !rules.through_l1d;
+            let missed = cache.read(reads, data_only, &mut served[level as usize]);
+            reads = &mut reads[..missed];
+        }
+        for read in reads {
+            served[Level::Memory as usize][read.class()] += 1;
+        }
+        for level in Level::ALL {
+            account(level, &served[level as usize], rules.latency[level as usize], counters);
+        }
+    }
+}
+
+/// Counts the reads that one level served.
+#[inline]
+fn account(level: Level, served: &Hits, latency: u64, counters: &mut HardwareCounters) {
+    counters.data.add(level, served[class::DATA as usize].into());
+    let walks = &served[..class::DATA as usize];
+    if *walks == [0; class::DATA as usize] {
+        return;
+    }
+    let of = |wanted: u64, bit: u64| -> u64 {
+        let of_kind = (0..).zip(walks).filter(|(class, _)| class & bit == wanted);
+        of_kind.map(|(_, reads)| u64::from(*reads)).sum()
+    };
+    let (guest, nested) = (of(0, class::NESTED), of(class::NESTED, class::NESTED));
+    counters.page_walker_loads_dtlb.add(level, guest);
+    counters.page_walker_loads_ept_dtlb.add(level, nested);
+    counters.ept_walk_cycles += nested * latency;
+    counters.dtlb_load_misses_walk_duration += of(0, class::STORE) * latency;
+    counters.dtlb_store_misses_walk_duration += of(class::STORE, class::STORE) * latency;
+    counters.walk_cycles += of(0, class::FAULTED) * latency;
+    counters.faulted_walk_cycles += of(class::FAULTED, class::FAULTED) * latency;
+}
+
+impl ByLevel {
+    fn add(&mut self, level: Level, reads: u64) {
+        match level {
+            Level::L1 => self.l1 += reads,
+            Level::L2 => self.l2 += reads,
+            Level::Llc => self.l3 += reads,
+            Level::Memory => self.memory += reads,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CpuModel;
+    use crate::model::CacheGeometry;
+    use crate::naive::NaiveSets;
+    use proptest::prelude::*;
+
+    /// One read after the other, each through the levels in turn.
+    struct OneByOne {
+        levels: [NaiveSets; 3],
+        through_l1d: bool,
+    }
+
+    impl OneByOne {
+        fn read(&mut self, line: u64, is_data: bool) -> usize {
+            let first = usize::from(!is_data && !self.through_l1d);
+            for level in first..3 {
+                if self.levels[level].lookup(line, line + 1).is_some() {
+                    return level;
+                }
+                self.levels[level].fill(line, line + 1, 0);
+            }
+            3
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn batches_are_served_as_one_read_after_the_other(
+            through_l1d in any::<bool>(),
+            batches in prop::collection::vec(
+                (prop::collection::vec((0u64..80, 0u64..9), 1..60), any::<bool>()),
+                1..12,
+            ),
+        ) {
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 4, cycles: 1 };
+            let sizes = [8, 16, 48].map(geometry);
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            model.walk.through_l1d = through_l1d;
+            let rules = ReadRules::new(&model);
+            let [mut l1d, mut l2, mut llc] = sizes.map(|size| Cache::new(&size));
+            let levels = sizes.map(|size| NaiveSets::new(size.sets() as usize, 4));
+            let mut twin = OneByOne { levels, through_l1d };
+            let (mut reads, mut counters) = (Reads::new(), HardwareCounters::default());
+            let mut expected = HardwareCounters::default();
+            for (batch, faults) in batches {
+                for &(line, class) in &batch {
+                    reads.note(line, class);
+                    let level = Level::ALL[twin.read(line, class == class::DATA)];
+                    let cycles = rules.latency[level as usize];
+                    if class == class::DATA {
+                        expected.data.add(level, 1);
+                        continue;
+                    }
+                    if class & class::NESTED != 0 {
+                        expected.page_walker_loads_ept_dtlb.add(level, 1);
+                        expected.ept_walk_cycles += cycles;
+                    } else {
+                        expected.page_walker_loads_dtlb.add(level, 1);
+                    }
+                    match class & class::STORE {
+                        0 => expected.dtlb_load_misses_walk_duration += cycles,
+                        _ => expected.dtlb_store_misses_walk_duration += cycles,
+                    }
+                    match class & class::FAULTED {
+                        0 => expected.walk_cycles += cycles,
+                        _ => expected.faulted_walk_cycles += cycles,
+                    }
+                }
+                if faults {
+                    // A walk that ends in a fault, of one read.
+                    let from = reads.len();
+                    reads.note(1 << 20, 0);
+                    reads.faulted(from);
+                    let level = Level::ALL[twin.read(1 << 20, false)];
+                    let cycles = rules.latency[level as usize];
+                    expected.page_walker_loads_dtlb.add(level, 1);
+                    expected.dtlb_load_misses_walk_duration += cycles;
+                    expected.faulted_walk_cycles += cycles;
+                }
+                reads.make([&mut l1d, &mut l2, &mut llc], &rules, &mut counters);
+                prop_assert_eq!(&counters, &expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The enhanced memory allocator of one layer (Gemini 4.2, EMA; xGemini IV.C, NEMA guest part).
+//!
+//! Base pages of an area land at a constant offset in booked HPAS regions, so that a region that
+//! fills up becomes a huge page in place. Regions that the other layer backs with huge pages are
+//! used first.
+
+use crate::booking::Booking;
+use crate::offsets::Offsets;
+use crate::timeout::BookingParameters;
+use std::collections::BTreeSet;
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_frames::HUGE_ORDER;
+use strata_paging::Region;
+use strata_stack::{Kernel, PageFault, Placement, SpaceId};
+
+strata_params::parameters! {
+    /// Huge preallocation.
+    pub struct AllocatorParameters {
+        /// A region is completed and promoted when more base pages than this are present
+        /// (Gemini 4.2).
+        prealloc_pages: u64 = 256, "ema.prealloc_pages", "pages";
+        /// ... and fragmentation is at most this (Gemini 4.2).
+        prealloc_fmfi: f64 = 0.5, "ema.prealloc_fmfi", "share";
+    }
+}
+
+/// When a fault on an empty HPAS region takes a huge page at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultHuge {
+    /// As under Linux's `always`: Gemini changes where a huge page lies, not whether the fault
+    /// path asks for one (Gemini section 3: no more huge pages than before).
+    AsLinux,
+    /// Never: memory use follows touch (xGemini IV.C).
+    Never,
+}
+
+/// The allocator of one layer.
+#[derive(Clone, Debug)]
+pub struct Allocator {
+    pub(crate) offsets: Offsets,
+    pub(crate) booking: Booking,
+    /// Regions of this layer's memory that the layer below backs huge and nothing here uses.
+    pub(crate) preferred: BTreeSet<u64>,
+    fault_huge: FaultHuge,
+    settings: AllocatorParameters,
+    cap: f64,
+    /// When a booking made now ends, in seconds.
+    pub(crate) until: f64,
+}
+
+impl Allocator {
+    /// An allocator that knows nothing yet. With it `sharers` book the same memory.
+    pub fn new(
+        fault_huge: FaultHuge,
+        settings: AllocatorParameters,
+        booking: &BookingParameters,
+        sharers: u16,
+    ) -> Self {
+        Self {
+            offsets: Offsets::default(),
+            booking: Booking::among(sharers),
+            preferred: BTreeSet::new(),
+            fault_huge,
+            settings,
+            cap: booking.cap,
+            until: booking.initial,
+        }
+    }
+
+    /// Where the page of a fault goes.
+    pub fn place(&mut self, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        let region = fault.page.floor(PageSize::Huge);
+        // Regions at the ends of the area have an offset too, for the area may grow over them: the
+        // offset runs from the start of the region, wherever the area starts (Gemini 4.2, fig. 5).
+        if !fault.vma.backing.is_private_anonymous()
+            || fault.vma.range.bytes() < PageSize::Huge.bytes()
+        {
+            return Placement::Base;
+        }
+        let Some(target) = self.target(kernel, fault, region) else {
+            return match self.fault_huge {
+                FaultHuge::AsLinux => Placement::Linux,
+                FaultHuge::Never => Placement::Base,
+            };
+        };
+        if fault.huge_possible && self.fault_huge == FaultHuge::AsLinux {
+            return Placement::HugeAt(target);
+        }
+        Placement::BaseAt(target + fault.page.index_in(PageSize::Huge))
+    }
+
+    /// The lower region for an upper one, chosen now if it is not yet or no longer possible.
+    fn target(
+        &mut self,
+        kernel: &mut Kernel,
+        fault: &PageFault,
+        region: Frame<Upper>,
+    ) -> Option<Frame<Lower>> {
+        let index = fault.page.index_in(PageSize::Huge);
+        if let Some(target) = self.offsets.target(fault.space, region) {
+            if self.is_open(kernel, target, index) {
+                return Some(target);
+            }
+            // Somebody has the frame: another place for what is left of the area.
+            if region_is_started(kernel, fault.space, region) {
+                return None;
+            }
+            self.offsets.cut(fault.space, region);
+        } else if region_is_started(kernel, fault.space, region) {
+            // Its pages lie anywhere already; an offset would not bring them together.
+            return None;
+        }
+        if let Some(preferred) = self.take_preferred(kernel) {
+            self.offsets.assign(fault.space, region, 1, preferred);
+            self.booking.book(kernel.memory_mut(), preferred, self.until, self.cap);
+            return Some(preferred);
+        }
+        let run = self.offsets.choose(kernel.memory(), fault.space, region, fault.vma.range)?;
+        // All of it is booked, or the next area would be sent to the same place.
+        for i in 0..run.regions {
+            let at = run.start + i * PageSize::Huge.base_pages();
+            if !self.booking.book(kernel.memory_mut(), at, self.until, self.cap) {
+                break;
+            }
+        }
+        Some(run.start)
+    }
+
+    /// Whether the wanted frame is free; a region not used so far is booked on the way.
+    fn is_open(&mut self, kernel: &mut Kernel, target: Frame<Lower>, index: u64) -> bool {
+        let memory = kernel.memory_mut();
+        if memory.is_reserved(target) {
+            return !memory.is_allocated(target + index);
+        }
+        if memory.is_free(target, HUGE_ORDER) {
+            self.booking.book(memory, target, self.until, self.cap);
+            return true;
+        }
+        memory.is_free(target + index, 0)
+    }
+
+    /// A free region that the layer below backs huge.
+    fn take_preferred(&mut self, kernel: &Kernel) -> Option<Frame<Lower>> {
+        while let Some(region) = self.preferred.pop_first() {
+            let region = Frame::new(region);
+            let memory = kernel.memory();
+            let whole = memory.is_reserved(region)
+                && memory.free_in_region(region) == PageSize::Huge.base_pages() as u32;
+            if whole || memory.is_free(region, HUGE_ORDER) {
+                return Some(region);
+            }
+        }
+        None
+    }
+
+    /// Whether the region of a page just mapped is ready to be a huge page in place: complete, or
+    /// complete enough for huge preallocation.
+    pub fn is_ripe(&self, kernel: &Kernel, space: SpaceId, page: Frame<Upper>) -> bool {
+        let region = page.floor(PageSize::Huge);
+        if self.offsets.target(space, region).is_none() {
+            return false;
+        }
+        let Some(place) = kernel.space(space) else { return false };
+        let Region::Base { present, .. } = place.table().region(region) else { return false };
+        let present = u64::from(present);
+        present == PageSize::Huge.base_pages()
+            || present > self.settings.prealloc_pages
+                && kernel.memory().fmfi(HUGE_ORDER) <= self.settings.prealloc_fmfi
+    }
+
+    /// A huge page is over this target now: the booking has served.
+    pub fn served(&mut self, kernel: &mut Kernel, target: Frame<Lower>) {
+        self.booking.end(kernel.memory_mut(), target);
+        self.preferred.remove(&target.get());
+    }
+
+    /// Memory is short: everything booked goes back. Returns whether there was anything.
+    pub fn release_all(&mut self, kernel: &mut Kernel) -> bool {
+        self.preferred.clear();
+        self.booking.release_all(kernel.memory_mut())
+    }
+
+    /// Bookings whose time is up go back, and what was decided for areas that are gone is forgotten.
+    pub fn expire(&mut self, kernel: &mut Kernel, now: f64) {
+        for region in self.booking.expire(kernel.memory_mut(), now) {
+            self.preferred.remove(&region.get());
+        }
+        self.offsets.retain(|space, range| {
+            let vmas = kernel.space(space).map(|space| space.vmas());
+            vmas.is_some_and(|vmas| {
+                vmas.find(range.start).is_some()
+                    || vmas.next_after(range.start).is_some_and(|vma| vma.range.start < range.end)
+            })
+        });
+    }
+}
+
+fn region_is_started(kernel: &Kernel, space: SpaceId, region: Frame<Upper>) -> bool {
+    let place = kernel.space(space).expect("faults happen in live spaces");
+    !matches!(place.table().region(region), Region::Absent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::one_kernel::OneKernel;
+    use strata_stack::NodeId;
+
+    /// A region that nothing uses, in the middle of the memory.
+    const REGION: Frame<Lower> = Frame::new(9 * PageSize::Huge.base_pages());
+
+    fn allocator() -> Allocator {
+        let booking = BookingParameters::default();
+        Allocator::new(FaultHuge::AsLinux, AllocatorParameters::default(), &booking, 1)
+    }
+
+    /// Where a fault in the area's `region`th HPAS region goes, and whether it is booked then.
+    fn place(allocator: &mut Allocator, one: &mut OneKernel, region: u64) -> (Frame<Lower>, bool) {
+        let fault = one.fault(region);
+        let kernel = one.stack.kernel_mut(NodeId::HOST);
+        let Placement::HugeAt(target) = allocator.place(kernel, &fault) else {
+            panic!("memory is free");
+        };
+        (target, kernel.memory().is_reserved(target))
+    }
+
+    /// A huge page of the layer below is worth something only if the one above uses its region: such
+    /// regions are handed out before any other (Gemini section 3).
+    #[test]
+    fn what_the_layer_below_backs_huge_is_used_first() {
+        let mut one = OneKernel::new();
+        assert_ne!(place(&mut allocator(), &mut one, 0).0, REGION, "not by chance");
+        let mut one = OneKernel::new();
+        let mut allocator = allocator();
+        allocator.preferred.insert(REGION.get());
+        assert_eq!(place(&mut allocator, &mut one, 0), (REGION, true));
+        assert!(allocator.preferred.is_empty(), "it is handed out once");
+    }
+
+    /// A booking keeps a region from everybody else, so it must end: when its time is up, and not
+    /// before (Gemini section 4.1).
+    #[test]
+    fn a_booking_lasts_until_its_time_is_up() {
+        let mut one = OneKernel::new();
+        let mut allocator = allocator();
+        let (target, booked) = place(&mut allocator, &mut one, 0);
+        assert!(booked);
+        allocator.preferred.insert(target.get());
+        let until = BookingParameters::default().initial;
+        let kernel = one.stack.kernel_mut(NodeId::HOST);
+        allocator.expire(kernel, until - 0.1);
+        assert!(kernel.memory().is_reserved(target));
+        assert!(allocator.preferred.contains(&target.get()));
+        allocator.expire(kernel, until);
+        assert!(!kernel.memory().is_reserved(target));
+        assert!(!allocator.preferred.contains(&target.get()), "others may have it now");
+    }
+
+    /// An area that is gone needs no place: its decisions would grow without end.
+    #[test]
+    fn what_was_decided_for_an_area_is_forgotten_with_it() {
+        let mut one = OneKernel::new();
+        let mut allocator = allocator();
+        let (target, _) = place(&mut allocator, &mut one, 0);
+        let decided = |allocator: &Allocator, one: &OneKernel| {
+            allocator.offsets.target(one.space, one.page(0))
+        };
+        allocator.expire(one.stack.kernel_mut(NodeId::HOST), 0.0);
+        assert_eq!(decided(&allocator, &one), Some(target));
+        one.unmap();
+        allocator.expire(one.stack.kernel_mut(NodeId::HOST), 0.0);
+        assert_eq!(decided(&allocator, &one), None);
+    }
+
+    /// The booking is there for the huge page. Once that is over the region, it counts against the cap
+    /// for nothing.
+    #[test]
+    fn a_booking_ends_when_the_huge_page_is_there() {
+        let mut one = OneKernel::new();
+        let mut allocator = allocator();
+        let (target, _) = place(&mut allocator, &mut one, 0);
+        allocator.preferred.insert(target.get());
+        let booked = allocator.booking.len();
+        let kernel = one.stack.kernel_mut(NodeId::HOST);
+        allocator.served(kernel, target);
+        assert!(!kernel.memory().is_reserved(target));
+        assert_eq!(allocator.booking.len(), booked - 1);
+        assert!(!allocator.preferred.contains(&target.get()), "it is not free");
+    }
+}

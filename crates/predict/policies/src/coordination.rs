@@ -1,0 +1,404 @@
+//! What Gemini and xGemini share: an allocator per kernel, bookings with an adjusted time-out, the
+//! comparison of two layers' huge pages, and the promotion of misaligned ones.
+
+use crate::allocator::{Allocator, AllocatorParameters, FaultHuge};
+use crate::parameters::{ParameterSet, PolicyParameters};
+use crate::scanner::{Scan, main_user};
+use crate::timeout::{BookingParameters, Timeout};
+use strata_addr::{Frame, PageSize, space::Lower};
+use strata_frames::HUGE_ORDER;
+use strata_stack::{
+    Collapsed, Exhausted, Feedback, Kernel, NodeId, PageFault, Policy, Position, PromoteError,
+    Stack,
+};
+
+strata_params::parameters! {
+    /// Scanner, promoter and huge bucket.
+    pub struct ScanParameters {
+        /// Time between two scans (MHPS). Gemini section 4 says "periodically".
+        period: f64 = 1.0, "gemini.scan_period", "s";
+        /// Share of one CPU that promotion (MHPP) may use, averaged over a period; Gemini leaves
+        /// the pace to the page coalescer it guides.
+        share: f64 = 0.05, "gemini.promote_share", "share";
+        /// FMFI above which the huge bucket gives everything back (Gemini section 5: "severe").
+        bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "share";
+    }
+}
+
+/// Everything a user can set of Gemini, and of what xGemini reuses.
+#[derive(Clone, Debug, Default)]
+pub struct GeminiSettings {
+    /// Scanner, promoter, bucket.
+    pub scan: ScanParameters,
+    /// Allocator.
+    pub allocator: AllocatorParameters,
+    /// Booking.
+    pub booking: BookingParameters,
+}
+
+impl GeminiSettings {
+    /// The sets of parameters that it consists of.
+    pub const SETS: &[ParameterSet] = &[
+        ParameterSet::of::<ScanParameters>(),
+        ParameterSet::of::<AllocatorParameters>(),
+        ParameterSet::of::<BookingParameters>(),
+    ];
+}
+
+impl From<&PolicyParameters> for GeminiSettings {
+    fn from(parameters: &PolicyParameters) -> Self {
+        Self { scan: parameters.get(), allocator: parameters.get(), booking: parameters.get() }
+    }
+}
+
+/// The state shared by the kernels that a policy governs: the host, and those of its VM.
+#[derive(Debug)]
+pub struct Coordination {
+    pub(crate) settings: GeminiSettings,
+    guest_fault_huge: FaultHuge,
+    /// By number of the kernel; none for other policies' kernels.
+    allocators: Vec<Option<Allocator>>,
+    guests: Vec<NodeId>,
+    /// VMs that share the host.
+    vms_of_host: u16,
+    /// What hardware showed last.
+    pub(crate) feedback: Feedback,
+    timeout: Timeout,
+    next_adjust: f64,
+    next_scan: f64,
+    now: f64,
+}
+
+/// A policy that coordinates layers. Operations that change a running stack are given the policy
+/// itself, so that faults they cause below are placed by it too.
+pub(crate) trait Coordinating: Policy + Sized {
+    /// The shared state.
+    fn coordination(&mut self) -> &mut Coordination;
+}
+
+/// Bounds background work to a share of one CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Cycles of background work at which it is used up.
+    end: u64,
+}
+
+impl Budget {
+    /// What is within both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { end: self.end.min(other.end) }
+    }
+
+    /// Whether it is used up.
+    pub(crate) fn is_spent(self, stack: &Stack) -> bool {
+        stack.background_cycles() >= self.end
+    }
+}
+
+impl Coordination {
+    pub(crate) fn new(settings: GeminiSettings, guest_fault_huge: FaultHuge) -> Self {
+        Self {
+            timeout: Timeout::new(settings.booking.initial),
+            next_adjust: settings.booking.period,
+            next_scan: settings.scan.period,
+            settings,
+            guest_fault_huge,
+            allocators: Vec::new(),
+            guests: Vec::new(),
+            vms_of_host: 0,
+            feedback: Feedback::default(),
+            now: 0.0,
+        }
+    }
+
+    /// Gives a kernel its allocator; kernels come in the order of their numbers, other policies' left
+    /// out, the host again when all are told of anew.
+    pub(crate) fn add(&mut self, at: Position) {
+        if at.level == 0 {
+            self.allocators.clear();
+            self.guests.clear();
+            self.vms_of_host = at.vms;
+        }
+        self.allocators.resize_with(at.node.index(), || None);
+        // Hypervisors back what the kernel above has touched already: there is no touch to follow,
+        // and a stock one takes huge pages where it can.
+        let fault_huge = if at.is_guest() { self.guest_fault_huge } else { FaultHuge::AsLinux };
+        let settings = &self.settings;
+        let sharers = if at.level == 0 { at.vms } else { 1 };
+        let allocator =
+            Allocator::new(fault_huge, settings.allocator.clone(), &settings.booking, sharers);
+        self.allocators.push(Some(allocator));
+        if at.is_guest() {
+            self.guests.push(at.node);
+        }
+    }
+
+    pub(crate) fn allocator(&mut self, node: NodeId) -> &mut Allocator {
+        self.allocators[node.index()].as_mut().expect("a policy is asked of its own kernels")
+    }
+
+    /// The kernels that the policy governs and that have not ended, the host first.
+    pub(crate) fn governed(&self) -> Vec<NodeId> {
+        let with_one = self.allocators.iter().zip(NodeId::all());
+        with_one.filter_map(|(allocator, node)| allocator.as_ref().map(|_| node)).collect()
+    }
+
+    /// What the host may do for the VM of this policy, of all it may do for VMs: fair shares.
+    pub(crate) fn part_of_host(&self) -> f64 {
+        1.0 / f64::from(self.vms_of_host.max(1))
+    }
+
+    /// `share` of one CPU over `period` seconds, from now.
+    pub(crate) fn budget(&self, stack: &Stack, share: f64, period: f64) -> Budget {
+        let cycles = (share * period * self.feedback.frequency) as u64;
+        Budget { end: stack.background_cycles() + cycles }
+    }
+
+    /// The kernels that run programs.
+    pub(crate) fn guests(&self) -> &[NodeId] {
+        &self.guests
+    }
+
+    /// Kernels have ended with their VM.
+    pub(crate) fn ended(&mut self, kernels: &[NodeId]) {
+        self.guests.retain(|guest| !kernels.contains(guest));
+        kernels.iter().for_each(|node| self.allocators[node.index()] = None);
+    }
+
+    pub(crate) fn is_guest(&self, node: NodeId) -> bool {
+        self.guests.contains(&node)
+    }
+
+    /// When a booking made now ends, in seconds.
+    pub(crate) fn until(&self) -> f64 {
+        self.now + self.timeout.effective()
+    }
+
+    pub(crate) fn next_wake(&self) -> f64 {
+        self.next_adjust.min(self.next_scan)
+    }
+
+    /// Huge bucket (Gemini section 5): a freed huge page is kept whole for a while.
+    pub(crate) fn keep_freed(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
+        let (until, cap) = (self.until(), self.settings.booking.cap);
+        let allocator = self.allocator(node);
+        if allocator.booking.book(kernel.memory_mut(), region, until, cap) {
+            allocator.preferred.insert(region.get());
+        }
+    }
+
+    /// Algorithm 1, bookings that end, and the bucket that empties when memory is fragmented, in the
+    /// kernels of `nodes`. Does nothing before a period is over.
+    pub(crate) fn adjust(
+        &mut self,
+        stack: &mut Stack,
+        now: f64,
+        nodes: impl IntoIterator<Item = NodeId>,
+    ) {
+        self.now = now;
+        if self.next_adjust > now {
+            return;
+        }
+        self.next_adjust = now + self.settings.booking.period;
+        if let Some(guest) = self.guests.first() {
+            self.timeout.adjust(self.feedback, stack.fmfi(*guest));
+        }
+        let (until, severe) = (self.until(), self.settings.scan.bucket_fmfi);
+        for node in nodes {
+            let allocator = self.allocator(node);
+            allocator.until = until;
+            let kernel = stack.kernel_mut(node);
+            allocator.expire(kernel, now);
+            if kernel.memory().fmfi(HUGE_ORDER) > severe {
+                allocator.release_all(kernel);
+            }
+        }
+    }
+
+    /// Whether a scan is due; the next one is then set.
+    pub(crate) fn scan_is_due(&mut self, now: f64) -> bool {
+        let due = self.next_scan <= now;
+        if due {
+            self.next_scan = now + self.settings.scan.period;
+        }
+        due
+    }
+
+    /// Type-1 for the upper layer: regions of its memory that are huge below and free here are
+    /// booked, to be used first.
+    pub(crate) fn tell_upper(&mut self, stack: &mut Stack, upper: NodeId, scan: &Scan) {
+        let (until, cap) = (self.until(), self.settings.booking.cap);
+        let allocator = self.allocator(upper);
+        allocator.preferred.clear();
+        let memory = stack.kernel_mut(upper).memory_mut();
+        for region in scan.lower_only() {
+            let region: Frame<Lower> = Frame::new(region);
+            if region.get() + PageSize::Huge.base_pages() > memory.frames() {
+                continue;
+            }
+            let whole = u64::from(memory.free_in_region(region)) == PageSize::Huge.base_pages();
+            if whole
+                && (memory.is_reserved(region)
+                    || allocator.booking.book(memory, region, until, cap))
+            {
+                allocator.preferred.insert(region.get());
+            }
+        }
+    }
+
+    /// A region of a kernel's memory that the kernel below backs huge and nothing uses.
+    fn target_for(&mut self, stack: &Stack, node: NodeId) -> Option<Frame<Lower>> {
+        let memory = stack.kernel(node).memory();
+        let preferred = &mut self.allocator(node).preferred;
+        while let Some(region) = preferred.pop_first() {
+            let region = Frame::new(region);
+            if u64::from(memory.free_in_region(region)) == PageSize::Huge.base_pages() {
+                return Some(region);
+            }
+        }
+        None
+    }
+}
+
+/// After a fault was answered: a region that is ripe becomes huge in place, and the booking of one
+/// that is huge has served.
+pub(crate) fn after_fault<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    node: NodeId,
+    fault: &PageFault,
+    size: PageSize,
+) -> Result<(), Exhausted> {
+    let region = fault.page.floor(PageSize::Huge);
+    let allocator = policy.coordination().allocator(node);
+    let Some(target) = allocator.offsets.target(fault.space, region) else { return Ok(()) };
+    let ripe = size == PageSize::Base
+        && allocator.is_ripe(stack.kernel(node), fault.space, region)
+        && stack.collapse(policy, node, fault.space, region, Some(target))?.is_huge();
+    if ripe || size == PageSize::Huge {
+        policy.coordination().allocator(node).served(stack.kernel_mut(node), target);
+    }
+    Ok(())
+}
+
+/// Type-2 for the upper layer: base pages over huge pages of the layer below are promoted, in
+/// place if they lie right, else into a region that is huge below and free here.
+pub(crate) fn promote_upper<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    upper: NodeId,
+    scan: &Scan,
+    budget: &Budget,
+) -> Result<(), Exhausted> {
+    for region in scan.lower_only() {
+        if budget.is_spent(stack) {
+            break;
+        }
+        stack.charge_scan(PageSize::Huge.base_pages());
+        let Some((space, page)) = main_user(stack.kernel(upper), Frame::new(region)) else {
+            continue;
+        };
+        let in_place = stack.collapse(policy, upper, space, page, Some(Frame::new(region)))?;
+        if in_place != Collapsed::Unchanged(PromoteError::Taken) {
+            continue;
+        }
+        // Without such a region any huge page would only be misaligned elsewhere.
+        if let Some(target) = policy.coordination().target_for(stack, upper)
+            && !stack.collapse(policy, upper, space, page, Some(target))?.is_huge()
+        {
+            policy.coordination().allocator(upper).preferred.insert(target.get());
+        }
+    }
+    Ok(())
+}
+
+/// Type-2 for the lower layer: what is huge above becomes huge below.
+pub(crate) fn promote_lower<P: Coordinating>(
+    policy: &mut P,
+    stack: &mut Stack,
+    upper: NodeId,
+    lower: NodeId,
+    scan: &Scan,
+    budget: &Budget,
+) -> Result<(), Exhausted> {
+    for region in scan.upper_only() {
+        if budget.is_spent(stack) {
+            break;
+        }
+        stack.charge_scan(PageSize::Huge.base_pages());
+        let (process, hva) = (stack.vm_process(upper), stack.hva(upper, Frame::new(region)));
+        // Memory that the layer below backs huge is best; any block will do.
+        let target = policy.coordination().target_for(stack, lower);
+        if !stack.collapse(policy, lower, process, hva, target)?.is_huge()
+            && let Some(target) = target
+        {
+            policy.coordination().allocator(lower).preferred.insert(target.get());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::one_kernel::{ALONE, OneKernel};
+
+    fn coordination() -> Coordination {
+        let mut coordination = Coordination::new(GeminiSettings::default(), FaultHuge::AsLinux);
+        coordination.add(ALONE);
+        coordination
+    }
+
+    /// Promotion copies pages on a CPU that the program uses: it stops when its share of a period is
+    /// used up, and not before.
+    #[test]
+    fn a_budget_is_spent_when_as_many_cycles_are() {
+        let mut one = OneKernel::new();
+        let mut coordination = coordination();
+        let scan = one.stack.costs().scan;
+        coordination.feedback.frequency = (100 * scan) as f64;
+        let entries = 5;
+        let budget = coordination.budget(&one.stack, 0.05, 1.0);
+        assert!(!budget.is_spent(&one.stack));
+        one.stack.charge_scan(entries - 1);
+        assert!(!budget.is_spent(&one.stack));
+        one.stack.charge_scan(1);
+        assert!(budget.is_spent(&one.stack));
+        let next = coordination.budget(&one.stack, 0.05, 1.0);
+        assert!(!next.is_spent(&one.stack), "a new period has a new share");
+        assert!(next.and(budget).is_spent(&one.stack), "both must have something left");
+    }
+
+    /// Huge bucket: the region of a freed huge page is kept whole as long as a booking lasts, for the
+    /// next huge page, and then given back (Gemini section 5).
+    #[test]
+    fn a_freed_huge_page_is_kept_whole_for_as_long_as_a_booking_lasts() {
+        let mut one = OneKernel::new();
+        let mut coordination = coordination();
+        let lasts = BookingParameters::default().initial;
+        let region = Frame::new(9 * PageSize::Huge.base_pages());
+        coordination.keep_freed(ALONE.node, one.stack.kernel_mut(ALONE.node), region);
+        let kept = |stack: &Stack| stack.kernel(ALONE.node).memory().is_reserved(region);
+        assert!(kept(&one.stack));
+        coordination.adjust(&mut one.stack, lasts - 1.0, [ALONE.node]);
+        assert!(kept(&one.stack), "its time is not up");
+        assert!(coordination.allocator(ALONE.node).preferred.contains(&region.get()));
+        coordination.adjust(&mut one.stack, lasts, [ALONE.node]);
+        assert!(!kept(&one.stack));
+        assert!(!coordination.allocator(ALONE.node).preferred.contains(&region.get()));
+    }
+
+    /// A booking is made for as long as Algorithm 1 says at that moment, by every kernel's allocator.
+    #[test]
+    fn bookings_last_from_now_on_as_long_as_the_time_out_says() {
+        let mut one = OneKernel::new();
+        let mut coordination = coordination();
+        let initial = BookingParameters::default().initial;
+        assert_eq!(coordination.until(), initial);
+        coordination.adjust(&mut one.stack, 100.0, [ALONE.node]);
+        // After the first period a longer time-out is tried.
+        let until = 100.0 + initial * 1.1;
+        assert_eq!(coordination.until(), until);
+        assert_eq!(coordination.allocator(ALONE.node).until, until);
+    }
+}

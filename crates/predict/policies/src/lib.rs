@@ -1,0 +1,24 @@
+//! Memory policies: what each layer of a stack does with its pages.
+//!
+//! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`].
+//! What Gemini and xGemini share is in files of its own, one mechanism each. [`registry`] lists
+//! them all; adding a policy is a file and a line there.
+
+pub mod allocator;
+pub mod booking;
+pub mod coordination;
+pub mod gemini;
+pub mod linux;
+pub mod offsets;
+#[cfg(test)]
+mod one_kernel;
+pub mod parameters;
+pub mod per_vm;
+pub mod registry;
+pub mod scanner;
+pub mod timeout;
+pub mod xgemini;
+
+pub use parameters::{ParameterSet, PolicyParameters};
+pub use per_vm::PerVm;
+pub use registry::{Behind, Entry, REGISTRY, UnknownPolicy, Words, find};

@@ -1,0 +1,126 @@
+//! A policy for each VM of a host, side by side.
+//!
+//! Each governs the kernels of its VM, and what the host does for that VM: host's faults for it, its
+//! huge pages there, its background work. What concerns all of the host's memory concerns all of them.
+
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_stack::{
+    Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy,
+    Position, Stack, ThpMode,
+};
+
+/// The policies of the VMs on one host.
+pub struct PerVm {
+    policies: Vec<Box<dyn Policy>>,
+    /// Which of them governs a kernel, by its number.
+    governs: Vec<usize>,
+    /// Transparent huge pages that each wants of the host.
+    thp_of_host: Vec<ThpMode>,
+}
+
+impl PerVm {
+    /// `governs` says for each kernel of the tree, in their order, which of `policies` governs it; the
+    /// host's own entry counts only where it runs programs.
+    pub fn new(policies: Vec<Box<dyn Policy>>, governs: Vec<usize>) -> Self {
+        debug_assert!(governs.iter().all(|policy| *policy < policies.len()));
+        Self { thp_of_host: vec![ThpMode::Never; policies.len()], policies, governs }
+    }
+
+    /// The policy for what a kernel does, for `vm` or for its own programs.
+    fn of(&mut self, node: NodeId, vm: Option<NodeId>) -> &mut dyn Policy {
+        let concerned = if node == NodeId::HOST { vm.unwrap_or(node) } else { node };
+        self.policies[self.governs[concerned.index()]].as_mut()
+    }
+
+    /// What the host is told by all policies: huge pages if one wants them (those that do not refuse them
+    /// for their VM), and fragmented memory if one allows it.
+    fn host_settings(&mut self, at: Position) -> KernelSettings {
+        let settings: Vec<_> = self.policies.iter_mut().map(|policy| policy.settings(at)).collect();
+        self.thp_of_host = settings.iter().map(|settings| settings.thp).collect();
+        KernelSettings {
+            thp: self.thp_of_host.iter().copied().max().unwrap_or(ThpMode::Never),
+            align_areas: settings[self.governs[at.node.index()]].align_areas,
+            fragmented: settings.iter().any(|settings| settings.fragmented),
+        }
+    }
+}
+
+impl Policy for PerVm {
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        match at.node {
+            NodeId::HOST => self.host_settings(at),
+            node => self.of(node, None).settings(at),
+        }
+    }
+
+    fn vm_memory(&mut self, at: Position) -> HugeAdvice {
+        let own = self.thp_of_host[self.governs[at.node.index()]];
+        if at.level == 1 && self.thp_of_host.iter().any(|other| *other > own) {
+            return HugeAdvice::Refused;
+        }
+        self.of(at.node, None).vm_memory(at)
+    }
+
+    fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        self.of(node, fault.vm).place(node, kernel, fault)
+    }
+
+    fn mapped(
+        &mut self,
+        stack: &mut Stack,
+        node: NodeId,
+        fault: &PageFault,
+        size: PageSize,
+    ) -> Result<(), Exhausted> {
+        self.of(node, fault.vm).mapped(stack, node, fault, size)
+    }
+
+    fn second_stage_written(
+        &mut self,
+        stack: &mut Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        size: PageSize,
+    ) -> Result<(), Exhausted> {
+        self.of(vm, None).second_stage_written(stack, vm, page, size)
+    }
+
+    fn freed_huge(
+        &mut self,
+        node: NodeId,
+        vm: Option<NodeId>,
+        kernel: &mut Kernel,
+        region: Frame<Lower>,
+    ) {
+        self.of(node, vm).freed_huge(node, vm, kernel, region);
+    }
+
+    fn ended(&mut self, stack: &mut Stack, kernels: &[NodeId]) {
+        if let Some(vm) = kernels.first() {
+            self.of(*vm, None).ended(stack, kernels);
+        }
+    }
+
+    fn memory_short(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
+        if node != NodeId::HOST {
+            return self.of(node, None).memory_short(node, kernel);
+        }
+        // Every one of them gives back what it can.
+        let released = self.policies.iter_mut().map(|policy| policy.memory_short(node, kernel));
+        released.fold(false, |any, released| any | released)
+    }
+
+    fn wake(
+        &mut self,
+        stack: &mut Stack,
+        vm: NodeId,
+        now: f64,
+        feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        self.of(vm, None).wake(stack, vm, now, feedback)
+    }
+
+    fn next_wake(&self, vm: NodeId) -> f64 {
+        self.policies[self.governs[vm.index()]].next_wake(vm)
+    }
+}

@@ -1,0 +1,182 @@
+//! The worked example of `docs/adding-a-policy.md`, step by step: the code between the marks is the code
+//! in the document, to the letter, and does what the document says.
+
+#[path = "../../stack/tests/world/mod.rs"]
+mod world;
+
+// The first step.
+// [file]
+use strata_addr::PageSize;
+use strata_paging::Region;
+use strata_stack::{
+    AlignAreas, Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy, Position,
+    Stack, ThpMode,
+};
+
+strata_params::parameters! {
+    /// What decides when a region becomes a huge page.
+    pub struct UtilizationParameters {
+        /// Share of a region's base pages that must be present. Ingens (OSDI 2016, section 5).
+        threshold: f64 = 0.9, "utilization.threshold", "share";
+    }
+}
+
+/// Promotes an HPAS region once most of it is in use, in every layer on its own, as Ingens does
+/// (OSDI 2016, section 5).
+#[derive(Debug)]
+pub struct Utilization {
+    parameters: UtilizationParameters,
+}
+
+impl Utilization {
+    /// With these parameters.
+    pub fn new(parameters: UtilizationParameters) -> Self {
+        Self { parameters }
+    }
+}
+
+impl Policy for Utilization {
+    fn settings(&mut self, _at: Position) -> KernelSettings {
+        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+    }
+
+    fn place(&mut self, _node: NodeId, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
+        Placement::Base
+    }
+
+    fn mapped(
+        &mut self,
+        stack: &mut Stack,
+        node: NodeId,
+        fault: &PageFault,
+        _size: PageSize,
+    ) -> Result<(), Exhausted> {
+        let region = fault.page.floor(PageSize::Huge);
+        let space = stack.kernel(node).space(fault.space).expect("it has just faulted");
+        let enough = self.parameters.threshold * PageSize::Huge.base_pages() as f64;
+        if let Region::Base { present, .. } = space.table().region(region)
+            && f64::from(present) >= enough
+        {
+            // Why a region stays as it is would be in the result; here it may simply stay so.
+            stack.collapse(self, node, fault.space, region, None)?;
+        }
+        Ok(())
+    }
+}
+// [/file]
+
+use strata_policies::{Entry, ParameterSet, PolicyParameters};
+
+/// The second step: what stands in the registry.
+const REGISTRY: &[Entry] = &[
+    // [line]
+    Entry::new(
+        "utilization",
+        "promotes a region once most of it is in use, in every layer on its own",
+        "Ingens (OSDI 2016) section 5",
+        |parameters| Box::new(Utilization::new(parameters.get())),
+    )
+    .reads(&[ParameterSet::of::<UtilizationParameters>()]),
+    // [/line]
+];
+
+use proptest::prelude::*;
+use strata_params::Parameters;
+use world::{PAGES, World, op};
+
+/// What stands between two marks, as the document has it: without what it is indented by.
+fn marked(name: &str) -> String {
+    let own = include_str!("adding_a_policy.rs");
+    let (_, rest) = own.split_once(&format!("// [{name}]\n")).unwrap();
+    let code = rest.split_once(&format!("// [/{name}]")).unwrap().0.trim_end();
+    let indentation = if code.starts_with("    ") { "    " } else { "" };
+    let lines = code.lines().map(|line| line.strip_prefix(indentation).unwrap_or(line));
+    lines.map(|line| line.to_owned() + "\n").collect()
+}
+
+const DOCUMENT: &str = include_str!("../../../../docs/adding-a-policy.md");
+
+#[test]
+fn the_document_shows_this_code() {
+    for name in ["file", "line", "test"] {
+        let code = marked(name);
+        assert!(DOCUMENT.contains(&code), "docs/adding-a-policy.md shows another {name}:\n{code}");
+    }
+}
+
+/// The rows of the table of hooks are the methods of the trait, with their signatures.
+#[test]
+fn the_document_lists_every_hook_as_the_trait_has_it() {
+    let source = include_str!("../../stack/src/policy.rs");
+    let (_, body) = source.split_once("pub trait Policy: Send {").unwrap();
+    let mut hooks = Vec::new();
+    for rest in body.split("\n    fn ").skip(1) {
+        let end = rest.find([';', '{']).unwrap();
+        let words: Vec<&str> = rest[..end].split_whitespace().collect();
+        // One line, without the marks of what a default leaves unused.
+        let line = words.join(" ").replace("( ", "(").replace(", )", ")").replace(" _", " ");
+        hooks.push(line.trim_end().to_owned());
+    }
+    let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| `"));
+    let shown: Vec<&str> = rows.filter_map(|row| Some(row.split_once('`')?.0)).collect();
+    assert_eq!(shown, hooks);
+}
+
+/// The policy as the program would make it, with this threshold.
+fn policy(threshold: &str) -> Box<dyn Policy> {
+    let mut parameters = PolicyParameters::of(REGISTRY);
+    parameters.set("utilization.threshold", threshold).unwrap();
+    (REGISTRY[0].make)(&parameters)
+}
+
+// [test]
+#[test]
+fn it_promotes_what_is_used_and_nothing_else() {
+    let mut world = World::new(2, 0.0, policy("0.9"));
+    for page in 0..PAGES / 2 {
+        world.touch(0, page, true);
+    }
+    for page in (PAGES / 2..PAGES).step_by(2) {
+        world.touch(0, page, true);
+    }
+    let alignment = world.stack.alignment(world.guest);
+    // Of the densely used half, the first region is not wholly inside the area.
+    assert_eq!(alignment.guest_huge, PAGES / 2 / 512 - 1);
+    world.finish();
+}
+// [/test]
+
+#[test]
+fn its_parameter_has_an_effect() {
+    let huge = |threshold| {
+        let mut world = World::new(2, 0.0, policy(threshold));
+        for page in (0..PAGES).step_by(2) {
+            world.touch(0, page, true);
+        }
+        world.stack.alignment(world.guest).guest_huge
+    };
+    assert_eq!(huge("0.9"), 0);
+    assert!(huge("0.4") > 0);
+}
+
+#[test]
+fn its_parameters_are_listed_and_judged() {
+    let mut parameters = PolicyParameters::of(REGISTRY);
+    let listed = parameters.parameters();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].name, listed[0].value.as_str()), ("utilization.threshold", "0.9"));
+    assert!(parameters.set("utilization.threshold", "1.5").is_err(), "a share");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn nothing_is_lost(layers in 1usize..=4, ops in prop::collection::vec(op(), 1..30)) {
+        let mut world = World::new(layers, 0.5, policy("0.2"));
+        for op in &ops {
+            world.apply(op);
+            world.check();
+        }
+        world.finish();
+    }
+}

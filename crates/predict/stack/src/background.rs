@@ -1,0 +1,126 @@
+//! Background work: khugepaged in every kernel, and operations that policies use to change a running
+//! kernel.
+
+use crate::costs::Spending;
+use crate::owner::SpaceId;
+use crate::policy::{Feedback, Policy};
+use crate::promote::Collapsed;
+use crate::stack::{Exhausted, Stack};
+use crate::thp::ThpMode;
+use crate::tree::{NodeId, Position};
+use strata_addr::{Frame, space::Lower, space::Upper};
+
+impl Stack {
+    /// When [`Stack::wake`] has something to do next for `vm`, a VM of the host, in seconds of simulated
+    /// time.
+    pub fn next_wake(&self, policy: &dyn Policy, vm: NodeId) -> f64 {
+        let with_thp = self.nodes.iter().filter(|node| node.kernel.thp != ThpMode::Never);
+        let concerned = with_thp.filter(|node| is_concerned(node.position, vm));
+        concerned.map(|node| node.khugepaged_next).fold(policy.next_wake(vm), f64::min)
+    }
+
+    /// Does the background work for `vm`, a VM of the host or the host itself, that is due at `now`, in
+    /// seconds of simulated time: that of the kernels in it, of the host, and of the policy, which is
+    /// told what hardware showed of the programs in it.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn wake(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        now: f64,
+        feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        self.account = Some(Spending::Background);
+        let done = self.background(policy, vm, now, feedback);
+        self.account = None;
+        done
+    }
+
+    fn background(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        now: f64,
+        feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        if policy.next_wake(vm) <= now {
+            policy.wake(self, vm, now, feedback)?;
+        }
+        // Guests first: what they make huge is there to be matched below.
+        let positions = self.nodes.iter().rev().map(|node| node.position);
+        let concerned = positions.filter(|at| is_concerned(*at, vm)).map(|at| at.node);
+        let ids: Vec<NodeId> = concerned.collect();
+        for id in ids {
+            let node = &mut self.nodes[id];
+            if node.khugepaged_next > now || node.kernel.thp == ThpMode::Never {
+                continue;
+            }
+            let settings = self.thp.clone();
+            let failed = node.kernel.khugepaged(&settings);
+            let pause = match failed {
+                Ok(false) => settings.scan_sleep,
+                // Out of memory for a page table is no reason to die: it tries again later.
+                Ok(true) | Err(_) => settings.alloc_sleep,
+            };
+            node.khugepaged_next = now + pause;
+            self.settle(policy, id, Spending::Background)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the region at `page` of a kernel's space huge, if it can be; the result tells why it is
+    /// not. `target` names the HPAS region wanted, `None` leaves it in place or takes any.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn collapse(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        target: Option<Frame<Lower>>,
+    ) -> Result<Collapsed, Exhausted> {
+        let outcome = self.nodes[node].kernel.collapse(space, page, target, &self.thp);
+        let guest = self.position(node).is_guest();
+        let fault = if guest { Spending::GuestFault } else { Spending::HypervisorFault };
+        self.settle(policy, node, fault)?;
+        Ok(outcome.into())
+    }
+
+    /// Moves a base page of a kernel's space to a wanted frame, splitting a huge page if need be.
+    /// Returns whether it is there.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn migrate(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Frame<Lower>,
+    ) -> Result<bool, Exhausted> {
+        let moved = self.nodes[node].kernel.migrate_to(space, page, to);
+        self.settle(policy, node, Spending::HypervisorFault)?;
+        Ok(moved.unwrap_or(false))
+    }
+
+    /// Cycles of background work charged and not yet drained.
+    pub fn background_cycles(&self) -> u64 {
+        self.spent.0[Spending::Background as usize]
+    }
+
+    /// Charges cycles of a policy's own scanning.
+    pub fn charge_scan(&mut self, entries: u64) {
+        let cycles = entries * self.costs.scan;
+        self.spent.add(self.account.unwrap_or(Spending::Background), cycles);
+    }
+}
+
+/// Whether a kernel works for a VM of the host: it is in it, or is the host's.
+fn is_concerned(at: Position, vm: NodeId) -> bool {
+    at.vm == vm || at.node == NodeId::HOST
+}

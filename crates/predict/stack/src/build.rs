@@ -1,0 +1,372 @@
+//! Making a tree of kernels: memories, fragmentation, the VMs, what ran before.
+
+use crate::costs::Costs;
+use crate::kernel::{Kernel, OutOfMemory};
+use crate::owner::Owner;
+use crate::place::AlignerParameters;
+use crate::policy::Policy;
+use crate::settings::KernelSettings;
+use crate::stack::{Exhausted, Stack};
+use crate::thp::ThpParameters;
+use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
+use crate::vma::{HugeAdvice, Vma};
+use strata_addr::{Frame, PageSize, Range, space::Lower};
+use strata_frames::{Fragmenter, FragmenterError, Holders, Memory, shuffled};
+use strata_nested::{ExitCosts, Nesting, Virtualization};
+use strata_stream::{Backing, Event, Pid, Protection};
+
+strata_params::parameters! {
+    /// How memory looks before the workload starts.
+    pub struct MemoryParameters {
+        /// Share of the frames of a fragmented HPAS region that somebody else holds. `?`
+        occupied: f64 = 0.25, "fragmentation.occupied", "share";
+        /// Share of those that the kernel can move. `?`
+        movable: f64 = 0.5, "fragmentation.movable", "share";
+        /// Whether the program that fragments a layer had filled that layer's memory, so that the
+        /// layers below back all of it when the workload starts. Gemini 6.1 and xGemini V fragment
+        /// guests so. Takes time and memory in proportion to the guest's memory.
+        backed: bool = false, "fragmentation.backed", "";
+        /// With `fragmentation.backed`: share of the memory a hypervisor has beyond its guest's
+        /// that the fragmenting program may keep, since all of the guest's memory must fit too. `?`
+        spare: f64 = 0.5, "fragmentation.spare", "share";
+        /// Offset of the guest's memory in the VM process against 2 MiB, in base pages. 0 as QEMU
+        /// aligns it; anything else keeps a hypervisor's huge pages from lining up with its guest's.
+        slot_offset: u64 = 0, "slot.offset", "base pages";
+        /// Share of the guest's memory that the workload before touched, with a reused VM. Gemini
+        /// 6.1: 30 GB of 32 GB.
+        reused_share: f64 = 0.9, "reused.share", "share";
+    }
+}
+
+/// One kernel of a tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelConfig {
+    /// The kernel whose VM it runs in, by its place in [`StackConfig::kernels`]; `None` for the host.
+    pub below: Option<usize>,
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// FMFI of its free memory before anything runs.
+    pub fragmentation: f64,
+    /// Seed of what is random about its memory.
+    pub seed: u64,
+}
+
+/// What a tree of kernels is made of.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// The kernels, the host first, a VM's after the one it runs on. Those without VMs are guests:
+    /// they run programs.
+    pub kernels: Vec<KernelConfig>,
+    /// Levels of every page table: 4 or 5.
+    pub levels: u8,
+    /// The guests ran something big before.
+    pub reused: bool,
+    /// Cycles of software work.
+    pub costs: Costs,
+    /// Cycles of VM exits.
+    pub exits: ExitCosts,
+    /// What the CPU has for hypervisors in VMs.
+    pub virtualization: Virtualization,
+    /// khugepaged.
+    pub thp: ThpParameters,
+    /// Fragmentation in detail.
+    pub start: MemoryParameters,
+    /// Huge Aligner.
+    pub aligner: AlignerParameters,
+}
+
+impl StackConfig {
+    /// The kernels of one machine in which each runs on the one before: `kernels` has memory in
+    /// bytes and FMFI of each, the host's first.
+    pub fn chain(kernels: &[(u64, f64)], seed: u64) -> Vec<KernelConfig> {
+        let kernel = |(index, &(memory, fragmentation)): (usize, &(u64, f64))| KernelConfig {
+            below: index.checked_sub(1),
+            memory,
+            fragmentation,
+            // Counted from the guest, whose memory then looks the same whatever is below.
+            seed: seed.wrapping_add((kernels.len() - 1 - index) as u64),
+        };
+        kernels.iter().enumerate().map(kernel).collect()
+    }
+
+    /// Bytes of memory of the VMs of kernel number `index`.
+    fn memory_of_vms(&self, index: usize) -> u64 {
+        self.kernels.iter().filter(|k| k.below == Some(index)).map(|k| k.memory).sum()
+    }
+
+    /// Bytes that kernel number `index` must have for its VMs: each of them must fit. Memory for all is
+    /// needed only where all is used from the beginning, since what they touch is what they get.
+    fn memory_that_must_fit(&self, index: usize) -> u64 {
+        if self.start.backed || self.reused {
+            return self.memory_of_vms(index);
+        }
+        let vms = self.kernels.iter().filter(|k| k.below == Some(index));
+        vms.map(|k| k.memory).max().unwrap_or(0)
+    }
+
+    /// Where each kernel will be, in their order.
+    ///
+    /// # Errors
+    /// [`BuildError::NoTree`].
+    pub fn positions(&self) -> Result<Vec<Position>, BuildError> {
+        let mut positions: Vec<Position> = Vec::with_capacity(self.kernels.len());
+        for (index, kernel) in self.kernels.iter().enumerate() {
+            let below = match kernel.below {
+                None if index == 0 => None,
+                Some(below) if below < index => Some(positions[below]),
+                _ => return Err(BuildError::NoTree),
+            };
+            let vms = self.kernels.iter().filter(|above| above.below == Some(index)).count();
+            let vms = u16::try_from(vms).map_err(|_| BuildError::NoTree)?;
+            positions.push(Position::above(below, NodeId::new(index), vms));
+        }
+        if positions.is_empty() { Err(BuildError::NoTree) } else { Ok(positions) }
+    }
+}
+
+/// A tree could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Not a tree.
+    #[error("the first kernel is the host, and every other one runs on one that comes before it")]
+    NoTree,
+    /// A VM is as large as the kernel below it, or all VMs are that must fit together.
+    #[error(
+        "L{level} has {have} MiB, too little for {need} MiB of VMs and their page tables: give it more \
+         memory, or them less"
+    )]
+    TooSmall {
+        /// Level of the hypervisor.
+        level: u8,
+        /// Its memory in MiB.
+        have: u64,
+        /// Its VMs' memory in MiB, of those that must fit together.
+        need: u64,
+    },
+    /// A fragmentation that cannot be.
+    #[error("L{level}: {source}")]
+    Fragmentation {
+        /// Level of the kernel.
+        level: u8,
+        /// Why.
+        source: FragmenterError,
+    },
+    /// Memory ran out before the workload started.
+    #[error("{0} before the workload started: give it more memory or less fragmentation")]
+    Exhausted(#[from] Exhausted),
+    /// It was to stop.
+    #[error("stopped before the workload started")]
+    Stopped,
+}
+
+/// Where a VM process has the VM's memory, in base pages: 0x7f00_0000_0000, as Linux would.
+const SLOT: u64 = 0x7f00_0000_0000 >> 12;
+
+impl Stack {
+    /// Makes a tree of kernels for a policy: fragments memories, starts the VM processes, and lets
+    /// the workload before run if the guests are reused. What takes long asks `stopped` now and then
+    /// whether to give up.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn build(
+        config: &StackConfig,
+        policy: &mut dyn Policy,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Self, BuildError> {
+        let positions = config.positions()?;
+        let settings: Vec<_> = positions.iter().map(|at| policy.settings(*at)).collect();
+        let mut nodes = Nodes::default();
+        for (at, settings) in positions.iter().zip(&settings) {
+            go_on(stopped)?;
+            let advice = policy.vm_memory(*at);
+            add_kernel(&mut nodes, config, at, settings, advice)?;
+        }
+        let levels = positions.iter().map(|at| at.level).max().unwrap_or(0);
+        let nesting = Nesting::new(config.virtualization, config.exits.clone(), levels);
+        let mut stack = Self::of(nodes, config.costs.clone(), nesting, config.thp.clone());
+        // The hypervisors' own page tables are backed from the host up.
+        for node in positions.iter().map(|at| at.node) {
+            stack.settle(policy, node, crate::costs::Spending::HypervisorFault)?;
+        }
+        if config.start.backed {
+            let in_vms = config.kernels.iter().zip(&positions).zip(&settings).skip(1);
+            for ((kernel, at), settings) in in_vms {
+                if settings.fragmented && kernel.fragmentation > 0.0 {
+                    stack.back_all_of(policy, at.node, kernel.seed, stopped)?;
+                }
+            }
+        }
+        if config.reused {
+            for at in positions.iter().filter(|at| at.is_guest()) {
+                stack.run_before(policy, at.node, config, stopped)?;
+            }
+        }
+        stack.reset_all_counters();
+        for node in stack.nodes.iter_mut() {
+            node.kernel.frames.memory.watch_free_regions();
+        }
+        stack.take_spent();
+        stack.flushes.clear();
+        Ok(stack)
+    }
+
+    /// The program that fragmented a kernel's memory had touched all of it: the kernels below back
+    /// it, as they do under the policy. It got its memory in no order that anybody knows, so the
+    /// order of the HPAS regions is drawn at random.
+    fn back_all_of(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        seed: u64,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(), BuildError> {
+        let regions = self.kernel(node).memory().frames() >> PageSize::Huge.order();
+        for region in shuffled(regions, seed) {
+            go_on(stopped)?;
+            let first = Frame::new(region << PageSize::Huge.order());
+            self.write_block(policy, node, first, PageSize::Huge.order())?;
+        }
+        Ok(())
+    }
+
+    /// The workload before: touches its share of the guest's memory, page by page, and ends.
+    fn run_before(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        config: &StackConfig,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(), BuildError> {
+        let before = Pid(u32::MAX);
+        let free = self.kernel(guest).memory().free_frames();
+        // Its page tables need room too: one frame in 512, and some for upper levels.
+        let pages = (free as f64 * config.start.reused_share.min(1.0) * 0.99) as u64;
+        let range = Range::sized(strata_addr::Gva::new(1 << 40), pages << PageSize::BASE_SHIFT);
+        self.event(policy, guest, &Event::ProcessStart { pid: before })?;
+        self.event(
+            policy,
+            guest,
+            &Event::Map {
+                pid: before,
+                range,
+                backing: Backing::Anonymous,
+                protection: Protection::READ_WRITE,
+                fixed: true,
+            },
+        )?;
+        let space = self.process_space(guest, before).expect("just started");
+        for page in 0..pages {
+            go_on(stopped)?;
+            let page: Frame<_> = range.start.page().cross() + page;
+            self.guest_fault(policy, guest, space, page, true)?;
+        }
+        Ok(self.event(policy, guest, &Event::ProcessExit { pid: before })?)
+    }
+}
+
+fn go_on(stopped: &dyn Fn() -> bool) -> Result<(), BuildError> {
+    if stopped() { Err(BuildError::Stopped) } else { Ok(()) }
+}
+
+fn table_root(kernel: &mut Kernel) -> Result<Frame<Lower>, OutOfMemory> {
+    let root = kernel.take(0, None).ok_or(OutOfMemory)?;
+    kernel.set_owner(root, Owner::Table);
+    kernel.zeroed(root, 0);
+    Ok(root)
+}
+
+/// Share of the frames of a fragmented region that the fragmenting program keeps.
+fn occupied(config: &StackConfig, at: &Position) -> f64 {
+    let MemoryParameters { occupied, backed, spare, .. } = config.start;
+    if !backed || at.is_guest() {
+        return occupied;
+    }
+    let own = config.kernels[at.node.index()].memory as f64;
+    let vms = config.memory_of_vms(at.node.index()) as f64;
+    // None at all would be no fragmentation.
+    occupied.min((own - vms) / own * spare.min(1.0)).max(1e-3)
+}
+
+fn fragmented_memory(
+    config: &StackConfig,
+    at: &Position,
+    settings: &KernelSettings,
+) -> Result<Memory, BuildError> {
+    let kernel = &config.kernels[at.node.index()];
+    let mut memory = Memory::new(kernel.memory >> PageSize::BASE_SHIFT);
+    if settings.fragmented && kernel.fragmentation > 0.0 {
+        let fragmenter = Fragmenter {
+            target_fmfi: kernel.fragmentation,
+            occupied: occupied(config, at),
+            movable: config.start.movable,
+            seed: kernel.seed,
+        };
+        fragmenter
+            .apply(
+                &mut memory,
+                Holders { movable: Owner::Movable.to_bits(), unmovable: Owner::Pinned.to_bits() },
+            )
+            .map_err(|source| BuildError::Fragmentation { level: at.level, source })?;
+    }
+    Ok(memory)
+}
+
+fn add_kernel(
+    nodes: &mut Nodes,
+    config: &StackConfig,
+    at: &Position,
+    settings: &KernelSettings,
+    advice: HugeAdvice,
+) -> Result<(), BuildError> {
+    let KernelConfig { below, memory, .. } = config.kernels[at.node.index()];
+    let vms = config.memory_that_must_fit(at.node.index());
+    if vms >= memory {
+        let (have, need) = (memory >> 20, vms >> 20);
+        return Err(BuildError::TooSmall { level: at.level, have, need });
+    }
+    let kernel = Kernel::new(fragmented_memory(config, at, settings)?, config.levels, settings.thp);
+    let vm = match below {
+        Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, advice)?),
+        None => None,
+    };
+    let node = nodes.add(kernel, vm, at.vms);
+    nodes[node].khugepaged_next = config.thp.scan_sleep;
+    nodes[node].guest.align_areas = settings.align_areas;
+    nodes[node].guest.aligner = config.aligner.clone();
+    Ok(())
+}
+
+/// Starts the VM process for a kernel, with this advice for its memory, and the tables that belong to
+/// it.
+fn start_vm(
+    nodes: &mut Nodes,
+    below: NodeId,
+    at: &Position,
+    config: &StackConfig,
+    advice: HugeAdvice,
+) -> Result<Vm, Exhausted> {
+    let memory = config.kernels[at.node.index()].memory;
+    let kernel = &mut nodes[below].kernel;
+    let exhausted = |_| Exhausted { node: below };
+    let process = kernel.free_space_id().map_err(exhausted)?;
+    kernel.create_space(process).map_err(exhausted)?;
+    let slot = SLOT + config.start.slot_offset;
+    let start = Frame::new(slot).addr();
+    kernel.alive_mut(process).vmas.insert(Vma {
+        range: Range::sized(start, memory),
+        backing: Backing::Anonymous,
+        protection: Protection::READ_WRITE,
+        huge: advice,
+    });
+    let root = table_root(kernel).map_err(exhausted)?;
+    let second = SecondStageTable::new(config.levels, root);
+    let shadow = if at.is_guest() && below != NodeId::HOST {
+        let host = &mut nodes[NodeId::HOST].kernel;
+        let root = table_root(host).map_err(|_| Exhausted { node: NodeId::HOST })?;
+        Some(SecondStageTable::new(config.levels, root))
+    } else {
+        None
+    };
+    Ok(Vm { below, process, slot, second, shadow })
+}

@@ -1,0 +1,287 @@
+//! Faults go down, changes go up: the operations that pass from one kernel to the next.
+//!
+//! A hypervisor's second stage follows its VM process's page table as KVM's does through MMU
+//! notifiers: filled on a violation, zapped when the process's mapping changes. When a frame of a
+//! VM's memory is first written by its kernel, the kernel below must back it.
+
+use crate::costs::{Spending, kernel_cycles};
+use crate::fault::{Faulted, PageFault, frame_of};
+use crate::frames::{Action, Change};
+use crate::owner::{Owner, SpaceId};
+use crate::policy::Policy;
+use crate::stack::{Exhausted, Flush, Stack};
+use crate::tree::{Node, NodeId, Vm, page_range};
+use strata_addr::space::{Lower, Upper};
+use strata_addr::{Frame, PageSize, Range};
+use strata_nested::ExitReason;
+use strata_paging::{Region, Rights};
+
+impl Stack {
+    /// A guest's process touched a page that its table does not map, or stored to one that it may
+    /// not write.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn guest_fault(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        store: bool,
+    ) -> Result<Faulted, Exhausted> {
+        self.infer_area(guest, space, page);
+        let kernel = &mut self.nodes[guest].kernel;
+        let outcome = match kernel.describe_fault(space, page) {
+            Some(fault) => Faulted::Mapped(self.kernel_fault(policy, guest, &fault)?),
+            None if store => {
+                let mut outcome = kernel.write_fault(space, page);
+                if outcome.is_err() && policy.memory_short(guest, kernel) {
+                    outcome = kernel.write_fault(space, page);
+                }
+                outcome.map_err(|_| Exhausted { node: guest })?
+            }
+            None => Faulted::Spurious,
+        };
+        self.settle(policy, guest, Spending::GuestFault)?;
+        Ok(outcome)
+    }
+
+    /// A guest touched a page of its memory that the second stage which hardware walks for it does
+    /// not map.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn second_stage_fault(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
+        if self.nodes[guest].vm().shadow.is_some()
+            && self.second_stage(guest).mapping(page.addr()).is_none()
+        {
+            // The guest hypervisor maps it.
+            self.exit(guest, ExitReason::SecondStageViolation, 1);
+            self.back(policy, guest, page)?;
+            if self.shadow_maps(guest, page) {
+                return Ok(());
+            }
+            // It resumes its guest, which faults again: now on the shadow.
+        }
+        self.exit_to(NodeId::HOST, guest, ExitReason::SecondStageViolation, 1);
+        match self.nodes[guest].vm().shadow {
+            Some(_) => self.fill_shadow(policy, guest, page),
+            None => self.back(policy, guest, page),
+        }
+    }
+
+    /// Makes the hypervisor below `vm` map `page` of the VM's memory in its second stage.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn back(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
+        if self.second_stage(vm).mapping(page.addr()).is_some() {
+            return Ok(());
+        }
+        let hva = self.hva(vm, page);
+        let &Vm { below, process, .. } = self.nodes[vm].vm();
+        if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
+            fault.vm = Some(vm);
+            self.kernel_fault(policy, below, &fault)?;
+            self.settle(policy, below, Spending::HypervisorFault)?;
+        }
+        // A policy that acts on a fault may have mapped it on the way.
+        if self.second_stage(vm).mapping(page.addr()).is_none() {
+            self.map_second_stage(policy, vm, page)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the VM process's mapping of `page` into the second stage of its VM.
+    fn map_second_stage(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
+        let hva = self.hva(node, page);
+        let mapping = self.vm_table(node).mapping(hva.addr()).expect("the fault mapped it");
+        let (vm, kernel) = self.nodes.vm_and_below(node);
+        let alike = vm.slot.is_multiple_of(mapping.size.base_pages());
+        let size = if alike { mapping.size } else { PageSize::Base };
+        let frame = frame_of(&mapping, hva);
+        let (first, frame) = (page.floor(size), frame.floor(size));
+        let (second, frames) = (&mut vm.second, &mut kernel.frames);
+        let written = match (size, second.region(first)) {
+            (PageSize::Huge, Region::Base { .. }) => {
+                second.collapse(first, frame, Rights::ALL, frames).map(|_| 1)
+            }
+            _ => second.map(first, size, frame, Rights::ALL, frames),
+        };
+        let below = vm.below;
+        let written = written.map_err(|_| Exhausted { node: below })?;
+        if below != NodeId::HOST {
+            self.exit(below, ExitReason::SecondStageWrite, u64::from(written));
+        }
+        self.settle(policy, below, Spending::HypervisorFault)?;
+        if below != NodeId::HOST {
+            policy.second_stage_written(self, node, first, size)?;
+        }
+        Ok(())
+    }
+
+    fn kernel_fault(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        fault: &PageFault,
+    ) -> Result<PageSize, Exhausted> {
+        let Node { position, kernel, .. } = &mut self.nodes[node];
+        let account =
+            if position.is_guest() { Spending::GuestFault } else { Spending::HypervisorFault };
+        kernel.frames.counters.faults += 1;
+        let placement = policy.place(node, kernel, fault);
+        let limit = self.thp.compact_regions;
+        let mut mapped = kernel.map_fault(fault, placement, limit);
+        if mapped.is_err() && policy.memory_short(node, kernel) {
+            mapped = kernel.map_fault(fault, placement, limit);
+        }
+        let size = mapped.map_err(|_| Exhausted { node })?;
+        self.settle(policy, node, account)?;
+        policy.mapped(self, node, fault, size)?;
+        Ok(size)
+    }
+
+    /// Passes on what a kernel did: frames it wrote are backed below, translations it changed are
+    /// dropped above, and the work is charged.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel that could not back a frame.
+    pub fn settle(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        account: Spending,
+    ) -> Result<(), Exhausted> {
+        self.charge_kernel(node, account);
+        // Taken out so that the hooks below can log more; given back to reuse the memory.
+        let mut log = std::mem::take(&mut self.nodes[node].kernel.frames.log);
+        for change in log.changes.drain(..) {
+            self.propagate(node, change);
+        }
+        for (space, frame) in log.freed_huge.drain(..) {
+            let vm = self.above(node, space);
+            policy.freed_huge(node, vm, &mut self.nodes[node].kernel, frame);
+        }
+        for action in log.actions.drain(..) {
+            match action {
+                Action::Zero(frame, order) => {
+                    self.write_block(policy, node, frame, order)?;
+                    if self.contents.is_some() {
+                        for i in 0..1 << order {
+                            self.write_content(node, frame + i, 0);
+                        }
+                    }
+                }
+                Action::Copy(from, to) => {
+                    self.write_block(policy, node, to, 0)?;
+                    if self.contents.is_some() {
+                        let tag = self.read_content(node, from);
+                        self.write_content(node, to, tag);
+                    }
+                }
+            }
+        }
+        let now = &mut self.nodes[node].kernel.frames.log;
+        if now.actions.is_empty() && now.changes.is_empty() && now.freed_huge.is_empty() {
+            *now = log;
+        }
+        Ok(())
+    }
+
+    /// A kernel writes 2^order of its frames: the hypervisor below must back them.
+    pub(crate) fn write_block(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        frame: Frame<Lower>,
+        order: u32,
+    ) -> Result<(), Exhausted> {
+        if node == NodeId::HOST {
+            return Ok(());
+        }
+        let guest = self.position(node).is_guest();
+        let mut rest = Range::sized(frame.cross().addr(), PageSize::Base.bytes() << order);
+        loop {
+            let vm = self.nodes[node].vm();
+            let below = if guest { vm.hardware_table() } else { &vm.second };
+            let Some(hole) = below.first_hole(rest) else { return Ok(()) };
+            let page = hole.start.page();
+            if guest {
+                self.second_stage_fault(policy, node, page)?;
+            } else {
+                self.exit(node, ExitReason::SecondStageViolation, 1);
+                self.back(policy, node, page)?;
+            }
+            rest.start = hole.start;
+        }
+    }
+
+    /// Translations of a kernel's space changed: whatever was built on them goes.
+    fn propagate(&mut self, node: NodeId, change: Change) {
+        let Some(above) = self.above(node, change.space) else {
+            self.flushes.push(Flush::Pages(node, change));
+            return;
+        };
+        let slot = self.nodes[above].vm().slot;
+        let Some(start) = change.page.get().checked_sub(slot) else { return };
+        let (vm, kernel) = self.nodes.vm_and_below(above);
+        let pages = page_range(Frame::new(start), change.pages);
+        let zapped = vm.second.unmap_range(pages, &mut kernel.frames);
+        if zapped == 0 {
+            return;
+        }
+        if node != NodeId::HOST {
+            self.exit(node, ExitReason::SecondStageWrite, zapped);
+            self.exit(node, ExitReason::Invalidation, 1);
+        }
+        self.drop_through(above, Frame::new(start), change.pages);
+    }
+
+    /// What a hypervisor had for pages of a VM's memory is gone: drops what hardware and shadow
+    /// tables know through it.
+    fn drop_through(&mut self, node: NodeId, start: Frame<Upper>, pages: u64) {
+        let Node { position, vm, .. } = &self.nodes[node];
+        if position.is_guest() {
+            match vm.as_ref().and_then(|vm| vm.shadow.as_ref()) {
+                Some(_) => self.zap_shadow(node, start, pages),
+                None => self.flush_second_stage(node),
+            }
+            return;
+        }
+        for i in 0..pages {
+            // The frame is memory of this kernel: its owner tells what it backs for which VM.
+            let owner = self.nodes[node].kernel.owner((start + i).cross());
+            if let Owner::Page(process, hva) = owner
+                && let Some(above) = self.above(node, process)
+                && let Some(page) = hva.get().checked_sub(self.nodes[above].vm().slot)
+            {
+                self.drop_through(above, Frame::new(page), 1);
+            }
+        }
+    }
+
+    /// Charges the work of a kernel since the last time.
+    fn charge_kernel(&mut self, node: NodeId, account: Spending) {
+        let Node { kernel, charged, .. } = &mut self.nodes[node];
+        let cycles = kernel_cycles(&self.costs, charged, kernel.counters());
+        *charged = *kernel.counters();
+        self.spent.add(self.account.unwrap_or(account), cycles);
+    }
+}

@@ -1,0 +1,100 @@
+//! The frames of one kernel: its memory, what was done to it, and what was counted.
+
+use crate::owner::{Owner, SpaceId};
+use strata_addr::{Frame, space::Lower, space::Upper};
+use strata_counters::counters;
+use strata_frames::Memory;
+use strata_paging::FrameSource;
+
+/// What an operation did to frames, in order; the stack passes it on to the layer below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The kernel wrote zeroes to this block of 2^order frames.
+    Zero(Frame<Lower>, u32),
+    /// The kernel copied this frame to that one.
+    Copy(Frame<Lower>, Frame<Lower>),
+}
+
+/// Translations of a space that no longer hold: `pages` base pages from `page`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The space.
+    pub space: SpaceId,
+    /// First page.
+    pub page: Frame<Upper>,
+    /// Number of base pages.
+    pub pages: u64,
+}
+
+/// What the kernel did since the log was last drained.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Frames written, in order.
+    pub actions: Vec<Action>,
+    /// Translations invalidated, in order.
+    pub changes: Vec<Change>,
+    /// HPAS regions whose huge page was freed, with the space that had it.
+    pub freed_huge: Vec<(SpaceId, Frame<Lower>)>,
+}
+
+counters! {
+    /// Events counted in one layer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct KernelCounters {
+        /// Page faults handled.
+        faults: u64;
+        /// Page faults that a huge page satisfied.
+        huge_faults: u64, "strata.huge_faults";
+        /// Copy-on-write faults.
+        cow_faults: u64, "strata.cow_faults";
+        /// HPAS regions of base pages that became huge pages.
+        promotions: u64;
+        /// Promotions without moving a page.
+        promotions_in_place: u64, "strata.promotions_in_place";
+        /// Huge pages split.
+        demotions: u64;
+        /// Base pages moved to another frame.
+        migrated_pages: u64;
+        /// HPAS regions emptied by compaction.
+        compacted_regions: u64, "strata.compacted_regions";
+        /// Base pages that kernels zeroed.
+        zeroed_pages: u64, "strata.zeroed_pages";
+        /// Base pages that kernels copied.
+        copied_pages: u64, "strata.copied_pages";
+        /// Page-table entries looked at by background scans.
+        scanned_pages: u64, "strata.scanned_entries";
+    }
+}
+
+/// A kernel's memory with its books. Page tables take their frames from it.
+pub(crate) struct Frames {
+    pub(crate) memory: Memory,
+    pub(crate) log: Log,
+    pub(crate) counters: KernelCounters,
+}
+
+impl Frames {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self { memory, log: Log::default(), counters: KernelCounters::default() }
+    }
+}
+
+impl FrameSource<Lower> for Frames {
+    fn table_frame(&mut self) -> Option<Frame<Lower>> {
+        let frame = self.memory.alloc(0).or_else(|| {
+            // What is booked is given up before anything dies for want of a page table.
+            self.memory.release_all_regions();
+            self.memory.alloc(0)
+        })?;
+        self.memory.set_owner(frame, Owner::Table.to_bits());
+        self.log.actions.push(Action::Zero(frame, 0));
+        self.counters.zeroed_pages += 1;
+        Some(frame)
+    }
+
+    fn free_table_frame(&mut self, frame: Frame<Lower>) {
+        debug_assert_eq!(Owner::from_bits(self.memory.owner(frame)), Owner::Table);
+        self.memory.take_owner(frame);
+        self.memory.free(frame, 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! khugepaged: the thread of a kernel that makes huge pages of base pages.
+//!
+//! Source: Linux 6.12, `mm/khugepaged.c`.
+
+use crate::kernel::{Kernel, OutOfMemory};
+use crate::owner::SpaceId;
+use crate::promote::{PromoteError, Promotion};
+use crate::thp::ThpParameters;
+use strata_addr::{Addr, Frame, PageSize, Range, space::Upper};
+use strata_paging::{Format, Region, X86};
+
+/// Pages of an HPAS region, as khugepaged counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionPages {
+    /// Mapped base pages.
+    pub present: u64,
+    /// Of these, pages shared copy on write.
+    pub shared: u64,
+}
+
+impl Kernel {
+    /// Counts the pages of the region at `page`; `None` when it is huge or not mapped at all.
+    pub fn region_pages(&self, space: SpaceId, page: Frame<Upper>) -> Option<RegionPages> {
+        let table = &self.space(space)?.table;
+        let Region::Base { entries, present } = table.region(page.floor(PageSize::Huge)) else {
+            return None;
+        };
+        let shared = entries
+            .iter()
+            .filter(|bits| X86::is_present(**bits))
+            .filter(|bits| self.is_shared(Frame::new(X86::frame(**bits))))
+            .count() as u64;
+        Some(RegionPages { present: u64::from(present), shared })
+    }
+
+    /// One wake-up of khugepaged: looks at `pages_to_scan` pages from where it stopped and
+    /// collapses regions that qualify. Returns whether an allocation failed (the caller then waits
+    /// `alloc_sleep`).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when page tables could not be allocated.
+    pub fn khugepaged(&mut self, settings: &ThpParameters) -> Result<bool, OutOfMemory> {
+        let mut budget = settings.pages_to_scan;
+        let mut wrapped = false;
+        let mut failed = false;
+        while budget > 0 {
+            let Some((space, region)) = self.next_collapsible() else {
+                self.khugepaged.next = None;
+                if wrapped {
+                    break;
+                }
+                wrapped = true;
+                continue;
+            };
+            self.khugepaged.next = Some((space, region.addr() + PageSize::Huge.bytes()));
+            let scanned = PageSize::Huge.base_pages().min(budget);
+            budget -= scanned;
+            self.frames.counters.scanned_pages += scanned;
+            let Some(pages) = self.region_pages(space, region) else { continue };
+            if PageSize::Huge.base_pages() - pages.present > settings.max_ptes_none {
+                continue;
+            }
+            match self.collapse(space, region, None, settings) {
+                Ok(Promotion::InPlace | Promotion::Moved | Promotion::AlreadyHuge) => {}
+                Err(PromoteError::NoBlock | PromoteError::Taken) => {
+                    failed = true;
+                    break;
+                }
+                Err(PromoteError::NotEligible) => {}
+                Err(PromoteError::OutOfMemory) => return Err(OutOfMemory),
+            }
+        }
+        Ok(failed)
+    }
+
+    /// The next region from the cursor on that huge pages are allowed in.
+    fn next_collapsible(&self) -> Option<(SpaceId, Frame<Upper>)> {
+        let (first, from) = self.khugepaged.next.unwrap_or((SpaceId(0), Addr::new(0)));
+        for (id, space) in self.spaces().skip_while(|(id, _)| *id < first) {
+            let from = if id == first { from } else { Addr::new(0) };
+            let everything = Range::new(from, Addr::new(u64::MAX));
+            // Searching from the cursor keeps a wake-up proportional to what it looks at.
+            let mut at = from;
+            while let Some(vma) = space.vmas.find(at).or_else(|| space.vmas.next_after(at)) {
+                let part = vma.range.intersection(&everything);
+                let start = part.start.ceil(PageSize::Huge);
+                if self.thp.allows(vma) && vma.fits_huge(start.page()) {
+                    return Some((id, start.page()));
+                }
+                if vma.range.end.get() <= at.get() {
+                    break;
+                }
+                at = vma.range.end;
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,51 @@
+//! The memory management of a host and of everything that runs on it, as Linux and KVM have it.
+//!
+//! A [`Stack`] is a tree of kernels: the host's and, in VMs, others that run programs or VMs of their
+//! own. Faults go down, changes go up; see [`stack`]. What a kernel does with a fault is Linux's doing
+//! unless a [`Policy`] says otherwise.
+
+mod alignment;
+mod background;
+mod build;
+mod contents;
+mod costs;
+mod end;
+mod events;
+mod exits;
+mod fault;
+mod flow;
+mod frames;
+mod guest;
+mod kernel;
+mod khugepaged;
+mod owner;
+mod place;
+mod policy;
+mod promote;
+mod settings;
+mod shadow;
+pub mod stack;
+mod thp;
+mod tree;
+mod unmap;
+mod vma;
+
+pub use alignment::{AlignmentCounts, Blame};
+pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
+pub use costs::{Costs, Spending, Spent};
+pub use exits::ExitCounts;
+pub use fault::{Faulted, PageFault, Placement};
+pub use frames::{Change, KernelCounters};
+pub use kernel::{Kernel, OutOfMemory, PageTable, Space};
+pub use khugepaged::RegionPages;
+pub use owner::{Owner, SpaceId};
+pub use place::AlignerParameters;
+pub use policy::{Feedback, Policy};
+pub use promote::{Collapsed, PromoteError, Promotion};
+pub use settings::{AlignAreas, KernelSettings};
+pub use shadow::ComposedPage;
+pub use stack::{Exhausted, Flush, HardwareTables, HostWork, Stack};
+pub use strata_nested::{ExitCosts, ExitReason, Virtualization};
+pub use thp::{Fallback, ThpMode, ThpParameters};
+pub use tree::{NodeId, Position, SecondStageTable};
+pub use vma::{HugeAdvice, Vma, VmaMap};

@@ -1,0 +1,108 @@
+//! What a memory policy decides. A policy governs all kernels of a VM and what the host does for that
+//! VM, since the systems in the papers work across layers.
+
+use crate::fault::{PageFault, Placement};
+use crate::kernel::Kernel;
+use crate::settings::KernelSettings;
+use crate::stack::{Exhausted, Stack};
+use crate::tree::{NodeId, Position};
+use crate::vma::HugeAdvice;
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+
+/// What hardware showed since it was last told; measured over all vCPUs of the VMs it is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Feedback {
+    /// Last-level TLB misses.
+    pub tlb_misses: u64,
+    /// Accesses.
+    pub accesses: u64,
+    /// Cycles per second of one vCPU.
+    pub frequency: f64,
+}
+
+/// A memory policy. The defaults are those of stock Linux.
+///
+/// Hooks that get the whole [`Stack`] may call its operations with `self` as the policy.
+pub trait Policy: Send {
+    /// How a kernel is set up; asked of every kernel, the host first, before anything else.
+    fn settings(&mut self, at: Position) -> KernelSettings;
+
+    /// What the hypervisor below a kernel tells its own kernel of that VM's memory, by `madvise`; asked
+    /// before the VM starts.
+    fn vm_memory(&mut self, _at: Position) -> HugeAdvice {
+        HugeAdvice::Default
+    }
+
+    /// Where the page of a fault goes.
+    fn place(&mut self, _node: NodeId, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
+        Placement::Linux
+    }
+
+    /// The page of a fault was mapped with this size.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when an operation ran out of memory in a way that ends the run.
+    fn mapped(
+        &mut self,
+        _stack: &mut Stack,
+        _node: NodeId,
+        _fault: &PageFault,
+        _size: PageSize,
+    ) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    /// The hypervisor below `_vm`, which is not the host, wrote an entry for `_page` of the VM's memory
+    /// into its second stage. The table is write-protected, so the host sees it.
+    ///
+    /// # Errors
+    /// As [`Policy::mapped`].
+    fn second_stage_written(
+        &mut self,
+        _stack: &mut Stack,
+        _vm: NodeId,
+        _page: Frame<Upper>,
+        _size: PageSize,
+    ) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    /// A huge page's HPAS region was freed; it was memory of `_vm`, or of a program.
+    fn freed_huge(
+        &mut self,
+        _node: NodeId,
+        _vm: Option<NodeId>,
+        _kernel: &mut Kernel,
+        _region: Frame<Lower>,
+    ) {
+    }
+
+    /// A VM has ended, and with it the VMs on it: what is known of these kernels can be forgotten.
+    fn ended(&mut self, _stack: &mut Stack, _kernels: &[NodeId]) {}
+
+    /// A kernel found no free frame. Returns whether something was released, so that trying again
+    /// makes sense.
+    fn memory_short(&mut self, _node: NodeId, kernel: &mut Kernel) -> bool {
+        kernel.memory_mut().release_all_regions() > 0
+    }
+
+    /// Background work for `_vm`, a VM of the host or the host itself, at `now`, in seconds of simulated
+    /// time; `_feedback` is what hardware showed of its programs.
+    ///
+    /// # Errors
+    /// As [`Policy::mapped`].
+    fn wake(
+        &mut self,
+        _stack: &mut Stack,
+        _vm: NodeId,
+        _now: f64,
+        _feedback: Feedback,
+    ) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    /// When [`Policy::wake`] wants to be called next for `_vm`, in seconds; infinity for never.
+    fn next_wake(&self, _vm: NodeId) -> f64 {
+        f64::INFINITY
+    }
+}

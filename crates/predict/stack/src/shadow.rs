@@ -1,0 +1,176 @@
+//! The shadow table: GPA to HPA in one table, composed by the lowest layer.
+
+use crate::policy::Policy;
+use crate::stack::{Exhausted, Stack};
+use crate::tree::{NodeId, page_range};
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_nested::ExitReason;
+use strata_paging::{Region, Rights};
+
+/// What all second stages together say of a guest page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComposedPage {
+    /// The real frame.
+    pub frame: Frame<Lower>,
+    /// The smallest page size on the way.
+    pub size: PageSize,
+}
+
+impl Stack {
+    /// Composes the second stages of all hypervisors below a guest for a page of its memory; `None`
+    /// when one of them does not map it.
+    pub fn compose(&self, guest: NodeId, page: Frame<Upper>) -> Option<ComposedPage> {
+        let mut at = page;
+        let mut size = PageSize::Giant;
+        for vm in self.path_down(guest).filter(|vm| *vm != NodeId::HOST) {
+            let mapping = self.second_stage(vm).mapping(at.addr())?;
+            size = size.min(mapping.size);
+            at = (mapping.frame + at.index_in(mapping.size)).cross();
+        }
+        Some(ComposedPage { frame: at.cross(), size })
+    }
+
+    fn second_stage_maps(&self, vm: NodeId, page: Frame<Upper>) -> bool {
+        self.second_stage(vm).mapping(page.addr()).is_some()
+    }
+
+    pub(crate) fn shadow_maps(&self, guest: NodeId, page: Frame<Upper>) -> bool {
+        let vm = self.nodes[guest].vm.as_ref();
+        let shadow = vm.and_then(|vm| vm.shadow.as_ref());
+        shadow.is_some_and(|shadow| shadow.mapping(page.addr()).is_some())
+    }
+
+    /// Makes the shadow table of a nested guest map a page of its memory, backing it in every kernel
+    /// below first where need be. Nothing happens for other guests.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn fill_shadow(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
+        if self.nodes.shadow_and_frames(guest).is_none() {
+            return Ok(());
+        }
+        let (mut at, mut vm) = (page, guest);
+        while let Some(below) = self.below(vm) {
+            // Hypervisors between the guest's and the host do not know that they will need it. The guest
+            // faults, one of them maps the page, and the guest faults again.
+            if vm != guest && below != NodeId::HOST && !self.second_stage_maps(vm, at) {
+                self.exit_to(below, guest, ExitReason::SecondStageViolation, 1);
+            }
+            self.back(policy, vm, at)?;
+            let backed = self.second_stage(vm).translate(at.addr());
+            at = backed.expect("backed just now").page().cross();
+            vm = below;
+        }
+        if self.shadow_maps(guest, page) {
+            return Ok(());
+        }
+        let composition = self.compose(guest, page).expect("every kernel below backs it");
+        let size = composition.size;
+        self.map_shadow(guest, page.floor(size), composition.frame.floor(size), size)?;
+        self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)
+    }
+
+    fn map_shadow(
+        &mut self,
+        guest: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+        size: PageSize,
+    ) -> Result<(), Exhausted> {
+        let shadow = self.nodes.shadow_and_frames(guest);
+        let (shadow, frames) = shadow.expect("the guest is nested");
+        let replaced = match (size, shadow.region(page)) {
+            (PageSize::Huge, Region::Base { .. }) => {
+                shadow.collapse(page, frame, Rights::ALL, frames).map(|_| true)
+            }
+            _ => shadow.map(page, size, frame, Rights::ALL, frames).map(|_| false),
+        };
+        let replaced = replaced.map_err(|_| Exhausted { node: NodeId::HOST })?;
+        if replaced {
+            // Base entries may be cached; the huge one must replace them.
+            self.flush_second_stage(guest);
+        }
+        Ok(())
+    }
+
+    /// Makes the shadow map the HPAS region at `page` by one huge entry, if its 512 pages lie in
+    /// one HPAS region of real memory, whatever the layers between look like: a pseudo huge page
+    /// (xGemini IV.D). Returns whether it is huge now.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when a page table could not be allocated.
+    pub fn promote_shadow(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<bool, Exhausted> {
+        let page = page.floor(PageSize::Huge);
+        let shadow = self.nodes.shadow_and_frames(guest);
+        match shadow.map(|(shadow, _)| shadow.region(page)) {
+            None => return Ok(false),
+            Some(Region::Huge(_)) => return Ok(true),
+            Some(_) => {}
+        }
+        let Some(first) = self.compose(guest, page) else { return Ok(false) };
+        if !first.frame.is_aligned(PageSize::Huge) {
+            return Ok(false);
+        }
+        for i in 1..PageSize::Huge.base_pages() {
+            if self.compose(guest, page + i).is_none_or(|c| c.frame != first.frame + i) {
+                return Ok(false);
+            }
+        }
+        self.map_shadow(guest, page, first.frame, PageSize::Huge)?;
+        self.shadow_promotions += 1;
+        self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)?;
+        Ok(true)
+    }
+
+    pub(crate) fn zap_shadow(&mut self, guest: NodeId, start: Frame<Upper>, pages: u64) {
+        let Some((shadow, frames)) = self.nodes.shadow_and_frames(guest) else { return };
+        let pseudo = pages < PageSize::Huge.base_pages()
+            && matches!(shadow.region(start.floor(PageSize::Huge)), Region::Huge(_));
+        if shadow.unmap_range(page_range(start, pages), frames) > 0 {
+            self.shadow_demotions += u64::from(pseudo);
+            self.flush_second_stage(guest);
+        }
+    }
+
+    /// Checks that every entry of a shadow table equals the composition of the second stages, and
+    /// every entry of a second stage the VM process's mapping. For tests and debug builds: walks
+    /// everything.
+    ///
+    /// # Panics
+    /// When a table disagrees, naming the page.
+    pub fn check_composition(&self) {
+        for node in self.nodes.iter() {
+            let Some(vm) = &node.vm else { continue };
+            let at = node.position.node;
+            for (page, mapping) in vm.second.mapped(vm.second.everything()) {
+                for i in 0..mapping.size.base_pages() {
+                    let hva = self.hva(at, page + i);
+                    let behind = self.kernel(vm.below).frame_behind(vm.process, hva);
+                    assert_eq!(behind, Some(mapping.frame + i), "{at:?}, {:?}", page + i);
+                }
+            }
+            let Some(shadow) = &vm.shadow else { continue };
+            for (page, mapping) in shadow.mapped(shadow.everything()) {
+                for i in 0..mapping.size.base_pages() {
+                    let composed = self.compose(at, page + i).map(|c| c.frame);
+                    assert_eq!(
+                        composed,
+                        Some(mapping.frame + i),
+                        "shadow of {at:?}, {:?}",
+                        page + i
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Single habits of Linux that the layers keep.
+
+use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
+use strata_stack::{
+    AlignAreas, AlignerParameters, BuildError, Costs, ExitCosts, ExitCounts, Flush, Kernel,
+    KernelSettings, MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position,
+    SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+};
+use strata_stream::{Advice, Backing, Event, Pid, Protection};
+
+const MIB: u64 = 1 << 20;
+const PARENT: Pid = Pid(1);
+const CHILD: Pid = Pid(2);
+
+/// Linux, whose faults take huge pages or not.
+struct Linux {
+    huge_faults: bool,
+}
+
+impl Policy for Linux {
+    fn settings(&mut self, _: Position) -> KernelSettings {
+        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+    }
+
+    fn place(&mut self, _: NodeId, _: &mut Kernel, _: &PageFault) -> Placement {
+        if self.huge_faults { Placement::Linux } else { Placement::Base }
+    }
+}
+
+struct Guest {
+    stack: Stack,
+    policy: Linux,
+}
+
+impl Guest {
+    fn new(huge_faults: bool, thp: ThpParameters) -> Self {
+        let config = StackConfig {
+            kernels: StackConfig::chain(&[(64 * MIB, 0.0)], 1),
+            levels: 4,
+            reused: false,
+            costs: Costs::default(),
+            exits: ExitCosts::default(),
+            virtualization: Virtualization::default(),
+            thp,
+            start: MemoryParameters::default(),
+            aligner: AlignerParameters::default(),
+        };
+        let mut policy = Linux { huge_faults };
+        let stack = Stack::build(&config, &mut policy, &|| false).unwrap();
+        Self { stack, policy }
+    }
+
+    fn event(&mut self, event: Event) {
+        self.stack.event(&mut self.policy, NodeId::HOST, &event).unwrap();
+    }
+
+    /// A process with an area of this many pages from [`page`] 0, all touched.
+    fn with_area(huge_faults: bool, thp: ThpParameters, pages: u64) -> Self {
+        let mut guest = Self::new(huge_faults, thp);
+        guest.event(Event::ProcessStart { pid: PARENT });
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        let range = range(0, pages);
+        guest.event(Event::Map { pid: PARENT, range, backing, protection, fixed: true });
+        (0..pages).for_each(|at| guest.store(PARENT, at));
+        guest
+    }
+
+    fn space(&self, pid: Pid) -> SpaceId {
+        self.stack.process_space(NodeId::HOST, pid).unwrap()
+    }
+
+    fn store(&mut self, pid: Pid, at: u64) {
+        let space = self.space(pid);
+        self.stack.guest_fault(&mut self.policy, NodeId::HOST, space, page(at), true).unwrap();
+    }
+
+    fn is_huge(&self, pid: Pid) -> bool {
+        self.stack.kernel(NodeId::HOST).is_huge(self.space(pid), page(0))
+    }
+
+    fn frame(&self, pid: Pid, at: u64) -> Option<u64> {
+        let kernel = self.stack.kernel(NodeId::HOST);
+        kernel.frame_behind(self.space(pid), page(at)).map(Frame::get)
+    }
+}
+
+fn page(at: u64) -> Frame<Upper> {
+    Gva::new(0x4000_0000).page().cross() + at
+}
+
+fn range(at: u64, pages: u64) -> Range<Virtual> {
+    Range::sized(Gva::new(0x4000_0000 + (at << 12)), pages << 12)
+}
+
+#[test]
+fn a_huge_page_outlives_a_child_that_ended() {
+    let mut guest = Guest::with_area(true, ThpParameters::default(), 512);
+    assert!(guest.is_huge(PARENT));
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    guest.event(Event::ProcessExit { pid: CHILD });
+    guest.store(PARENT, 7);
+    assert!(guest.is_huge(PARENT), "nobody shares it any more");
+    assert_eq!(guest.stack.kernel(NodeId::HOST).counters().demotions, 0);
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    guest.store(PARENT, 7);
+    assert!(!guest.is_huge(PARENT) && guest.is_huge(CHILD), "one page of it is copied");
+    guest.event(Event::ProcessExit { pid: CHILD });
+    guest.stack.kernel(NodeId::HOST).memory().check().unwrap();
+}
+
+#[test]
+fn khugepaged_copies_shared_pages_up_to_its_limit() {
+    for (limit, collapsed) in [(211, false), (212, true)] {
+        let thp = ThpParameters { max_ptes_shared: limit, ..ThpParameters::default() };
+        let mut guest = Guest::with_area(false, thp.clone(), 512);
+        guest.event(Event::Fork { parent: PARENT, child: CHILD });
+        (0..300).for_each(|at| guest.store(PARENT, at));
+        let of_child = guest.frame(CHILD, 400);
+        assert_eq!(of_child, guest.frame(PARENT, 400), "shared");
+        // The child's region has as many shared pages, so only one of the two is looked at.
+        let once = ThpParameters { pages_to_scan: 512, ..thp };
+        guest.stack.kernel_mut(NodeId::HOST).khugepaged(&once).unwrap();
+        assert_eq!(guest.is_huge(PARENT), collapsed, "{limit}");
+        assert_eq!(guest.frame(CHILD, 400), of_child, "the child keeps its own");
+        for pid in [PARENT, CHILD] {
+            guest.event(Event::ProcessExit { pid });
+        }
+        assert_eq!(guest.stack.kernel(NodeId::HOST).memory().used_frames(), 0);
+    }
+}
+
+#[test]
+fn faults_compact_where_the_program_asked_for_huge_pages() {
+    for advised in [false, true] {
+        let mut guest = Guest::new(true, ThpParameters::default());
+        // Somebody's movable page in every region.
+        let memory = guest.stack.kernel_mut(NodeId::HOST).memory_mut();
+        for frame in (0..32).map(|region| Frame::new(region * 512 + 7)) {
+            assert!(memory.alloc_at(frame, 0));
+            memory.set_owner(frame, Owner::Movable.to_bits());
+        }
+        guest.event(Event::ProcessStart { pid: PARENT });
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        let range = range(0, 512);
+        guest.event(Event::Map { pid: PARENT, range, backing, protection, fixed: true });
+        if advised {
+            let advice = Advice::HugePage;
+            guest.event(Event::Advise { pid: PARENT, range, advice });
+        }
+        guest.store(PARENT, 0);
+        assert_eq!(guest.is_huge(PARENT), advised);
+        let compacted = guest.stack.kernel(NodeId::HOST).counters().compacted_regions;
+        assert_eq!(compacted, u64::from(advised));
+        guest.stack.kernel(NodeId::HOST).memory().check().unwrap();
+    }
+}
+
+#[test]
+fn one_call_drops_translations_once() {
+    let mut guest = Guest::with_area(false, ThpParameters::default(), 1024);
+    let drained = |guest: &mut Guest| guest.stack.drain_flushes().collect::<Vec<_>>();
+    drained(&mut guest);
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    assert_eq!(drained(&mut guest).len(), 1, "fork");
+    guest.event(Event::ProcessExit { pid: CHILD });
+    (0..1024).for_each(|at| guest.store(PARENT, at));
+    drained(&mut guest);
+    let protection = Protection { write: false, ..Protection::READ_WRITE };
+    guest.event(Event::Protect { pid: PARENT, range: range(0, 1024), protection });
+    assert_eq!(drained(&mut guest).len(), 1, "mprotect");
+    guest.event(Event::Unmap { pid: PARENT, range: range(100, 900) });
+    let [Flush::Pages(_, change)] = drained(&mut guest)[..] else { panic!("munmap") };
+    assert_eq!((change.page, change.pages), (page(100), 900));
+}
+
+#[test]
+fn page_tables_are_made_of_booked_memory_when_there_is_no_other() {
+    let mut guest = Guest::new(true, ThpParameters::default());
+    let memory = guest.stack.kernel_mut(NodeId::HOST).memory_mut();
+    for region in 0..32 {
+        assert!(memory.reserve_region(Frame::new(region * 512)));
+    }
+    assert_eq!(memory.free_frames(), 0);
+    guest.event(Event::ProcessStart { pid: PARENT });
+    assert_eq!(guest.stack.kernel(NodeId::HOST).memory().reserved_regions(), 0);
+}
+
+#[test]
+fn what_linux_refuses_changes_nothing() {
+    let mut guest = Guest::with_area(true, ThpParameters::default(), 1024);
+    let before = (guest.frame(PARENT, 0), guest.frame(PARENT, 1000));
+    let (from, to) = (range(0, 512), range(256, 512));
+    guest.event(Event::Remap { pid: PARENT, from, to });
+    guest.event(Event::Remap { pid: PARENT, from, to: from });
+    guest.event(Event::Fork { parent: PARENT, child: PARENT });
+    guest.event(Event::Unmap { pid: PARENT, range: range(0, 0) });
+    let kernel_half = Range::new(Gva::new(1 << 63), Gva::new(u64::MAX));
+    guest.event(Event::Unmap { pid: PARENT, range: kernel_half });
+    assert_eq!((guest.frame(PARENT, 0), guest.frame(PARENT, 1000)), before);
+    assert!(guest.is_huge(PARENT));
+}
+
+/// A nested stack in the proportions of the xGemini testbed, its memory fragmented.
+fn nested(backed: bool, huge_faults: bool) -> Stack {
+    let config = StackConfig {
+        kernels: StackConfig::chain(&[256, 220, 200].map(|mib| (mib * MIB, 0.8)), 1),
+        levels: 4,
+        reused: false,
+        costs: Costs::default(),
+        exits: ExitCosts::default(),
+        virtualization: Virtualization::default(),
+        thp: ThpParameters::default(),
+        start: MemoryParameters { backed, ..MemoryParameters::default() },
+        aligner: AlignerParameters::default(),
+    };
+    Stack::build(&config, &mut Linux { huge_faults }, &|| false).unwrap()
+}
+
+#[test]
+fn whoever_fragments_a_guest_has_it_backed_in_every_layer() {
+    for huge_faults in [false, true] {
+        let stack = nested(true, huge_faults);
+        stack.check_composition();
+        let guest = stack.guests().next().unwrap();
+        let frames = stack.kernel(guest).memory().frames();
+        for page in 0..frames {
+            let page: Frame<Upper> = Frame::new(page);
+            let mapped = stack.hardware_second_stage(guest).unwrap().mapping(page.addr());
+            assert!(mapped.is_some(), "{page:?}");
+        }
+        // The guest looks as it would have without, and nothing of it was counted.
+        assert_eq!(stack.fmfi(guest), nested(false, huge_faults).fmfi(guest));
+        assert_eq!(stack.exits(), &ExitCounts::default());
+        assert!(stack.nodes().all(|node| stack.kernel(node).counters().faults == 0));
+        // Huge pages of the guest hypervisor were to be had for some of it only.
+        let mut huge = 0;
+        stack.second_stage(guest).for_each_huge(|_, _| huge += 1);
+        let share = huge as f64 * 512.0 / frames as f64;
+        let expected = if huge_faults { 0.1..0.4 } else { 0.0..0.001 };
+        assert!(expected.contains(&share), "{share}");
+    }
+}
+
+#[test]
+fn nobody_fills_a_guest_that_is_merely_declared_fragmented() {
+    let stack = nested(false, true);
+    let guest = stack.guests().next().unwrap();
+    let table = stack.hardware_second_stage(guest).unwrap();
+    assert_eq!(table.mapped(table.everything()).count(), 0);
+}
+
+/// Whoever sets up a machine is asked often whether to go on, and nothing is done after a no.
+#[test]
+fn setting_up_can_be_stopped_at_any_time() {
+    let config = |reused, backed| StackConfig {
+        kernels: StackConfig::chain(&[96, 80, 64].map(|mib| (mib * MIB, 0.5)), 1),
+        levels: 4,
+        reused,
+        costs: Costs::default(),
+        exits: ExitCosts::default(),
+        virtualization: Virtualization::default(),
+        thp: ThpParameters::default(),
+        start: MemoryParameters { backed, ..MemoryParameters::default() },
+        aligner: AlignerParameters::default(),
+    };
+    // A question for each layer, page of the process before, and region of the layers backed.
+    for (reused, backed, least) in [(false, false, 3), (true, false, 8000), (false, true, 3 + 72)] {
+        let build = |stops_at: usize| {
+            let asked = std::cell::Cell::new(0);
+            let stopped = || asked.replace(asked.get() + 1) == stops_at;
+            let built =
+                Stack::build(&config(reused, backed), &mut Linux { huge_faults: false }, &stopped);
+            (built.map(drop), asked.get())
+        };
+        let (built, questions) = build(usize::MAX);
+        assert!(built.is_ok() && questions >= least, "{questions}");
+        for stops_at in [0, 2, questions / 2, questions - 1] {
+            let (built, asked) = build(stops_at);
+            assert!(matches!(built, Err(BuildError::Stopped)), "{built:?}");
+            assert_eq!(asked, stops_at + 1);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Getting everything that the layers are put together from.
+
+use crate::cache::Cache;
+use crate::error::LabError;
+use crate::intel;
+use crate::kernel::{self, BuildProgress, Variant};
+use crate::make::Make;
+use crate::parts::Parts;
+use crate::stock;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+/// Gets Debian's image and builds the lab's kernels named, for machines of this make, and the emulator
+/// if Debian has none that will do; what is there already is not made again.
+///
+/// # Errors
+///
+/// Missing programs and packages by name, a failed build with the log it left. What was done until
+/// then is kept, and the next build goes on from there.
+pub fn build(
+    cache: &Cache,
+    (make, variants): (Make, &[Variant]),
+    (agent, strata): (PathBuf, PathBuf),
+    interrupt: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+    progress: &mut dyn FnMut(BuildProgress),
+) -> Result<Parts, LabError> {
+    let _lock = cache.lock()?;
+    let bochs = match make {
+        Make::Amd => None,
+        Make::Intel => Some(intel::get(cache, interrupt, tell, progress)?),
+    };
+    let stock = stock::get(cache, tell)?;
+    let mut lab = BTreeMap::new();
+    for &variant in variants {
+        lab.insert(variant, kernel::get(cache, (variant, make), interrupt, tell, progress)?);
+    }
+    Ok(Parts { agent, strata, make, lab, stock: Some(stock), bochs })
+}
+
+/// What is there for a machine of this make, without building anything.
+pub fn built(cache: &Cache, make: Make, agent: PathBuf, strata: PathBuf) -> Parts {
+    let lab = Variant::ALL
+        .into_iter()
+        .filter_map(|variant| Some((variant, kernel::cached(cache, variant, make)?)))
+        .collect();
+    let bochs = match make {
+        Make::Amd => None,
+        Make::Intel => intel::cached(cache),
+    };
+    Parts { agent, strata, make, lab, stock: stock::cached(cache), bochs }
+}

@@ -1,0 +1,27 @@
+//! A machine with Intel's processors: VMX and EPT, emulated by Bochs.
+//!
+//! QEMU emulates AMD's virtualisation only. Bochs emulates Intel's, is slower, and has other devices:
+//! a serial line and a disk where QEMU has virtio. L0 has them, the layers above have what QEMU in
+//! the layer below gives them, as on any machine.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `source` | Debian's source of Bochs, by apt with a configuration of its own |
+//! | `build` | Bochs built from it, with our changes |
+//! | `image` | L0's kernel and initial file system as the machine finds them in its memory |
+//! | `start` | the running emulator |
+//! | `limits` | what this machine cannot do |
+//! | `exits` | names of exits |
+
+mod build;
+mod exits;
+mod image;
+mod limits;
+mod source;
+mod start;
+
+pub use build::Bochs;
+pub(crate) use build::{cached, get};
+pub(crate) use exits::name as exit_name;
+pub(crate) use limits::check;
+pub(crate) use start::{parameters, put_aside, start};

@@ -1,0 +1,295 @@
+//! The emulated machine: one process of this computer, which ends with the lab whatever happens.
+//! The crate's room for `unsafe`.
+
+use crate::error::{LabError, on};
+use crate::make::Make;
+use crate::report::MachineReport;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use strata_protocol::{PORT_NAME, Report};
+
+/// The program that is the machine.
+pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
+
+/// The socket of the port, in the directory of the run.
+pub(crate) const SOCKET: &str = "port.socket";
+
+/// The model of its processors: with SVM and nested paging.
+const PROCESSOR: &str = "EPYC,+svm,+npt,+vgif";
+
+/// MiB for translated code that three kernels need.
+pub(crate) const CODE_MIB: u32 = 512;
+
+/// What the machine is made of.
+#[derive(Debug)]
+pub(crate) struct Hardware {
+    /// Bytes of memory.
+    pub(crate) memory: u64,
+    /// Processors.
+    pub(crate) cpus: u8,
+    /// L0's kernel.
+    pub(crate) kernel: PathBuf,
+    /// L0's initial file system.
+    pub(crate) initrd: PathBuf,
+    /// L0's kernel parameters.
+    pub(crate) parameters: String,
+    /// More arguments.
+    pub(crate) more: Vec<String>,
+    /// MiB of memory for translated code.
+    pub(crate) code_mib: u32,
+    /// Makes the memory this file, for who looks at it from outside.
+    pub(crate) memory_file: Option<PathBuf>,
+}
+
+/// Something heard from the machine.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// From an agent.
+    Report(Report),
+    /// A line of L0's console or of the emulator itself.
+    Console(String),
+    /// Something on the port that is no report.
+    Garbled(String),
+    /// The emulator ended or closed the port.
+    Ended,
+}
+
+/// A running machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) child: Child,
+    /// Leads to L0's agent.
+    pub(crate) port: UnixStream,
+    /// What is heard.
+    pub(crate) heard: Receiver<Heard>,
+    /// What the emulator itself says.
+    pub(crate) errors: PathBuf,
+}
+
+impl Machine {
+    /// Starts a machine that uses `directory` for its sockets.
+    pub(crate) fn start(hardware: &Hardware, directory: &Path) -> Result<Self, LabError> {
+        let socket = directory.join(SOCKET);
+        let listener = on(&socket, UnixListener::bind(&socket))?;
+        let errors = directory.join("emulator.log");
+        let mut command = Command::new(EMULATOR);
+        let mut child = ends_with_us(&mut command)
+            .args(arguments(hardware, &socket))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(on(&errors, File::create(&errors))?)
+            .spawn()
+            .map_err(|source| LabError::Tool {
+                program: EMULATOR,
+                source,
+                package: "qemu-system-x86",
+            })?;
+        let console = child.stdout.take().expect("it is piped");
+        let (port, connection) = match accept(&listener, &mut child) {
+            Ok(port) => {
+                let copy = on(&socket, port.try_clone())?;
+                (port, copy)
+            }
+            Err(source) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let said = fs::read_to_string(&errors).unwrap_or_default();
+                return Err(LabError::Build {
+                    what: "starting the machine".into(),
+                    reason: said.lines().last().map_or(source.to_string(), str::to_owned),
+                    log: errors,
+                });
+            }
+        };
+        let (sender, heard) = channel();
+        let consoles = sender.clone();
+        thread::spawn(move || {
+            each_line(console, |line| consoles.send(Heard::Console(line)).is_ok());
+        });
+        thread::spawn(move || listen(connection, &sender));
+        Ok(Self { child, port, heard, errors })
+    }
+
+    /// What the emulator has done so far. Nothing if the system does not tell.
+    pub(crate) fn effort(&self) -> Effort {
+        let mut effort = Effort::default();
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        for thread in threads.into_iter().flatten().flatten() {
+            // Nanoseconds on a processor, then those of waiting for one, then slices of time
+            // (Documentation/scheduler/sched-stats.rst).
+            let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+            let mut numbers = text.split_whitespace().filter_map(|word| word.parse().ok());
+            let used = Duration::from_nanos(numbers.next().unwrap_or_default());
+            effort.used += used;
+            effort.wanted += used + Duration::from_nanos(numbers.next().unwrap_or_default());
+        }
+        effort
+    }
+
+    /// How the emulator ended, which is known only a moment after its last word.
+    pub(crate) fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if begin.elapsed() < limit => thread::sleep(Duration::from_millis(5)),
+                ended => return ended.ok().flatten(),
+            }
+        }
+    }
+
+    /// The last line that the emulator itself said and that is no warning, and where all are.
+    pub(crate) fn complaint(&self) -> Option<(String, PathBuf)> {
+        let said = fs::read_to_string(&self.errors).ok()?;
+        let panic = said.lines().find(|line| line.contains(">>PANIC<<"));
+        let last = panic.or_else(|| said.lines().rev().find(|line| !line.contains("warning:")))?;
+        Some((last.to_owned(), self.errors.clone()))
+    }
+}
+
+/// What a report says of the machine.
+pub(crate) fn report() -> MachineReport {
+    let output = Command::new(EMULATOR).arg("--version").output();
+    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let emulator = said.unwrap_or_default().lines().next().unwrap_or(EMULATOR).to_owned();
+    MachineReport { make: Make::Amd, emulator, processor: PROCESSOR.into() }
+}
+
+/// Processor time of the emulator, all its threads together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Effort {
+    /// That it got.
+    pub(crate) used: Duration,
+    /// That it had a use for: it got it, or waited for it because others had the processors.
+    pub(crate) wanted: Duration,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Already gone is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes a process end when the thread that starts it does, whatever the reason, and leaves Ctrl-C
+/// to the lab, which then ends the process itself.
+pub(crate) fn ends_with_us(command: &mut Command) -> &mut Command {
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.process_group(0).pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // The parent may have died before the request took effect.
+            if libc::getppid() != parent as libc::pid_t {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Ends a process started by [`ends_with_us`] and all that it started.
+pub(crate) fn end_group(child: &Child) {
+    // SAFETY: the child has not been waited for, so its number is its own.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGTERM) };
+}
+
+pub(crate) fn listen(connection: UnixStream, sender: &Sender<Heard>) {
+    each_line(connection, |line| {
+        // An agent ends the line that one before it may have left unfinished.
+        if line.is_empty() {
+            return true;
+        }
+        let heard = match serde_json::from_str(&line) {
+            Ok(report) => Heard::Report(report),
+            Err(_) => Heard::Garbled(line),
+        };
+        sender.send(heard).is_ok()
+    });
+    // The lab may have gone first.
+    let _ = sender.send(Heard::Ended);
+}
+
+/// Calls `take` with each line until it wants no more or there are none.
+pub(crate) fn each_line(stream: impl io::Read, mut take: impl FnMut(String) -> bool) {
+    let mut lines = BufReader::new(stream);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        if !take(String::from_utf8_lossy(&line).trim_end().to_owned()) {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// Waits for the emulator to connect its end of the port, or to end.
+pub(crate) fn accept(listener: &UnixListener, child: &mut Child) -> io::Result<UnixStream> {
+    const LIMIT: Duration = Duration::from_secs(120);
+    listener.set_nonblocking(true)?;
+    let begin = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(stream);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(status) = child.try_wait()? {
+            return Err(io::Error::other(format!("the emulator ended with {status}")));
+        }
+        if begin.elapsed() > LIMIT {
+            return Err(io::Error::other("the emulator does not come up"));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Arguments of the emulator: a processor with SVM and nested paging, which only AMD's
+/// virtualisation has under emulation, and nothing else that a layer does not use.
+fn arguments(hardware: &Hardware, socket: &Path) -> Vec<String> {
+    let memory = hardware.memory >> 20;
+    let mut arguments: Vec<String> =
+        ["-cpu", PROCESSOR, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
+            .map(str::to_owned)
+            .into();
+    arguments.extend(["-accel".into(), format!("tcg,thread=multi,tb-size={}", hardware.code_mib)]);
+    arguments.extend(["-m".into(), format!("{memory}M")]);
+    arguments.extend(["-smp".into(), hardware.cpus.to_string()]);
+    arguments.extend(["-kernel".into(), hardware.kernel.display().to_string()]);
+    arguments.extend(["-initrd".into(), hardware.initrd.display().to_string()]);
+    arguments.extend(["-append".into(), hardware.parameters.clone()]);
+    arguments.extend(port(&socket.display().to_string()));
+    if let Some(file) = &hardware.memory_file {
+        arguments.extend([
+            "-object".into(),
+            format!(
+                "memory-backend-file,id=ram,mem-path={},size={memory}M,share=on",
+                file.display()
+            ),
+        ]);
+        arguments.extend(["-machine".into(), "memory-backend=ram".into()]);
+    }
+    arguments.extend(hardware.more.iter().cloned());
+    arguments
+}
+
+/// Arguments that give a machine the port to its agent.
+pub(crate) fn port(socket: &str) -> [String; 6] {
+    [
+        "-device".into(),
+        "virtio-serial-pci".into(),
+        "-chardev".into(),
+        format!("socket,id=port,path={socket}"),
+        "-device".into(),
+        format!("virtserialport,chardev=port,name={PORT_NAME}"),
+    ]
+}

@@ -1,0 +1,197 @@
+//! Scenarios: what the layers are and what happens in them, as data. Each part refuses what it cannot
+//! be; the documentation's reference is made of the comments here.
+
+mod kernel;
+mod layer;
+mod memory;
+#[cfg(test)]
+mod reference;
+mod shipped;
+mod step;
+mod stress;
+
+pub use kernel::Kernel;
+pub use layer::{Backend, Fragmentation, Layer};
+pub use memory::Memory;
+pub use shipped::names;
+pub use step::Step;
+pub use stress::Stress;
+
+use crate::error::LabError;
+use crate::intel;
+use crate::make::Make;
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// A scenario, read from TOML.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// One line: what it shows.
+    pub about: String,
+    /// The layers, L0 first.
+    #[serde(rename = "layer")]
+    pub layers: Vec<Layer>,
+    /// What happens once all layers run, in order.
+    #[serde(default, rename = "step")]
+    pub steps: Vec<Step>,
+    /// What is done again and again while programs run that are to be stressed.
+    #[serde(default, rename = "stress")]
+    pub stress: Vec<Stress>,
+}
+
+impl Scenario {
+    /// The shipped scenario of that name, or the one in a file.
+    pub fn load(name: &str) -> Result<Self, LabError> {
+        if let Some(text) = shipped::text(name) {
+            return Self::parse(text, name);
+        }
+        let path = Path::new(name);
+        if path.extension().is_none() && !path.exists() {
+            return Err(LabError::UnknownScenario {
+                name: name.to_owned(),
+                known: shipped::beside(name),
+            });
+        }
+        let text =
+            text_of(path).map_err(|source| LabError::File { path: path.to_owned(), source })?;
+        Self::parse(&text, name)
+    }
+
+    /// Reads and checks a scenario.
+    pub fn parse(text: &str, name: &str) -> Result<Self, LabError> {
+        let failed = |reason| LabError::Scenario { name: name.to_owned(), reason };
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            failed(format!("line {line}: {}", error.message().replace('\n', " ")))
+        })?;
+        scenario.check().map_err(failed)?;
+        Ok(scenario)
+    }
+
+    /// The make of the machine's processors.
+    pub fn make(&self) -> Make {
+        self.layers[0].make()
+    }
+
+    /// Has the scenario, of this name, run on a machine of another make.
+    ///
+    /// # Errors
+    ///
+    /// What that machine cannot do.
+    pub fn set_make(&mut self, make: Make, name: &str) -> Result<(), LabError> {
+        self.layers[0].set_make(make);
+        intel::check(self).map_err(|reason| LabError::Scenario { name: name.to_owned(), reason })
+    }
+
+    /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
+    pub(crate) fn hosts(&self, layer: usize) -> bool {
+        layer + 1 < self.layers.len() || self.layers.len() == 1
+    }
+
+    /// Whether a layer's kernel checks itself, and all are slow with it.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.layers.iter().any(|layer| layer.kernel.is_checked())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let count = self.layers.len();
+        if !(1..=3).contains(&count) {
+            return Err(format!("it has {count} layers; there can be 1, 2 or 3"));
+        }
+        for (number, layer) in self.layers.iter().enumerate() {
+            if number > 0 && layer.memory >= self.layers[number - 1].memory {
+                return Err(format!("L{number} cannot have more memory than the layer below"));
+            }
+            layer.check(number, self.hosts(number))?;
+        }
+        intel::check(self)?;
+        for step in &self.steps {
+            step.check(&self.layers)?;
+            if matches!(step, Step::Run { stress: true, .. }) && self.stress.is_empty() {
+                return Err(
+                    "a step is to be under stress, and the scenario has none: add [[stress]]"
+                        .into(),
+                );
+            }
+        }
+        self.stress.iter().try_for_each(|stress| stress.check(&self.layers))
+    }
+}
+
+/// The text of a scenario's file, of at most a length that no scenario has.
+fn text_of(path: &Path) -> io::Result<String> {
+    const LONGEST: u64 = 1 << 20;
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LONGEST {
+        true => Err(io::Error::other("it is longer than 1 MiB: name a scenario")),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod mistakes {
+    //! What the tests of a scenario's parts share.
+
+    use super::Scenario;
+
+    /// A layer that is right.
+    pub(crate) const LAYER: &str = "[[layer]]\nkernel = 'lab'\nmemory = '1G'\n";
+
+    /// Checks that a scenario with this is refused in one line that has these words.
+    pub(crate) fn refused(text: &str, words: &str) {
+        let text = format!("about = 'x'\n{text}");
+        let message = Scenario::parse(&text, "x").unwrap_err().to_string();
+        assert!(message.contains(words), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mistakes::{LAYER, refused};
+    use super::*;
+
+    #[test]
+    fn every_shipped_scenario_is_right() {
+        assert!(names().count() >= 7);
+        for name in names() {
+            Scenario::load(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_documented_scenario_is_right() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
+        let mut steps = Vec::new();
+        for page in reference::PAGES {
+            let Ok(text) = std::fs::read_to_string(docs.join(page)) else { continue };
+            let scenarios = text.split("```toml\n").skip(1);
+            steps.extend(
+                scenarios
+                    .filter_map(|rest| rest.split("```").next())
+                    .map(|scenario| Scenario::parse(scenario, page).unwrap().steps.len()),
+            );
+        }
+        assert_eq!(steps, [4, 4]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        refused("layer = []\n", "0 layers");
+        refused(&LAYER.repeat(2), "more memory");
+        refused(&LAYER.replace("1G", "much"), "much is no memory");
+        refused(
+            &format!("{LAYER}[[step]]\ndo = 'run'\nprogram = ['x']\nstress = true\n"),
+            "add [[stress]]",
+        );
+        let message = Scenario::load("vanila").unwrap_err().to_string();
+        assert!(message.contains("clean"), "{message}");
+        let message = Scenario::load("causes/none").unwrap_err().to_string();
+        assert!(message.contains("causes/ksm") && !message.contains("clean"), "{message}");
+        assert!(names().any(|name| name == "causes/ksm"));
+    }
+}

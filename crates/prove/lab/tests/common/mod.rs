@@ -1,0 +1,179 @@
+//! What the lab's tests share: parts, one machine at a time, runs.
+
+// Each test program uses what it needs of this.
+#![allow(dead_code, reason = "shared by several test programs")]
+
+pub mod agree;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use strata_inspect::Snapshot;
+use strata_lab::{
+    Cache, Choices, LabError, LabReport, Make, PROGRAM_LIMIT, Parts, Scenario, Variant,
+};
+
+/// Emulated machines are slow enough one at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The machine, for this test alone.
+pub fn machine() -> MutexGuard<'static, ()> {
+    // A test that failed leaves nothing behind.
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The directory with the binaries that were built along with this test.
+pub fn binaries() -> PathBuf {
+    let test = env::current_exe().expect("a test has a path");
+    test.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps").to_owned()
+}
+
+/// A binary of the workspace.
+pub fn binary(name: &str) -> PathBuf {
+    let path = binaries().join(name);
+    let package = match name {
+        "libstrata_machine_plugin.so" => "strata-machine-plugin",
+        other => other,
+    };
+    assert!(
+        path.exists(),
+        "{} is missing; build it first: cargo build -p {package}",
+        path.display()
+    );
+    path
+}
+
+pub fn cache() -> Cache {
+    Cache::of_user().expect("there is a home")
+}
+
+pub fn parts(make: Make) -> Parts {
+    let parts = strata_lab::built(&cache(), make, binary("strata-agent"), binary("strata"));
+    assert!(
+        parts.lab.contains_key(&Variant::Vanilla) && parts.stock.is_some(),
+        "the lab's kernels are missing; run 'strata lab build --machine {make}' first"
+    );
+    parts
+}
+
+/// What a run of this scenario is asked for.
+pub fn choices(name: &str, scenario: Scenario) -> Choices {
+    Choices {
+        input: None,
+        name: name.to_owned(),
+        scenario,
+        program: Vec::new(),
+        limit: PROGRAM_LIMIT,
+        trace: None,
+    }
+}
+
+/// Runs with an interrupt flag and a listener of the caller's.
+pub fn attempt(
+    choices: &Choices,
+    interrupt: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<LabReport, LabError> {
+    let mut choices = choices.clone();
+    if let Ok(name) = env::var("STRATA_LAB_MACHINE") {
+        let make = Make::named(&name).expect("STRATA_LAB_MACHINE is amd or intel");
+        choices.scenario.set_make(make, &choices.name)?;
+    }
+    let parts = parts(choices.scenario.make());
+    let result = strata_lab::run(&choices, &parts, &cache(), interrupt, tell);
+    assert_eq!(emulators(), [] as [u32; 0], "the machine is gone when a run has ended");
+    result
+}
+
+/// Three layers of a scenario: L0's kernel and the parameters of its KVM, and the huge pages of L1 and L2.
+pub fn three_layers(kernel: &str, parameters: &str, [l1_thp, l2_thp]: [&str; 2]) -> String {
+    format!(
+        r#"
+about = "Three layers"
+[[layer]]
+kernel = "{kernel}"
+memory = "3000M"
+thp = "always"
+parameters = "loglevel=5"
+modules = {{ kvm = "{parameters}" }}
+[[layer]]
+kernel = "debian"
+memory = "1900M"
+thp = "{l1_thp}"
+[[layer]]
+kernel = "vanilla"
+memory = "600M"
+thp = "{l2_thp}"
+"#
+    )
+}
+
+/// Runs a scenario, shipped or in a file.
+pub fn run(name: &str) -> LabReport {
+    run_scenario(name, Scenario::load(name).unwrap())
+}
+
+/// The same on an Intel machine.
+pub fn run_on_intel(name: &str) -> LabReport {
+    let mut scenario = Scenario::load(name).unwrap();
+    scenario.set_make(Make::Intel, name).unwrap();
+    run_scenario(name, scenario)
+}
+
+/// Runs a scenario to its end.
+pub fn run_scenario(name: &str, scenario: Scenario) -> LabReport {
+    let mut told = Vec::new();
+    let mut tell = |line: &str| told.push(line.to_owned());
+    match attempt(&choices(name, scenario), &AtomicBool::new(false), &mut tell) {
+        Ok(report) => report,
+        Err(error) => panic!("{name}: {error}\n{}", told.join("\n")),
+    }
+}
+
+/// What a counter of KVM in L0 rose by since all layers ran.
+pub fn rise(report: &LabReport, name: &str) -> u64 {
+    report.layers[0].after.kvm(name) - report.layers[0].before.kvm(name)
+}
+
+/// Prints what alignment in L0 counted, for who looks at a test's output.
+pub fn tell_alignment(report: &LabReport) {
+    for (name, count) in &report.layers[0].after.kvm {
+        if name.starts_with("nested_align_") && *count > 0 {
+            println!("{name}: {count}");
+        }
+    }
+}
+
+/// The error of a run that cannot end well.
+pub fn failure(toml: &str) -> LabError {
+    let scenario = Scenario::parse(toml, "failure").unwrap();
+    attempt(&choices("failure", scenario), &AtomicBool::new(false), &mut |_| ()).unwrap_err()
+}
+
+/// The snapshots of a run's step, innermost layer first: the `number`th from the last.
+pub fn snapshots(report: &LabReport, number: usize) -> Vec<Snapshot> {
+    let step = report.steps.iter().rev().filter(|step| !step.snapshots.is_empty()).nth(number);
+    let files = &step.expect("a step took snapshots").snapshots;
+    files.iter().rev().map(|file| strata_inspect::read(file).unwrap()).collect()
+}
+
+/// Emulators that this process started and that still run, or wait to be buried.
+pub fn emulators() -> Vec<u32> {
+    ["qemu-system-x86", "bochs"].map(|name| children(std::process::id(), name)).concat()
+}
+
+/// Children of a process with this name, as `/proc/PID/stat` has them.
+pub fn children(parent: u32, name: &str) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let Some((before, after)) = stat.rsplit_once(')') else { return false };
+            let comm = before.split_once('(').map_or("", |(_, comm)| comm);
+            let of = after.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+            comm.starts_with(name) && of == Some(parent)
+        })
+        .collect()
+}

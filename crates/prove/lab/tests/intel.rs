@@ -1,0 +1,63 @@
+//! The emulated Intel machine: what every change must pass on it, and what it does not do.
+
+mod common;
+
+use common::{failure, machine, run_on_intel, snapshots};
+use strata_inspect::{Cause, Options, join};
+use strata_lab::{Make, Scenario};
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn smoke_intel_two_layers() {
+    let _machine = machine();
+    let report = run_on_intel("vm");
+    assert_eq!(report.machine.make, Make::Intel);
+    assert!(report.machine.emulator.starts_with("bochs "), "{:?}", report.machine);
+    // VMX and EPT, by their names.
+    let exits = &report.layers[0].after.exits;
+    assert!(exits["EPT_VIOLATION"] > 0 && !exits.contains_key("NPF"), "{exits:?}");
+    let join = join(&snapshots(&report, 0), &Options::default()).unwrap();
+    assert!(join.totals.huge >= 48, "{:?}", join.totals);
+    assert_eq!(join.totals.well_aligned, join.totals.huge, "{:?}", join.causes);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn smoke_intel_three_layers() {
+    let _machine = machine();
+    let report = run_on_intel("l1-base");
+    assert_eq!(report.layers.len(), 3);
+    let stock = &report.layers[1];
+    assert!(stock.booted.kernel.contains("Debian"), "{}", stock.booted.kernel);
+    // What L1's KVM does for L2 is what L0 has to do for it.
+    let (l0, l1) = (&report.layers[0].after, &stock.after);
+    for reason in ["VMRESUME", "EPT_VIOLATION"] {
+        assert!(l0.exits.get(reason).is_some_and(|count| *count > 0), "{reason}: {:?}", l0.exits);
+    }
+    assert!(l1.exits["EPT_VIOLATION"] > 0 && l0.kvm("nested_run") > 0, "{:?}", l1.exits);
+    let join = join(&snapshots(&report, 0), &Options::default()).unwrap();
+    let cause = &join.causes[0];
+    assert_eq!((cause.layer.as_str(), cause.cause), ("L1", Cause::ThpDisabled));
+    assert!(cause.pages >= 48, "{:?}", join.totals);
+    assert_eq!(join.totals.well_aligned, 0);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_kernel_that_panics_is_noticed_on_the_console() {
+    let _machine = machine();
+    let toml = "about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '600M'\nmachine = 'intel'\n\
+                parameters = 'rdinit=/none'\n";
+    let message = failure(toml).to_string();
+    assert!(message.starts_with("L0: ") && message.contains("Kernel panic"), "{message}");
+}
+
+#[test]
+fn every_shipped_scenario_of_one_processor_is_for_an_intel_machine_too() {
+    for name in strata_lab::names() {
+        let mut scenario = Scenario::load(name).unwrap();
+        if scenario.layers.iter().all(|layer| layer.cpus == 1) {
+            scenario.set_make(Make::Intel, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Real page tables, captured from the RAM of an emulated machine at the moment its plugin holds
+//! it still, together with the accesses that used them.
+//!
+//! ```text
+//!  machine (QEMU, plugin) --socket--> the lab --> recording      accesses of the program
+//!        |                              |    \--> tables file    the tables, bit for bit
+//!        +------- RAM file -------------+                        every access checked
+//! ```
+//! | module | subject |
+//! | --- | --- |
+//! | [`ram`] | the machine's memory, read page by page |
+//! | [`walk`] | page walks in memory that was not built by this program |
+//! | [`vmcb`] | AMD's control blocks, which name the nested tables |
+//! | [`search`] | finds the tables, without a word from any kernel, and proves them |
+//! | [`seen`] | which access was where; the check of all of them |
+//! | [`capture`] | the tables as they are kept |
+//! | [`file`](mod@file) | their file; `docs/tables-format.md` describes the bytes |
+//! | [`truth`] | how each huge page of the program is backed, layer by layer |
+//! | [`variant`] | the tables for the hardware model: as they are, split, and as if aligned |
+//!
+//! Tables have the format of AMD64, guest's and nested alike (APM volume 2, sections 5.3 and
+//! 15.25), and four levels.
+
+pub mod capture;
+pub mod file;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod ram;
+pub mod search;
+pub mod seen;
+pub mod truth;
+pub mod variant;
+pub mod vmcb;
+pub mod walk;
+
+pub use capture::{Capture, Composition, Role, Table};
+pub use seen::{Check, Seen};
+
+/// Levels of every table captured.
+pub const LEVELS: u8 = 4;

@@ -1,0 +1,196 @@
+//! Captured tables for the hardware model: as they are, and what else they could have been.
+
+use crate::LEVELS;
+use crate::capture::{Capture, Role, Table};
+use strata_addr::space::{GuestPhysical, HostPhysical, Space, Virtual};
+use strata_addr::{Frame, Hpa, PageSize};
+use strata_paging::{FrameSource, LoadError, Radix, Region, Rights, X86};
+
+/// Which tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Variant {
+    /// Bit for bit as captured.
+    Captured,
+    /// Every 2 MiB mapping of either dimension split into base pages over the same frames: what it
+    /// would cost without huge pages.
+    Base,
+    /// Every huge page of the guest backed by one huge page: what it would cost if all were well
+    /// aligned. The regions that were not lie elsewhere in memory then.
+    Ideal,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Captured, Self::Base, Self::Ideal];
+
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Captured => "captured",
+            Self::Base => "base",
+            Self::Ideal => "aligned",
+        }
+    }
+}
+
+/// The program's page table.
+pub type GuestTable = Radix<X86, Virtual, GuestPhysical>;
+/// The second stage.
+pub type SecondTable = Radix<X86, GuestPhysical, HostPhysical>;
+
+/// What the hardware walks.
+#[derive(Debug)]
+pub struct HardwareTables {
+    /// The program's page table.
+    pub guest: GuestTable,
+    /// The second stage, if there is one.
+    pub second: Option<SecondTable>,
+    /// What a reader of results must know.
+    pub notes: Vec<String>,
+}
+
+/// Captured tables that cannot be used. One line: cause and remedy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VariantError {
+    /// Pages that are no table.
+    #[error("{0}; capture the tables again")]
+    Load(#[from] LoadError),
+    /// Addresses that the model does not take.
+    #[error("the tables lead beyond {0:?}, the memory of modelled machines; capture them again")]
+    TooHigh(Hpa),
+}
+
+/// Gives out frames that nothing uses yet, upwards.
+struct Fresh(u64);
+
+impl Fresh {
+    fn huge(&mut self) -> u64 {
+        let pages = PageSize::Huge.base_pages();
+        let first = self.0.next_multiple_of(pages);
+        self.0 = first + pages;
+        first
+    }
+}
+
+impl<L> FrameSource<L> for Fresh {
+    fn table_frame(&mut self) -> Option<Frame<L>> {
+        self.0 += 1;
+        Some(Frame::new(self.0 - 1))
+    }
+
+    fn free_table_frame(&mut self, _: Frame<L>) {}
+}
+
+fn load<U: Space, L: Space>(
+    table: &Table,
+    end: Hpa,
+    notes: &mut Vec<String>,
+) -> Result<Radix<X86, U, L>, LoadError> {
+    // Linux shares no table pages between entries; KVM may, now and then.
+    let limit = 2 * table.pages.len() + 512;
+    let page = |frame: Frame<L>| table.pages.get(&frame.get()).map(|page| &**page);
+    let (radix, left) =
+        Radix::from_pages(LEVELS, Frame::new(table.root), end.page().cross(), limit, page)?;
+    if left.malformed > 0 {
+        let name = format!("{:?}", table.role).to_lowercase();
+        notes.push(format!("{} malformed entries of the {name} table ignored", left.malformed));
+    }
+    Ok(radix)
+}
+
+/// One past the highest frame that a table uses or maps.
+fn end<U: Space, L: Space>(table: &Radix<X86, U, L>) -> u64 {
+    let mut end = 0;
+    table.for_each_table(|_, frame, _| end = end.max(frame.get() + 1));
+    let mapped = table.mapped(table.everything());
+    mapped.fold(end, |end, (_, mapping)| end.max(mapping.frame.get() + mapping.size.base_pages()))
+}
+
+/// The tables of a capture in a variant, for a model whose memory ends at `limit`.
+///
+/// # Errors
+/// When they are none, or do not fit the model.
+pub fn tables(
+    capture: &Capture,
+    variant: Variant,
+    limit: Hpa,
+) -> Result<HardwareTables, VariantError> {
+    let mut notes = Vec::new();
+    let guest = capture.table(Role::Guest).ok_or(LoadError::NoRoot)?;
+    let mut guest: GuestTable = load(guest, limit, &mut notes)?;
+    let mut second: Option<SecondTable> =
+        capture.table(Role::Second).map(|table| load(table, limit, &mut notes)).transpose()?;
+    let mut gpas = Fresh(end(&guest));
+    let mut hpas = match &second {
+        Some(second) => Fresh(end(second)),
+        None => Fresh(0),
+    };
+    match variant {
+        Variant::Captured => {}
+        Variant::Base => split(&mut guest, second.as_mut(), &mut gpas, &mut hpas, &mut notes),
+        Variant::Ideal => align(&guest, second.as_mut(), &mut hpas),
+    }
+    let ends = if second.is_some() { [hpas.0, 0] } else { [hpas.0, gpas.0] };
+    if ends.into_iter().any(|end| end > limit.page().get()) {
+        return Err(VariantError::TooHigh(limit));
+    }
+    Ok(HardwareTables { guest, second, notes })
+}
+
+fn split(
+    guest: &mut GuestTable,
+    second: Option<&mut SecondTable>,
+    gpas: &mut Fresh,
+    hpas: &mut Fresh,
+    notes: &mut Vec<String>,
+) {
+    fn all<U: Space, L: Space>(
+        table: &mut Radix<X86, U, L>,
+        frames: &mut Fresh,
+    ) -> (Vec<Frame<L>>, u64) {
+        let (mut huge, mut giant) = (Vec::new(), 0);
+        table.for_each_huge(|page, mapping| match mapping.size {
+            PageSize::Huge => huge.push(page),
+            _ => giant += 1,
+        });
+        let first = frames.0;
+        for page in huge {
+            table.split(page, frames).expect("fresh frames do not run out");
+        }
+        ((first..frames.0).map(Frame::new).collect(), giant)
+    }
+    let (added, giant_guest) = all(guest, gpas);
+    let mut giant = giant_guest;
+    if let Some(second) = second {
+        let (_, giant_second) = all(second, hpas);
+        giant += giant_second;
+        // The guest's new tables need memory too.
+        for page in added {
+            let frame = FrameSource::<HostPhysical>::table_frame(hpas).expect("never runs out");
+            if second.mapping(page.addr()).is_none() {
+                second
+                    .map(page, PageSize::Base, frame, Rights::ALL, hpas)
+                    .expect("fresh frames do not run out");
+            }
+        }
+    }
+    if giant > 0 {
+        notes.push(format!("{giant} mappings of 1 GiB are left as they are"));
+    }
+}
+
+fn align(guest: &GuestTable, second: Option<&mut SecondTable>, hpas: &mut Fresh) {
+    let Some(second) = second else { return };
+    let mut regions = Vec::new();
+    guest.for_each_huge(|_, mapping| {
+        let step = PageSize::Huge.base_pages() as usize;
+        let pages = (0..mapping.size.base_pages()).step_by(step);
+        regions.extend(pages.map(|page| mapping.frame + page));
+    });
+    for region in regions {
+        if !matches!(second.region(region), Region::Huge(_)) {
+            let frame = Frame::new(hpas.huge());
+            second.collapse(region, frame, Rights::ALL, hpas).expect("fresh frames do not run out");
+        }
+    }
+}

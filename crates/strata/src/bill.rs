@@ -1,0 +1,113 @@
+//! The bill as text: where every cycle of each run went, side by side.
+
+use crate::number::{count, percent};
+use crate::table::{Line, print};
+use std::fmt::Write;
+use strata_engine::RunResult;
+use strata_engine::report::BillItem;
+
+/// Runs in one table at most, so that it stays readable.
+const COLUMNS: usize = 5;
+
+/// The bills of runs, each with what it is called by.
+pub fn render(runs: &[(String, &RunResult)]) -> String {
+    let mut out = String::new();
+    for runs in runs.chunks(COLUMNS) {
+        let mut lines = vec![row("cycles", runs, |run| count(run.cycles))];
+        lines.push(Line { label: "share of cycles".to_owned(), cells: Vec::new() });
+        for (name, level) in names(runs) {
+            let label = format!("{name} ({level})");
+            lines.push(share(&label, runs, |item| item.name == name && item.level == level));
+        }
+        lines.push(Line { label: "of which".to_owned(), cells: Vec::new() });
+        lines.push(share("translation", runs, is_translation));
+        lines.push(share("virtualisation", runs, is_virtualisation));
+        let _ = writeln!(out, "\nbill");
+        print(&mut out, &lines, runs.iter().map(|(name, _)| name.as_str()));
+    }
+    out
+}
+
+fn row(label: &str, runs: &[(String, &RunResult)], cell: impl Fn(&RunResult) -> String) -> Line {
+    let cells = runs.iter().map(|(_, run)| cell(run)).collect();
+    Line { label: format!("  {label}"), cells }
+}
+
+fn share(label: &str, runs: &[(String, &RunResult)], belongs: impl Fn(&BillItem) -> bool) -> Line {
+    row(label, runs, |run| {
+        let items = run.bill.iter().filter(|item| belongs(item));
+        let cycles: u64 = items.map(|item| item.cycles).sum();
+        match (cycles, run.cycles) {
+            (0, _) | (_, 0) => "-".to_owned(),
+            (part, all) => percent(part as f64 / all as f64),
+        }
+    })
+}
+
+/// What is on any of the bills, in their order.
+fn names<'a>(runs: &[(String, &'a RunResult)]) -> Vec<(&'a str, &'a str)> {
+    let mut names = Vec::new();
+    // The longest first: it has most of the order.
+    let mut bills: Vec<&[BillItem]> = runs.iter().map(|(_, run)| &run.bill[..]).collect();
+    bills.sort_by_key(|bill| std::cmp::Reverse(bill.len()));
+    for item in bills.into_iter().flatten() {
+        let name = (item.name.as_str(), item.level.as_str());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Cycles that address translation takes in hardware (VEE'16).
+fn is_translation(item: &BillItem) -> bool {
+    item.name.starts_with("walks, ") || item.name == "second-level TLB"
+}
+
+/// Cycles that there would not be without a VM: second-stage walks, exits, faults of hypervisors.
+fn is_virtualisation(item: &BillItem) -> bool {
+    item.name == "walks, second stage"
+        || item.name.starts_with("exits: ")
+        || item.name == "page faults" && item.level != "guest"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(name: &str, level: &str, cycles: u64) -> BillItem {
+        BillItem { name: name.to_owned(), level: level.to_owned(), cycles, event: String::new() }
+    }
+
+    #[test]
+    fn bills_stand_beside_each_other_with_their_sums() {
+        let native = RunResult {
+            cycles: 100,
+            bill: vec![item("useful work", "guest", 90), item("walks, guest's table", "guest", 10)],
+            ..RunResult::default()
+        };
+        let vm = RunResult {
+            cycles: 200,
+            bill: vec![
+                item("useful work", "guest", 90),
+                item("walks, guest's table", "guest", 20),
+                item("walks, second stage", "host", 40),
+                item("page faults", "host", 30),
+                item("exits: second stage violation", "guest", 20),
+            ],
+            ..RunResult::default()
+        };
+        let text = render(&[("native".to_owned(), &native), ("vm".to_owned(), &vm)]);
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let cells = |label: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.trim_start().starts_with(label));
+            let line = line.unwrap_or_else(|| panic!("{label}: {text}"));
+            let rest = line.trim_start().strip_prefix(label).unwrap();
+            rest.replace(" %", "%").split_whitespace().map(str::to_owned).collect()
+        };
+        assert_eq!(cells("useful work (guest)"), ["90%", "45%"]);
+        assert_eq!(cells("walks, second stage (host)"), ["-", "20%"]);
+        assert_eq!(cells("translation"), ["10%", "30%"]);
+        assert_eq!(cells("virtualisation"), ["-", "45%"]);
+    }
+}

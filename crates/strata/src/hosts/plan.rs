@@ -1,0 +1,169 @@
+//! What `strata run --vm` is asked for, checked.
+
+use crate::again;
+use crate::args::{Input as InputArgs, RunArgs};
+use crate::failure::{Failure, unknown};
+use crate::output::Target;
+use crate::plan::{apart, cross_product, setups, targets};
+use crate::vm_args::VmArgs;
+use crate::workload::Input;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::thread;
+use strata_engine::options::Options;
+use strata_engine::{Catalogue, Setup, StackKind};
+use strata_workloads::Part;
+
+/// What `strata run --vm` is going to do.
+pub struct Plan {
+    /// The VMs, in the order of the report.
+    pub vms: Vec<VmArgs>,
+    /// What the hosts have in common each, in the order of the report.
+    pub setups: Vec<Setup>,
+    /// The part of each stream.
+    pub part: Part,
+    /// Whether every VM has a stack and a policy of its own.
+    pub own: (bool, bool),
+    /// Bytes of the host's memory, if they were said.
+    pub host_memory: Option<u64>,
+    /// Run each VM without the others as well.
+    pub alone: bool,
+    /// What the report says was asked for.
+    pub options: Options,
+    /// Most hosts to hold in memory at once.
+    pub jobs: Option<NonZeroUsize>,
+    /// Threads to use.
+    pub threads: NonZeroUsize,
+    /// The bills follow the tables.
+    pub bill: bool,
+    /// Where the tables go.
+    pub text: Target,
+    /// Where the JSON goes.
+    pub json: Option<Target>,
+}
+
+/// Checks the options against each other and against what there is.
+pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
+    let (text, json) = targets(&args)?;
+    let traces = args.vm.iter().filter_map(|vm| match &vm.input {
+        Some(Input::Trace(path, _)) => Some(("the trace", path.as_path())),
+        _ => None,
+    });
+    apart(&args, &text, json.as_ref(), traces.collect())?;
+    let InputArgs { trace, workload, program, format, .. } = &args.input;
+    let refused = [
+        (trace.is_some(), "a trace"),
+        (workload.is_some(), "--workload"),
+        (!program.is_empty(), "a program"),
+        (format.is_some(), "--format"),
+        (args.tables.is_some(), "--tables"),
+        (args.memory.is_some(), "--memory"),
+    ];
+    if let Some((_, what)) = refused.iter().find(|(given, _)| *given) {
+        return Err(Failure::usage(format!(
+            "{what} is for one machine, and --vm for several: give it as a key of a VM, or leave one \
+             of the two out"
+        )));
+    }
+    for vm in &args.vm {
+        check(vm, catalogue)?;
+    }
+    let own = (own_stacks(&mut args)?, own_policies(&mut args)?);
+    let mut remarks = Vec::new();
+    let pairs = cross_product(&args, catalogue, &mut remarks)?;
+    let besides: Vec<String> = args.vm.iter().filter_map(|vm| vm.policy.clone()).collect();
+    let (setups, part) = setups(&args, catalogue, pairs, &besides)?;
+    let mut options = again::options(&args, &setups);
+    if own.0 {
+        options.stack.clear();
+    }
+    if own.1 {
+        options.policy.clear();
+    }
+    Ok(Plan {
+        setups,
+        part,
+        own,
+        host_memory: args.host_memory,
+        alone: args.alone.unwrap_or(false),
+        options,
+        jobs: args.jobs,
+        threads: args.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(ONE),
+        bill: args.bill.unwrap_or(false),
+        text,
+        json,
+        vms: args.vm,
+    })
+}
+
+const ONE: NonZeroUsize = NonZeroUsize::MIN;
+
+/// What is wrong with a VM by itself.
+fn check(vm: &VmArgs, catalogue: &Catalogue) -> Result<(), Failure> {
+    let name = &vm.name;
+    if let Some(policy) = &vm.policy
+        && catalogue.policy(policy).is_none()
+    {
+        let names = catalogue.policies.iter().map(|policy| policy.name);
+        let why = unknown("policy", policy, names, "'strata list policies' shows all");
+        return Err(Failure::usage(format!("VM '{name}': {why}")));
+    }
+    match &vm.input {
+        Some(Input::Trace(..)) | None => {}
+        _ if vm.format.is_some() => {
+            return Err(Failure::usage(format!("VM '{name}': format is for traces; leave it out")));
+        }
+        _ => {}
+    }
+    if let Some(input) = vm.input.as_ref().filter(|input| !input.is_live())
+        && !input.is_repeatable()
+        && input_exists(input)
+    {
+        return Err(Failure::usage(format!(
+            "VM '{name}': its trace can be read only once, and every machine reads it anew; save it \
+             to a file first"
+        )));
+    }
+    Ok(())
+}
+
+fn input_exists(input: &Input) -> bool {
+    matches!(input, Input::Trace(path, _) if path == Path::new("-") || path.exists())
+}
+
+/// Whether every VM has a stack of its own, so that none is chosen for all.
+fn own_stacks(args: &mut RunArgs) -> Result<bool, Failure> {
+    let nested: Vec<&String> = args.vm.iter().filter_map(|vm| vm.within.as_ref()).collect();
+    let has = |vm: &VmArgs| vm.stack.is_some() || vm.within.is_some() || nested.contains(&&vm.name);
+    let all = args.vm.iter().all(has);
+    match (all, &args.stack) {
+        (true, Some(_)) => Err(Failure::usage(
+            "every VM has a stack of its own; leave out --stack, or the stack of those that it is for",
+        )),
+        (true, None) => {
+            let deep =
+                args.vm.iter().any(|vm| vm.within.is_some() || vm.stack == Some(StackKind::Nested));
+            args.stack = Some(vec![if deep { StackKind::Nested } else { StackKind::Vm }]);
+            Ok(true)
+        }
+        (false, _) => Ok(false),
+    }
+}
+
+/// The same for policies.
+fn own_policies(args: &mut RunArgs) -> Result<bool, Failure> {
+    // One that is in another VM has that one's.
+    let has = |vm: &VmArgs| vm.policy.is_some() || vm.within.is_some();
+    match (args.vm.iter().all(has), &args.policy) {
+        (true, Some(_)) => Err(Failure::usage(
+            "every VM has a policy of its own; leave out --policy, or the policy of those that it is \
+             for",
+        )),
+        (true, None) => {
+            let first = args.vm.iter().find_map(|vm| vm.policy.clone());
+            args.policy = first.map(|policy| vec![policy]);
+            Ok(true)
+        }
+        (false, _) => Ok(false),
+    }
+}

@@ -1,0 +1,76 @@
+//! The text report of VMs that shared a host.
+
+use crate::number::{count, ratio};
+use crate::table::{BOLD, Line, made_by, paragraph, partial, print, sections};
+use std::fmt::Write;
+use strata_engine::Report;
+use strata_engine::report::{HostRun, VmReport};
+
+/// The whole report in at most `width` columns, with ANSI styles.
+pub fn render(report: &Report, width: usize) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{BOLD}{} ({}){BOLD:#}", report.workload.name, report.workload.kind);
+    paragraph(&mut out, &made_by(report), width);
+    partial(&mut out, report, width);
+    host(&mut out, report);
+    for vm in &report.vms {
+        let (workload, kind) = (&vm.workload.name, &vm.workload.kind);
+        let _ = writeln!(out, "\n{BOLD}VM {}{BOLD:#}", vm.name);
+        paragraph(&mut out, &format!("{workload} ({kind})"), width);
+        for note in &vm.workload.notes {
+            paragraph(&mut out, &format!("Note: {note}."), width);
+        }
+        let runs = Report { runs: vm.runs.clone(), ..Report::default() };
+        sections(&mut out, &runs.by_stack(), width);
+    }
+    out
+}
+
+/// The host as a whole, and what its VMs do to each other.
+fn host(out: &mut String, report: &Report) {
+    let mut lines = Vec::new();
+    let mut row = |label: &str, cells: Vec<String>| {
+        lines.push(Line { label: format!("  {label}"), cells });
+    };
+    for VmReport { name, slowdown, .. } in &report.vms {
+        if !slowdown.is_empty() {
+            let cells = slowdown.iter().map(|slowdown| ratio(*slowdown)).collect();
+            row(&format!("{name}: time / alone"), cells);
+        }
+    }
+    for VmReport { name, rounds, .. } in &report.vms {
+        if rounds.iter().any(|rounds| *rounds != 1) {
+            row(&format!("{name}: rounds"), rounds.iter().map(|rounds| count(*rounds)).collect());
+        }
+    }
+    for VmReport { name, runs, .. } in &report.vms {
+        let cells = runs.iter().map(|run| format!("{:.3}", run.elapsed_seconds)).collect();
+        row(&format!("{name}: seconds"), cells);
+    }
+    let of_hosts = |cell: fn(&HostRun) -> String| report.hosts.iter().map(cell).collect();
+    row("accesses of all VMs", of_hosts(|host| count(host.accesses)));
+    row("faults of the host", of_hosts(|host| count(host.faults)));
+    row(
+        "exits of all VMs",
+        of_hosts(|host| {
+            // Those handed on are counted as violations already.
+            let own = host.exits.iter().filter(|(reason, _)| *reason != "handed_on");
+            count(own.map(|(_, exits)| exits).sum())
+        }),
+    );
+    row("fewest free huge pages", of_hosts(|host| count(host.free_huge_least)));
+    let several_stacks = report.hosts.iter().any(|host| host.stack != report.hosts[0].stack);
+    let header: Vec<String> = report
+        .hosts
+        .iter()
+        .map(|host| {
+            let policy = host.policy.as_deref().unwrap_or("as given");
+            match host.stack.filter(|_| several_stacks) {
+                Some(stack) => format!("{stack} {policy}"),
+                None => policy.to_owned(),
+            }
+        })
+        .collect();
+    let _ = writeln!(out, "\n{BOLD}host{BOLD:#}");
+    print(out, &lines, header.iter().map(String::as_str));
+}

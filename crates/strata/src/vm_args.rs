@@ -1,0 +1,333 @@
+//! `--vm` and `[[vm]]`: one VM of several on a host.
+
+use crate::failure::{Failure, unknown};
+use crate::guest_memory::GuestMemory;
+use crate::values::stack;
+use crate::workload::Input;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use strata_engine::StackKind;
+use strata_stream::{WorkloadInfo, command_line};
+use strata_workloads::{Format, Generator};
+use toml::{Table, Value};
+
+/// A VM as the user describes it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VmArgs {
+    /// Name.
+    pub name: String,
+    /// Its stack, if it has one of its own.
+    pub stack: Option<StackKind>,
+    /// Its policy, if it has one of its own.
+    pub policy: Option<String>,
+    /// Its memory, if that is not left to be chosen.
+    pub memory: Option<GuestMemory>,
+    /// The cores that it is bound to.
+    pub cores: Vec<u32>,
+    /// Seconds after which its program starts.
+    pub start: f64,
+    /// Its program begins anew until the others have ended.
+    pub repeat: bool,
+    /// The VM that it runs in.
+    pub within: Option<String>,
+    /// The format of its trace, if that was said.
+    pub format: Option<Format>,
+    /// What it runs; nothing for a guest hypervisor.
+    pub input: Option<Input>,
+}
+
+/// Keys, each with what it takes. The last three take all that follows.
+pub const KEYS: [(&str, &str); 11] = [
+    ("stack", "vm or nested"),
+    ("policy", "a policy"),
+    ("memory", "a size, or 3x for a multiple of what it touches"),
+    ("cores", "the cores it is bound to, such as 0-3 or 0+2"),
+    ("start", "seconds of simulated time until its program starts"),
+    ("repeat", "true to begin anew until the others have ended"),
+    ("in", "the VM it runs in, which has no program then"),
+    ("format", "the format of its trace"),
+    ("workload", "a generator; all that follows"),
+    ("trace", "a recording or trace; all that follows"),
+    ("program", "a program and its arguments; all that follows"),
+];
+
+/// Those that take all that follows.
+const LAST: [&str; 3] = ["workload", "trace", "program"];
+
+impl VmArgs {
+    /// Reads `NAME[:key=value,...]`.
+    ///
+    /// # Errors
+    /// One line: cause and remedy.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (name, mut rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut vm = Self::named(name)?;
+        while !rest.is_empty() {
+            let (key, value) = rest.split_once('=').ok_or_else(|| {
+                format!("VM '{name}': '{rest}' is no key with a value; write key=value")
+            })?;
+            let (value, after) = match LAST.contains(&key) {
+                true => (value, ""),
+                false => value.split_once(',').unwrap_or((value, "")),
+            };
+            rest = after;
+            if key != "program" {
+                vm.set(key, value)?;
+                continue;
+            }
+            let words = shlex::split(value)
+                .ok_or_else(|| format!("VM '{name}': a quote of its program is not closed"))?;
+            vm.set_program(words)?;
+        }
+        Ok(vm)
+    }
+
+    /// Reads a table of `[[vm]]`.
+    ///
+    /// # Errors
+    /// One line: cause and remedy.
+    pub fn from_table(table: &Table) -> Result<Self, Failure> {
+        let name = match table.get("name") {
+            Some(Value::String(name)) => name,
+            _ => return Err(Failure::usage("a [[vm]] has no name; write name = \"...\"")),
+        };
+        let mut vm = Self::named(name).map_err(Failure::usage)?;
+        // What it runs comes last: its format must be known.
+        let mut keys: Vec<_> = table.iter().filter(|(key, _)| *key != "name").collect();
+        keys.sort_by_key(|(key, _)| LAST.contains(&key.as_str()));
+        for (key, value) in keys {
+            let text = |value: &Value| match value {
+                Value::String(text) => Some(text.clone()),
+                Value::Integer(number) => Some(number.to_string()),
+                Value::Float(number) => Some(number.to_string()),
+                Value::Boolean(switch) => Some(switch.to_string()),
+                Value::Array(_) | Value::Table(_) | Value::Datetime(_) => None,
+            };
+            let texts = |values: &[Value]| values.iter().map(text).collect::<Option<Vec<_>>>();
+            let set = match (key.as_str(), value) {
+                ("program", Value::Array(words)) => texts(words).map(|words| vm.set_program(words)),
+                ("cores", Value::Array(cores)) => {
+                    texts(cores).map(|cores| vm.set("cores", &cores.join("+")))
+                }
+                ("program", _) => None,
+                (key, value) => text(value).map(|text| vm.set(key, &text)),
+            };
+            match set {
+                Some(set) => set.map_err(Failure::usage)?,
+                None => {
+                    let like = if key == "program" {
+                        "a list: [\"name\", \"argument\"]"
+                    } else {
+                        "a text, a number or true/false"
+                    };
+                    return Err(Failure::usage(format!("VM '{name}': '{key}' takes {like}")));
+                }
+            }
+        }
+        Ok(vm)
+    }
+
+    /// Whether it runs a program.
+    pub fn is_live(&self) -> bool {
+        self.input.as_ref().is_some_and(Input::is_live)
+    }
+
+    /// What is known of its program before it starts; of nothing else anything.
+    pub fn live_info(&self) -> WorkloadInfo {
+        self.input.as_ref().and_then(Input::live_info).unwrap_or_default()
+    }
+
+    fn named(name: &str) -> Result<Self, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err(format!(
+                "'{name}' is no name of a VM; write NAME[:key=value,...], with a name of letters, \
+                 digits, '-', '_' and '.'"
+            ));
+        }
+        Ok(Self { name: name.to_owned(), ..Self::default() })
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let name = self.name.clone();
+        let wrong = |why: String| format!("VM '{name}': {why}");
+        let takes = || {
+            let (_, takes) = KEYS.iter().find(|(other, _)| *other == key).expect("it is a key");
+            wrong(format!("'{value}' is not what {key} takes; give {takes}"))
+        };
+        match key {
+            "stack" => self.stack = Some(stack(value).map_err(wrong)?),
+            "policy" => self.policy = Some(value.to_owned()),
+            "memory" => {
+                let memory = GuestMemory::parse(value).map_err(&wrong)?;
+                memory.check().map_err(|error| wrong(error.message))?;
+                self.memory = Some(memory);
+            }
+            "cores" => self.cores = cores(value).ok_or_else(takes)?,
+            "start" => {
+                let seconds = value.parse().ok().filter(|s: &f64| s.is_finite() && *s >= 0.0);
+                self.start = seconds.ok_or_else(takes)?;
+            }
+            "repeat" => self.repeat = value.parse().map_err(|_| takes())?,
+            "in" => self.within = Some(value.to_owned()),
+            "format" => {
+                let format: Format = value.parse().map_err(wrong)?;
+                self.format = Some(format);
+                if let Some(Input::Trace(_, of_trace)) = &mut self.input {
+                    *of_trace = Some(format);
+                }
+            }
+            "workload" => {
+                Generator::parse(value).map_err(|error| wrong(error.to_string()))?;
+                self.run(Input::Generator(value.to_owned()))?;
+            }
+            "trace" => self.run(Input::Trace(PathBuf::from(value), self.format))?,
+            _ => {
+                let all = "keys are ".to_owned() + &KEYS.map(|(key, _)| key).join(", ");
+                return Err(wrong(unknown("key", key, KEYS.map(|(key, _)| key), &all)));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_program(&mut self, words: Vec<String>) -> Result<(), String> {
+        if words.is_empty() {
+            return Err(format!("VM '{}': its program has no name; give one", self.name));
+        }
+        self.run(Input::Live(words.into_iter().map(OsString::from).collect()))
+    }
+
+    fn run(&mut self, input: Input) -> Result<(), String> {
+        if self.input.is_some() {
+            return Err(format!(
+                "VM '{}' runs two things; give one of workload, trace and program",
+                self.name
+            ));
+        }
+        self.input = Some(input);
+        Ok(())
+    }
+}
+
+/// As [`VmArgs::parse`] reads it.
+impl fmt::Display for VmArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cores: Vec<_> = self.cores.iter().map(u32::to_string).collect();
+        let keys = [
+            ("stack", self.stack.map(|stack| stack.to_string())),
+            ("policy", self.policy.clone()),
+            ("memory", self.memory.map(|memory| memory.to_string())),
+            ("cores", (!cores.is_empty()).then(|| cores.join("+"))),
+            ("start", (self.start > 0.0).then(|| self.start.to_string())),
+            ("repeat", self.repeat.then(|| "true".to_owned())),
+            ("in", self.within.clone()),
+            ("format", self.format.map(|format| format.name().to_owned())),
+            match &self.input {
+                Some(Input::Live(words)) => {
+                    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+                    ("program", Some(command_line(words.iter().map(|word| &**word))))
+                }
+                Some(Input::Trace(path, _)) => ("trace", Some(path.display().to_string())),
+                Some(Input::Generator(spec)) => ("workload", Some(spec.clone())),
+                None => ("workload", None),
+            },
+        ];
+        f.write_str(&self.name)?;
+        let given = keys.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+        for (index, word) in given.enumerate() {
+            write!(f, "{}{word}", if index == 0 { ':' } else { ',' })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for VmArgs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+/// Cores in a list joined by `+`, of numbers and ranges, in order and each once.
+fn cores(text: &str) -> Option<Vec<u32>> {
+    let mut cores = Vec::new();
+    for part in text.split('+') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        // More than any model has.
+        if first > last || last >= 1 << 16 {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    cores.sort_unstable();
+    cores.dedup();
+    Some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_read_as_it_is_shown() {
+        for text in [
+            "a",
+            "a:policy=thp,workload=random:size=64MiB,accesses=1M",
+            "web.1:stack=nested,memory=1.5x,cores=0+2+3,start=0.5,repeat=true,trace=a,b.strata",
+            "b:in=hypervisor,format=champsim,trace=x.xz",
+            "c:program=sh -c 'echo \"a b\"'",
+        ] {
+            assert_eq!(VmArgs::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(VmArgs::parse("a:cores=0-3+2").unwrap().cores, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_table_says_what_the_command_line_says() {
+        let table = |text: &str| VmArgs::from_table(&text.parse().unwrap());
+        let written = table(
+            "name = \"a\"\nstack = \"vm\"\nmemory = \"1GiB\"\ncores = [0, 2]\nstart = 1.5\n\
+             repeat = true\nprogram = [\"ls\", \"-l a\"]\n",
+        );
+        let text = "a:stack=vm,memory=1GiB,cores=0+2,start=1.5,repeat=true,program=ls '-l a'";
+        assert_eq!(written.unwrap(), VmArgs::parse(text).unwrap());
+        for (wrong, why) in [
+            ("stack = \"vm\"", "has no name"),
+            ("name = \"a\"\nprogram = \"ls\"", "takes a list"),
+            ("name = \"a\"\npolcy = \"thp\"", "did you mean 'policy'"),
+            ("name = \"a\"\nmemory = [1]", "takes a text"),
+        ] {
+            let message = table(wrong).unwrap_err().message;
+            assert!(message.contains(why), "{message}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_remedy() {
+        for (text, why) in [
+            ("", "is no name"),
+            ("a b", "is no name"),
+            ("a:thp", "write key=value"),
+            ("a:stak=vm", "did you mean 'stack'"),
+            ("a:stack=vms", "did you mean 'vm'"),
+            ("a:memory=1MiB", "at least 64MiB"),
+            ("a:cores=3-1", "such as 0-3"),
+            ("a:cores=", "such as 0-3"),
+            ("a:start=-1", "seconds"),
+            ("a:start=inf", "seconds"),
+            ("a:repeat=yes", "true"),
+            ("a:format=elf", "format"),
+            ("a:workload=randm", "did you mean"),
+            ("a:program=", "has no name"),
+            ("a:program='x", "not closed"),
+        ] {
+            let message = VmArgs::parse(text).unwrap_err();
+            assert!(message.contains(why), "{text}: {message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+}

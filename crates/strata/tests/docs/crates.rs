@@ -1,0 +1,51 @@
+//! The table of crates in DESIGN.md is the tree of `crates`.
+
+use crate::{page, root};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Folders below `path` that are a crate, or hold crates: name, and whether it is a crate.
+fn folders(path: &Path) -> Vec<(String, bool)> {
+    let entries = fs::read_dir(path).unwrap().map(Result::unwrap);
+    let folders = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    let named = folders.map(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        (name, entry.path().join("Cargo.toml").exists())
+    });
+    named.collect()
+}
+
+#[test]
+fn the_design_lists_the_crates_there_are() {
+    let mut there: BTreeSet<(String, String)> = BTreeSet::new();
+    for (folder, is_crate) in folders(&root().join("crates")) {
+        if is_crate {
+            there.insert((String::new(), folder));
+            continue;
+        }
+        for (name, is_crate) in folders(&root().join("crates").join(&folder)) {
+            if is_crate {
+                there.insert((folder.clone(), name));
+            }
+        }
+    }
+    let design = page("DESIGN.md");
+    let (_, table) = design.split_once("| folder | crate | subject |\n").expect("the table");
+    let mut listed = BTreeSet::new();
+    let mut folder = String::new();
+    for row in table.lines().skip(1).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        if !cells[1].is_empty() {
+            cells[1].trim_matches('`').clone_into(&mut folder);
+        }
+        let inside = if folder == cells[2] { String::new() } else { folder.clone() };
+        assert!(!cells[3].is_empty(), "{row} has no subject");
+        listed.insert((inside, cells[2].to_owned()));
+    }
+    let missing: Vec<_> = there.difference(&listed).collect();
+    let invented: Vec<_> = listed.difference(&there).collect();
+    assert!(missing.is_empty(), "not in the table of DESIGN.md: {missing:?}");
+    assert!(invented.is_empty(), "in the table of DESIGN.md, and no crate: {invented:?}");
+    assert!(listed.len() > 10, "{listed:?}");
+}

@@ -1,0 +1,78 @@
+//! The traced processes as the consumer knows them.
+
+use crate::vmas::Vmas;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use strata_stream::Pid;
+use strata_wire::ProcessId;
+
+/// How long a process may stay unknown to the kernel after it was told of: its `fork` may have
+/// been cut short by the parent's death.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One traced process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Its mappings.
+    pub(crate) vmas: Vmas,
+    /// Its identity on this machine, once it said so.
+    pub(crate) identity: Option<ProcessId>,
+    /// How many `execve` it has behind it.
+    pub(crate) image: u32,
+    told: Instant,
+}
+
+impl Process {
+    fn new(vmas: Vmas) -> Self {
+        Self { vmas, identity: None, image: 0, told: Instant::now() }
+    }
+
+    fn has_ended(&self) -> bool {
+        match &self.identity {
+            Some(identity) => !identity.is_running(),
+            None => self.told.elapsed() > PATIENCE,
+        }
+    }
+}
+
+/// All traced processes that live.
+#[derive(Debug, Default)]
+pub(crate) struct Processes(BTreeMap<Pid, Process>);
+
+impl Processes {
+    /// A process begins with nothing mapped.
+    pub(crate) fn start(&mut self, pid: Pid) {
+        self.0.insert(pid, Process::new(Vmas::default()));
+    }
+
+    /// A process begins as the copy of another.
+    pub(crate) fn fork(&mut self, parent: Pid, child: Pid) {
+        let vmas = self.0.get(&parent).map(|parent| parent.vmas.clone()).unwrap_or_default();
+        self.0.insert(child, Process::new(vmas));
+    }
+
+    /// A process has ended. `false` when it was not known, or had ended before.
+    pub(crate) fn end(&mut self, pid: Pid) -> bool {
+        self.0.remove(&pid).is_some()
+    }
+
+    /// The living process with this number.
+    pub(crate) fn get(&mut self, pid: Pid) -> Option<&mut Process> {
+        self.0.get_mut(&pid)
+    }
+
+    /// Processes that ended without saying so.
+    pub(crate) fn silently_ended(&self) -> Vec<Pid> {
+        self.0.iter().filter(|(_, process)| process.has_ended()).map(|(&pid, _)| pid).collect()
+    }
+
+    /// Whether none lives.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Who they are on this machine.
+    pub(crate) fn identities(&self) -> Vec<ProcessId> {
+        self.0.values().filter_map(|process| process.identity).collect()
+    }
+}

@@ -1,0 +1,463 @@
+//! The consumer: turns what arrives through the wire into a stream.
+
+use crate::CaptureError;
+use crate::launch::{self, Launch, Options, Supervisor};
+use crate::processes::Processes;
+use crate::vmas::page_of;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use strata_stream::{
+    Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
+    command_line,
+};
+use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
+
+/// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
+/// and with it a chance to do something else.
+const SLEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
+/// How often processes are checked for having ended silently.
+const CHECK: Duration = Duration::from_millis(200);
+/// How long what a program leaves running goes on before it is spoken of.
+const OUTLIVED: Duration = Duration::from_secs(2);
+/// Notes of programs kept; there is no use in thousands.
+const NOTES: usize = 100;
+
+/// A program that runs under the emulator, and the stream of what it does.
+///
+/// [`Source::fill`] returns an empty batch from time to time while the program waits for something,
+/// so that the caller can look at its own affairs. Dropping the capture ends the program. An
+/// interrupt from the terminal reaches the program as it reaches the caller; when the program ends
+/// by it, so does the stream, with everything done before.
+#[derive(Debug)]
+pub struct Capture {
+    wire: Arc<Wire>,
+    /// Producers open the wire through this process's descriptor.
+    _file: File,
+    supervisor: Supervisor,
+    argv: Vec<String>,
+    drain: Drain,
+    /// How much of each slot was delivered, by index: a cut delivers a part ahead.
+    progress: Vec<Progress>,
+    processes: Processes,
+    /// Processes found dead, whose committed slots are still in `drain`.
+    dying: Vec<Pid>,
+    checked: Instant,
+    begun: bool,
+    ended: bool,
+    /// The program goes on without being observed.
+    detached: bool,
+    inferred: u64,
+    stray: u64,
+    notes: Vec<String>,
+    /// Once set, what the program leaves running is not waited for.
+    interrupted: Option<Arc<AtomicBool>>,
+    /// When the program was found to have left something running.
+    outlived: Option<Instant>,
+    /// What was told at once, and how much of it.
+    warnings: Vec<String>,
+    told: usize,
+}
+
+/// How much of a slot was delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// In which use of the slot.
+    taking: u64,
+    accesses: usize,
+    instructions: u64,
+}
+
+impl Capture {
+    /// Starts `program` with `args`, searched in `PATH` as a shell does.
+    ///
+    /// # Errors
+    /// When the program, the emulator or the plugin is missing or unfit, before anything started;
+    /// or when the system refuses to start it.
+    pub fn spawn(
+        program: &OsStr,
+        args: &[OsString],
+        options: Options,
+    ) -> Result<Self, CaptureError> {
+        let (wire, file) = Wire::create().map_err(|source| CaptureError::System {
+            context: "making memory for the capture",
+            source,
+        })?;
+        let wire = Arc::new(wire);
+        let interrupted = options.interrupted.clone();
+        let launch = Launch::prepare(program, args, options, &file)?;
+        let supervisor = launch.start(wire.clone())?;
+        let words = [program].into_iter().chain(args.iter().map(OsString::as_os_str));
+        let argv = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok(Self {
+            wire,
+            _file: file,
+            supervisor,
+            argv,
+            drain: Drain::default(),
+            progress: Vec::new(),
+            processes: Processes::default(),
+            dying: Vec::new(),
+            checked: Instant::now(),
+            begun: false,
+            ended: false,
+            detached: false,
+            inferred: 0,
+            stray: 0,
+            notes: Vec::new(),
+            interrupted,
+            outlived: None,
+            warnings: Vec::new(),
+            told: 0,
+        })
+    }
+
+    /// How the program ended, signals included, once it has. Its descendants may still run.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.supervisor.status()
+    }
+
+    /// Reads the rest of the stream without looking at it, and returns how the program ended.
+    ///
+    /// # Errors
+    /// As [`Source::fill`].
+    pub fn wait(&mut self) -> Result<Option<ExitStatus>, SourceError> {
+        let mut batch = Batch::new();
+        while self.fill(&mut batch)? == Fill::More {}
+        Ok(self.status())
+    }
+
+    // ---- slots ----
+
+    /// Puts a committed slot into the batch and gives it back to the producers.
+    fn deliver(&mut self, index: SlotIndex, batch: &mut Batch) {
+        self.accesses(index, None, batch);
+        let wire = self.wire.clone();
+        let pid = wire.slot(index).owner().pid;
+        let mut words = wire.slot(index).messages();
+        while let Some((message, rest)) = decode(words) {
+            words = rest;
+            self.message(message, pid, batch);
+        }
+        wire.release(index);
+    }
+
+    /// Puts the accesses of a slot into the batch, up to `limit`, that were not yet.
+    fn accesses(&mut self, index: SlotIndex, limit: Option<usize>, batch: &mut Batch) {
+        let wire = self.wire.clone();
+        let slot = wire.slot(index);
+        let (taking, at) = (slot.taking(), index as usize);
+        if at >= self.progress.len() {
+            self.progress.resize(at + 1, Progress::default());
+        }
+        let (accesses, instructions) = (slot.accesses(), slot.instructions());
+        let before = match self.progress[at] {
+            progress if progress.taking == taking => progress,
+            _ => Progress::default(),
+        };
+        let end = limit.unwrap_or(accesses.len()).min(accesses.len()).max(before.accesses);
+        self.progress[at] = Progress { taking, accesses: end, instructions };
+        let owner = slot.owner();
+        let piece = &accesses[before.accesses..end];
+        self.run(owner.pid, owner.tid, instructions - before.instructions, piece, batch);
+    }
+
+    /// Adds a run, with mappings inferred where accesses fall outside all known ones.
+    fn run(&mut self, pid: Pid, tid: Tid, instructions: u64, words: &[u64], batch: &mut Batch) {
+        let Some(process) = self.processes.get(pid) else {
+            self.stray += words.len() as u64;
+            return;
+        };
+        let mut instructions = instructions;
+        let mut rest = words;
+        loop {
+            let vmas = &mut process.vmas;
+            let mut outside = None;
+            let mut used = 0;
+            batch.run(tid, instructions, |out| {
+                let from = out.len();
+                out.extend(rest.iter().map(|&word| Access::from_bits(word)));
+                used = rest.len();
+                if let Some(index) = vmas.first_outside(&out[from..]) {
+                    outside = Some(out[from + index].addr());
+                    out.truncate(from + index);
+                    used = index;
+                }
+            });
+            let Some(at) = outside else { return };
+            instructions = 0;
+            rest = &rest[used..];
+            let (range, backing) = (page_of(at), Backing::Anonymous);
+            let protection = Protection::READ_WRITE;
+            vmas.map(range, backing, protection);
+            self.inferred += 1;
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+        }
+    }
+
+    // ---- messages ----
+
+    fn message(&mut self, message: Message, sender: Pid, batch: &mut Batch) {
+        match message {
+            Message::Event(event) => self.event(event, batch),
+            Message::Runs { pid, process } => {
+                // The parent's word counts more than the child's own: in a PID namespace a process
+                // does not know its number outside.
+                if let Some(known) = self.processes.get(pid)
+                    && (sender != pid || known.identity.is_none())
+                {
+                    known.identity = Some(process);
+                }
+            }
+            Message::Exec { pid, image } => {
+                self.abandoned(|owner| owner.pid == pid && owner.image < image, batch);
+                if let Some(process) = self.processes.get(pid) {
+                    process.image = image;
+                    process.vmas = Default::default();
+                    batch.event(Event::Exec { pid });
+                }
+            }
+            Message::Cut(cut) => self.cut(&cut, sender, batch),
+            Message::Grow { pid, range } => {
+                let Some(process) = self.processes.get(pid) else { return };
+                let (backing, protection) = process
+                    .vmas
+                    .before(range.start)
+                    .unwrap_or((Backing::Anonymous, Protection::READ_WRITE));
+                self.event(Event::Map { pid, range, backing, protection, fixed: false }, batch);
+            }
+            Message::Note(note) => add(note, &mut self.notes),
+            Message::Warning(warning) => add(warning, &mut self.warnings),
+        }
+    }
+
+    fn event(&mut self, event: Event, batch: &mut Batch) {
+        match event {
+            Event::ProcessStart { pid } => {
+                self.begun = true;
+                self.processes.start(pid);
+            }
+            Event::Fork { parent, child } => self.processes.fork(parent, child),
+            Event::ProcessExit { pid } if !self.processes.end(pid) => return,
+            Event::Map { pid, range, backing, protection, .. } => match self.processes.get(pid) {
+                Some(process) => process.vmas.map(range, backing, protection),
+                None => return,
+            },
+            Event::Unmap { pid, range } => match self.processes.get(pid) {
+                Some(process) => process.vmas.unmap(range),
+                None => return,
+            },
+            Event::Remap { pid, from, to } => match self.processes.get(pid) {
+                Some(process) => process.vmas.remap(from, to),
+                None => return,
+            },
+            Event::Protect { pid, range, protection } => match self.processes.get(pid) {
+                Some(process) => process.vmas.protect(range, protection),
+                None => return,
+            },
+            _ => {}
+        }
+        batch.event(event);
+    }
+
+    /// A sibling of the sender had come this far when what follows happened.
+    fn cut(&mut self, cut: &Cut, sender: Pid, batch: &mut Batch) {
+        if self.wire.is_current(cut) && self.wire.slot(cut.slot).owner().pid == sender {
+            self.accesses(cut.slot, Some(cut.accesses as usize), batch);
+        }
+    }
+
+    // ---- ends ----
+
+    /// Delivers what these owners left in slots without handing it over.
+    fn abandoned(&mut self, gone: impl Fn(strata_wire::Owner) -> bool, batch: &mut Batch) {
+        for index in self.wire.clone().orphans(gone) {
+            // Committed slots are found too, when they are still in line; they come in time.
+            if !self.drain.contains(index) {
+                self.deliver(index, batch);
+            }
+        }
+    }
+
+    /// Looks for processes that ended without a word. What they committed before is drained here,
+    /// so that it precedes their end.
+    fn check(&mut self) {
+        self.checked = Instant::now();
+        if self.dying.is_empty() {
+            self.dying = self.processes.silently_ended();
+            self.wire.drain(&mut self.drain);
+        }
+    }
+
+    fn bury(&mut self, batch: &mut Batch) {
+        for pid in std::mem::take(&mut self.dying) {
+            self.abandoned(|owner| owner.pid == pid, batch);
+            self.event(Event::ProcessExit { pid }, batch);
+        }
+    }
+
+    /// The program has ended and left processes running: says so when that goes on, and gives whether
+    /// they are to be left to themselves.
+    fn abandons(&mut self) -> bool {
+        let since = *self.outlived.get_or_insert_with(Instant::now);
+        let goes_on = since.elapsed() >= OUTLIVED;
+        if goes_on {
+            let numbers = self.processes.identities().into_iter().map(|id| id.number.to_string());
+            add(
+                format!(
+                    "the program has ended, but not what it started (process {}), which is waited \
+                     for; Ctrl-C leaves it to itself",
+                    numbers.collect::<Vec<_>>().join(", ")
+                ),
+                &mut self.warnings,
+            );
+        }
+        let interrupted = self.interrupted.as_ref().is_some_and(|flag| flag.load(Relaxed));
+        if goes_on && interrupted {
+            self.detach();
+        }
+        self.detached
+    }
+
+    /// Waits a while for the end of a program that is not observed any more; daemons are not waited
+    /// for. Gives whether it came.
+    fn await_end(&mut self) -> bool {
+        // What was on the way makes room for threads that wait to hand over.
+        self.wire.drain(&mut self.drain);
+        while let Some(index) = self.drain.pop() {
+            self.wire.release(index);
+        }
+        self.ended = self.supervisor.has_ended();
+        if !self.ended {
+            self.wire.sleep(SLEEP[1]);
+        }
+        self.ended
+    }
+
+    /// Nothing is there to be read: waits, or finds the end.
+    fn idle(&mut self, sleep: &mut Duration, batch: &mut Batch) -> Result<bool, SourceError> {
+        if !self.dying.is_empty() {
+            self.bury(batch);
+            return Ok(false);
+        }
+        let over = self.supervisor.has_ended() && (self.processes.is_empty() || self.abandons());
+        if over || self.supervisor.has_ended() || self.checked.elapsed() >= CHECK {
+            self.check();
+            if !self.dying.is_empty() || !self.drain.is_empty() {
+                return Ok(false);
+            }
+        }
+        if over {
+            self.ended = true;
+            if self.begun {
+                return Ok(true);
+            }
+            return Err(SourceError::Invalid(format!(
+                "{}: the emulator could not run it; try qemu-x86_64 with it alone",
+                self.argv[0]
+            )));
+        }
+        self.wire.sleep(*sleep);
+        *sleep *= 2;
+        Ok(false)
+    }
+}
+
+impl Source for Capture {
+    fn info(&self) -> WorkloadInfo {
+        let mut notes = self.notes.clone();
+        let mut count = |number: u64, text: &str| {
+            if number > 0 {
+                notes.push(format!("{number} {text}"));
+            }
+        };
+        count(self.inferred, "pages were used that no system call had mapped; mappings inferred");
+        count(self.wire.lost(), "accesses lost: more threads than the capture can hold");
+        count(self.stray, "accesses left out: made by processes that had already ended");
+        if self.detached {
+            notes.push("the rest of the program ran unobserved".to_owned());
+        }
+        WorkloadInfo {
+            name: command_line(self.argv.iter().map(String::as_str)),
+            argv: self.argv.clone(),
+            kind: "live",
+            notes,
+            exit_status: self.supervisor.known_status().and_then(exit_code),
+            ..WorkloadInfo::default()
+        }
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
+        batch.clear();
+        if self.detached && !self.await_end() {
+            return Ok(Fill::More);
+        }
+        let mut sleep = SLEEP[0];
+        while !self.ended {
+            while let Some(index) = self.drain.pop() {
+                self.deliver(index, batch);
+                if batch.is_full() {
+                    return Ok(Fill::More);
+                }
+            }
+            if self.dying.is_empty() && self.checked.elapsed() >= CHECK {
+                self.check();
+            } else if self.dying.is_empty() {
+                self.wire.drain(&mut self.drain);
+            }
+            if !self.drain.is_empty() {
+                continue;
+            }
+            if !batch.is_empty() {
+                return Ok(Fill::More);
+            }
+            if self.idle(&mut sleep, batch)? {
+                break;
+            }
+            if sleep > SLEEP[1] {
+                return Ok(Fill::More);
+            }
+        }
+        self.supervisor.status();
+        Ok(Fill::End)
+    }
+
+    fn detach(&mut self) -> bool {
+        self.detached = true;
+        self.wire.detach();
+        true
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        let news = self.warnings[self.told..].to_vec();
+        self.told = self.warnings.len();
+        news
+    }
+}
+
+/// Adds a text that is not there yet, while there are few.
+fn add(text: String, list: &mut Vec<String>) {
+    if list.len() < NOTES && !list.contains(&text) {
+        list.push(text);
+    }
+}
+
+/// The code, or 128 + the number of the signal that killed it, as shells have it.
+fn exit_code(status: ExitStatus) -> Option<i32> {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // What a program let go leaves behind is its own affair.
+        if !(self.detached && self.ended) {
+            self.wire.close();
+            self.processes.identities().into_iter().for_each(launch::kill);
+        }
+        self.supervisor.kill();
+    }
+}

@@ -1,0 +1,267 @@
+//! The emulator's side: entry point, callbacks, the per-access path. One of the crate's rooms for
+//! `unsafe`.
+
+use crate::calls::Call;
+use crate::image::{self, Row};
+use crate::process::{MAX_THREADS, Process, SERIAL_INSTRUCTIONS, SLOTS, observation_ended};
+use crate::{environment, guest};
+use qemu_plugin_sys::*;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use strata_emulator::{Arguments, instructions_counted, shape};
+use strata_stream::{Backing, Pid, Tid};
+use strata_wire::{Emulator, Wire};
+
+/// The interface version the emulator asks for before it installs the plugin.
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = QEMU_PLUGIN_VERSION as c_int;
+
+/// What the emulator calls this plugin.
+static ID: OnceLock<qemu_plugin_id_t> = OnceLock::new();
+
+static PROCESS: OnceLock<Box<Process>> = OnceLock::new();
+
+/// Host mappings when the plugin was installed.
+static BEFORE: OnceLock<Vec<Row>> = OnceLock::new();
+
+// ---- per access ----
+
+/// A load, a store or both. One callback for both directions: where code is generated inline, QEMU
+/// 7.2 takes loads for stores and stores for both when it chooses among callbacks by direction.
+unsafe extern "C" fn on_access(vcpu: c_uint, info: qemu_plugin_meminfo_t, at: u64, _: *mut c_void) {
+    let shape = shape(info);
+    if shape.is_twice() {
+        record(vcpu, shape.load_at(at));
+    }
+    record(vcpu, shape.at(at));
+}
+
+#[inline(always)]
+fn record(vcpu: c_uint, word: u64) {
+    let slot = SLOTS[vcpu as usize % MAX_THREADS].load(Relaxed);
+    // SAFETY: a vCPU that runs code has a slot, which only it fills; whenever that is full it is
+    // replaced at once.
+    if unsafe { (*slot).push(word) } {
+        full(vcpu);
+    }
+}
+
+#[cold]
+fn full(vcpu: c_uint) {
+    process().hand_over(vcpu);
+}
+
+/// Counts a translated block's instructions for its thread; `count` is a number, no address.
+unsafe extern "C" fn on_block(vcpu: c_uint, count: *mut c_void) {
+    let slot = SLOTS[vcpu as usize % MAX_THREADS].load(Relaxed);
+    // SAFETY: as for `record`.
+    unsafe { (*slot).retire(count as u64) };
+}
+
+// ---- per translation ----
+
+unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin_tb) {
+    static LOADED: AtomicBool = AtomicBool::new(false);
+    if !LOADED.swap(true, Relaxed) {
+        program_loaded();
+    }
+    // SAFETY: `block` and its instructions are valid during this callback.
+    unsafe {
+        let length = qemu_plugin_tb_n_insns(block);
+        count_instructions(block);
+        for index in 0..length {
+            let instruction = qemu_plugin_tb_get_insn(block, index);
+            let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
+            qemu_plugin_register_vcpu_mem_cb(
+                instruction,
+                Some(on_access),
+                flags,
+                qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_RW,
+                ptr::null_mut(),
+            );
+        }
+    }
+}
+
+/// Inline addition spares a call for each block (a tenth of a whole capture of sqlite3), but all
+/// vCPUs would add to one word without atomicity. So it serves while there is one thread; when a second is about to start, the
+/// emulator itself discards all translated code, and what is translated then calls.
+///
+/// # Safety
+/// `block` is valid.
+unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
+    // SAFETY: by contract; the counter is a static, and the emulator's additions to it race with
+    // nothing as long as there is one thread.
+    unsafe {
+        let count = instructions_counted(block);
+        if count == 0 {
+        } else if process().is_parallel() {
+            let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
+            let count = ptr::without_provenance_mut(count);
+            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(on_block), flags, count);
+        } else {
+            qemu_plugin_register_vcpu_tb_exec_inline(
+                block,
+                qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64,
+                SERIAL_INSTRUCTIONS.as_ptr().cast(),
+                count as u64,
+            );
+        }
+    }
+}
+
+/// Makes the emulator drop what it has translated and translate anew without observation, as soon as
+/// no thread runs translated code.
+pub fn stop_observing() {
+    let id = *ID.get().expect("set when the plugin was installed");
+    // SAFETY: called on a vCPU's thread, as the emulator demands.
+    unsafe { qemu_plugin_reset(id, Some(on_unobserved)) };
+}
+
+/// All callbacks are gone. Those on system calls return: calls under way hold the process's lock.
+unsafe extern "C" fn on_unobserved(id: qemu_plugin_id_t) {
+    // SAFETY: the callbacks have the types the emulator expects.
+    unsafe {
+        qemu_plugin_register_vcpu_syscall_cb(id, Some(on_call));
+        qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(on_return));
+    }
+    observation_ended();
+}
+
+// ---- everything else ----
+
+fn process() -> &'static Process {
+    PROCESS.get().expect("callbacks are registered after the process was set up")
+}
+
+fn maps() -> Vec<Row> {
+    image::rows(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+}
+
+fn program_loaded() {
+    let floor = image::floor(BEFORE.get().map_or(&[], Vec::as_slice));
+    let mappings = image::mappings(&maps(), floor, guest::read);
+    for stack in mappings.iter().filter(|mapping| mapping.backing == Backing::Stack) {
+        for (address, word) in environment::corrections(stack.range, guest::read) {
+            guest::write_word(address, word);
+        }
+    }
+    // SAFETY: yields a string that is never freed, or null.
+    let path = unsafe { qemu_plugin_path_to_binary() };
+    let path = (!path.is_null()).then(|| {
+        // SAFETY: not null, zero-terminated.
+        PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
+    });
+    // The first thread is vCPU 0.
+    process().program_loaded(0, path, mappings);
+    silence_emulator();
+}
+
+/// Sends what the emulator itself would print to nowhere: it announces the program's death by
+/// signal on the program's own standard error. A memory stream takes no file descriptor, which
+/// the program could notice.
+fn silence_emulator() {
+    unsafe extern "C" {
+        static mut stderr: *mut libc::FILE;
+    }
+    // SAFETY: the C library lets the variable be assigned; no other thread runs yet.
+    unsafe {
+        let sink = libc::fmemopen(ptr::null_mut(), 4096, c"w".as_ptr());
+        if !sink.is_null() {
+            stderr = sink;
+        }
+    }
+}
+
+unsafe extern "C" fn on_vcpu_init(_: qemu_plugin_id_t, vcpu: c_uint) {
+    assert!((vcpu as usize) < MAX_THREADS, "more than {MAX_THREADS} threads in one process");
+    process().thread_starts(vcpu);
+}
+
+unsafe extern "C" fn on_vcpu_exit(_: qemu_plugin_id_t, vcpu: c_uint) {
+    process().thread_ends(vcpu);
+}
+
+unsafe extern "C" fn on_exit(_: qemu_plugin_id_t, _: *mut c_void) {
+    process().ends();
+}
+
+unsafe extern "C" fn on_call(
+    _: qemu_plugin_id_t,
+    vcpu: c_uint,
+    number: i64,
+    a1: u64,
+    a2: u64,
+    a3: u64,
+    a4: u64,
+    a5: u64,
+    a6: u64,
+    _: u64,
+    _: u64,
+) {
+    process().call_starts(vcpu, Call { number, args: [a1, a2, a3, a4, a5, a6] });
+}
+
+unsafe extern "C" fn on_return(_: qemu_plugin_id_t, vcpu: c_uint, _: i64, result: i64) {
+    process().call_ends(vcpu, result);
+}
+
+/// Called by the emulator after loading the plugin, before it loads the program.
+///
+/// # Safety
+/// The emulator's: `argv` holds `argc` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: qemu_plugin_id_t,
+    _: *const qemu_info_t,
+    argc: c_int,
+    argv: *mut *mut c_char,
+) -> c_int {
+    // SAFETY: by contract.
+    let arguments = unsafe { Arguments::new(argc, argv) };
+    let process = match set_up(&arguments) {
+        Ok(process) => process,
+        Err(reason) => {
+            eprintln!("strata: {reason}");
+            return 1;
+        }
+    };
+    ID.get_or_init(|| id);
+    BEFORE.get_or_init(maps);
+    if let Some(name) = arguments.bytes("name") {
+        guest::set_name(OsStr::from_bytes(name));
+    }
+    PROCESS.get_or_init(|| process);
+    // SAFETY: the callbacks have the types the emulator expects.
+    unsafe {
+        qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_init));
+        qemu_plugin_register_vcpu_exit_cb(id, Some(on_vcpu_exit));
+        qemu_plugin_register_vcpu_tb_trans_cb(id, Some(on_translation));
+        qemu_plugin_register_vcpu_syscall_cb(id, Some(on_call));
+        qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(on_return));
+        qemu_plugin_register_atexit_cb(id, Some(on_exit), ptr::null_mut());
+    }
+    0
+}
+
+fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
+    let path = |name| arguments.path(name);
+    let emulator = Emulator { qemu: path("qemu")?, plugin: path("plugin")?, wire: path("wire")? };
+    let wire = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&emulator.wire)
+        .and_then(|file| Wire::open(&file))
+        .map_err(|error| format!("{}: {error}", emulator.wire.display()))?;
+    let caller = match (arguments.number("pid"), arguments.number("tid"), arguments.number("image"))
+    {
+        (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
+        _ => None,
+    };
+    Ok(Process::new(wire, emulator, caller))
+}

@@ -1,0 +1,32 @@
+//! QEMU user-mode plugin of live capture: reports every load, store and address-space system call
+//! of the emulated program through the shared memory of `strata-wire`.
+//!
+//! Written for plugin interface version 1, that of QEMU 7.2.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `abi` | the emulator's interface: entry point, callbacks, the per-access path |
+//! | `process` | the traced process: its identity, threads, slots; fork and exit |
+//! | `calls` | system calls that change the address space, as messages |
+//! | `image` | what is mapped before the first instruction |
+//! | `environment` | the program's variables under their true names |
+//! | `exec` | `execve` into a new emulator instead of out of it |
+//! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
+//! | `guest` | reading the program's memory safely |
+//!
+//! `unsafe` is in `abi`, `glib` and `guest`, and in `process` where a thread's slot is looked up.
+//!
+//! # What is seen
+//! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
+//! appears as two of 8 bytes. A locked read-modify-write is a load and a store. Memory that the
+//! kernel reads and writes for the program (`read`, `write`, ...) is not seen; nor is a thread's
+//! partial repetition of an instruction that faulted.
+
+mod abi;
+mod calls;
+mod environment;
+mod exec;
+mod glib;
+mod guest;
+mod image;
+mod process;

@@ -1,0 +1,468 @@
+//! The traced process: who it is, its threads and the slots they fill.
+//!
+//! A thread is known by its vCPU's index, which the emulator hands to every callback.
+
+use crate::calls::{self, Call, Space};
+use crate::{abi, glib, guest, image};
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use strata_stream::{Event, Pid, Tid};
+use strata_wire::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Slot, Wire, encode};
+
+/// Most threads of one process at a time; the emulator's vCPU indices stay below it.
+pub const MAX_THREADS: usize = 1 << 15;
+
+const NO_THREAD: u32 = u32::MAX;
+
+/// What each thread fills, by vCPU index. On the per-access path, hence a static of its own.
+pub static SLOTS: [AtomicPtr<Slot>; MAX_THREADS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_THREADS];
+
+/// Instructions retired while the process had one thread; the emulator adds to it inline.
+pub static SERIAL_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether nobody wants to know more of the process.
+static UNOBSERVED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the emulator is asked to drop what observes.
+static OBSERVATION_ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the emulator is asked to drop what observes, and has not yet.
+pub fn is_observation_ending() -> bool {
+    OBSERVATION_ENDS.load(Relaxed)
+}
+
+/// The emulator has dropped what observes.
+pub fn observation_ended() {
+    OBSERVATION_ENDS.store(false, Relaxed);
+}
+
+thread_local! {
+    /// The system call this thread is in. Thread-local, not a table with a lock: a lock might be
+    /// held by another thread when this one forks.
+    static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+}
+
+/// A system call between its two callbacks.
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    /// May change the address space; the lock is held.
+    Space(Call),
+    /// Will make this process; the lock is held.
+    Fork { child: Pid, tid: Tid },
+    /// Will start a thread.
+    Thread,
+}
+
+/// Whether the calling thread is about to start another.
+pub fn is_starting_thread() -> bool {
+    matches!(PENDING.get(), Some(Pending::Thread))
+}
+
+/// The traced process.
+#[derive(Debug)]
+pub struct Process {
+    wire: Wire,
+    /// How further programs are to be run.
+    pub emulator: Emulator,
+    pid: AtomicU32,
+    image: AtomicU32,
+    /// Thread numbers, by vCPU index.
+    tids: [AtomicU32; MAX_THREADS],
+    /// One past the highest vCPU index seen.
+    vcpus: AtomicU32,
+    /// The thread that called `execve`, until its vCPU appears.
+    inherited: AtomicU32,
+    /// The file that runs, absolute.
+    program: OnceLock<PathBuf>,
+    /// Whether the process ever had a second thread, so that code is translated for many.
+    parallel: AtomicBool,
+    /// Serial instructions already told.
+    told: AtomicU64,
+    /// Held over system calls that change the address space and over `fork`, so that messages
+    /// about them are in the order in which they happen.
+    lock: Lock,
+    space: Mutex<Space>,
+    /// Stands in `SLOTS` where there is no thread; nothing is written to it.
+    nowhere: Box<Slot>,
+}
+
+impl Process {
+    /// A process in `wire`: a new one, or the one that called `execve`.
+    pub fn new(wire: Wire, emulator: Emulator, caller: Option<(Pid, Tid, u32)>) -> Box<Self> {
+        let (pid, inherited, image) = match caller {
+            Some((pid, tid, image)) => (pid, tid.0, image),
+            None => (wire.new_pid(), NO_THREAD, 0),
+        };
+        let nowhere = Slot::detached();
+        for slot in &SLOTS {
+            slot.store(ptr::from_ref(&*nowhere).cast_mut(), Relaxed);
+        }
+        Box::new(Self {
+            wire,
+            emulator,
+            pid: AtomicU32::new(pid.0),
+            image: AtomicU32::new(image),
+            tids: [const { AtomicU32::new(NO_THREAD) }; MAX_THREADS],
+            vcpus: AtomicU32::new(0),
+            inherited: AtomicU32::new(inherited),
+            program: OnceLock::new(),
+            parallel: AtomicBool::new(false),
+            told: AtomicU64::new(0),
+            lock: Lock::new(),
+            space: Mutex::default(),
+            nowhere,
+        })
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.pid.load(Relaxed))
+    }
+
+    fn tid(&self, vcpu: u32) -> Option<Tid> {
+        let tid = self.tids[vcpu as usize].load(Relaxed);
+        (tid != NO_THREAD).then_some(Tid(tid))
+    }
+
+    fn owner(&self, tid: Tid) -> Owner {
+        Owner { pid: self.pid(), tid, image: self.image.load(Relaxed) }
+    }
+
+    fn slot(&self, vcpu: u32) -> &Slot {
+        let slot = SLOTS[vcpu as usize].load(Relaxed);
+        // SAFETY: points to a slot of the wire or to `nowhere`, which live as long as `self`.
+        unsafe { &*slot }
+    }
+
+    fn set_slot(&self, vcpu: u32, slot: &Slot) {
+        SLOTS[vcpu as usize].store(ptr::from_ref(slot).cast_mut(), Relaxed);
+    }
+
+    /// Whether code must be translated for several threads.
+    pub fn is_parallel(&self) -> bool {
+        self.parallel.load(Relaxed)
+    }
+
+    // ---- slots ----
+
+    /// Hands over what the thread has filled, and gives it a new slot.
+    pub fn hand_over(&self, vcpu: u32) {
+        let slot = self.slot(vcpu);
+        if self.wire.is_detached() {
+            return self.detach(vcpu);
+        }
+        let Some(tid) = self.tid(vcpu) else {
+            slot.reset();
+            return;
+        };
+        if slot.is_empty() && !self.is_serial_count_due() {
+            return;
+        }
+        self.settle(slot);
+        let owner = self.owner(tid);
+        if self.wire.index(slot).is_some() {
+            self.wire.commit(slot);
+            let next = self.wire.take(owner).unwrap_or_else(|| self.without_slot());
+            self.set_slot(vcpu, next);
+        } else {
+            self.wire.count_lost(u64::from(slot.reset()));
+            if let Some(next) = self.wire.try_take(owner) {
+                self.set_slot(vcpu, next);
+            }
+        }
+    }
+
+    /// Nobody wants to know more: the thread writes to a place of its own until its code is
+    /// translated anew, without observation.
+    fn detach(&self, vcpu: u32) {
+        let slot = self.slot(vcpu);
+        if self.wire.index(slot).is_some() {
+            self.set_slot(vcpu, Box::leak(Slot::detached()));
+        } else {
+            slot.reset();
+        }
+        // Without the way around the emulator's fault it goes on being slow.
+        if !UNOBSERVED.swap(true, Relaxed) && glib::is_preloaded() {
+            OBSERVATION_ENDS.store(true, Relaxed);
+            abi::stop_observing();
+        }
+    }
+
+    fn is_serial_count_due(&self) -> bool {
+        SERIAL_INSTRUCTIONS.load(Relaxed) != self.told.load(Relaxed)
+    }
+
+    /// Credits instructions counted inline to the slot of the one thread there is.
+    fn settle(&self, slot: &Slot) {
+        let now = SERIAL_INSTRUCTIONS.load(Relaxed);
+        slot.retire(now - self.told.swap(now, Relaxed));
+    }
+
+    /// There is no slot to be had. When nobody reads any more, the process ends: programs started
+    /// for a capture end with it. Otherwise live threads hold every slot of the wire, and what
+    /// this one does is lost, but counted.
+    fn without_slot(&self) -> &Slot {
+        if self.wire.is_closed() {
+            guest::end_process();
+        }
+        if !self.wire.consumer_runs() {
+            eprintln!("strata: the capture of this program was killed; ending the program too");
+            guest::end_process();
+        }
+        Box::leak(Slot::detached())
+    }
+
+    /// Sends messages, after everything the thread did before.
+    pub fn send(&self, vcpu: u32, messages: &[Message]) {
+        let mut words = Vec::new();
+        for message in messages {
+            if calls::divides_siblings(message) {
+                self.cuts(vcpu)
+                    .iter()
+                    .for_each(|&cut| self.put(vcpu, Message::Cut(cut), &mut words));
+            }
+            self.put(vcpu, message.clone(), &mut words);
+        }
+        self.hand_over(vcpu);
+    }
+
+    fn put(&self, vcpu: u32, message: Message, words: &mut Vec<u64>) {
+        words.clear();
+        encode(&message, words);
+        if !self.slot(vcpu).append(words) {
+            self.hand_over(vcpu);
+            self.slot(vcpu).append(words);
+        }
+    }
+
+    /// How far the sibling threads of `vcpu` have come.
+    fn cuts(&self, vcpu: u32) -> Vec<Cut> {
+        (0..self.vcpus.load(Acquire))
+            .filter(|&other| other != vcpu)
+            .filter_map(|other| {
+                let (tid, slot) = (self.tid(other)?, self.slot(other));
+                let taking = slot.taking();
+                let accesses = slot.accesses().len() as u32;
+                // A thread that waits for a slot still points to its last, by now another's.
+                if slot.owner().tid != tid || accesses == 0 {
+                    return None;
+                }
+                Some(Cut { slot: self.wire.index(slot)?, taking, accesses })
+            })
+            .collect()
+    }
+
+    // ---- threads ----
+
+    /// A vCPU appears: the process's first thread, or one that another is about to start.
+    pub fn thread_starts(&self, vcpu: u32) {
+        let first = self.vcpus.fetch_max(vcpu + 1, AcqRel) == 0;
+        let tid = match self.inherited.swap(NO_THREAD, Relaxed) {
+            NO_THREAD => self.wire.new_tid(),
+            inherited => Tid(inherited),
+        };
+        let slot = self.wire.take_first(self.owner(tid));
+        self.set_slot(vcpu, slot.unwrap_or_else(|| self.without_slot()));
+        self.tids[vcpu as usize].store(tid.0, Release);
+        if !first {
+            let event = Event::ThreadStart { pid: self.pid(), tid };
+            self.send(vcpu, &[Message::Event(event)]);
+        }
+    }
+
+    /// A thread ends while others go on.
+    pub fn thread_ends(&self, vcpu: u32) {
+        let Some(tid) = self.tid(vcpu) else { return };
+        self.put(vcpu, Message::Event(Event::ThreadExit { tid }), &mut Vec::new());
+        let slot = self.slot(vcpu);
+        self.settle(slot);
+        self.tids[vcpu as usize].store(NO_THREAD, Release);
+        self.set_slot(vcpu, &self.nowhere);
+        self.wire.commit(slot);
+    }
+
+    /// The first instruction is about to be translated: everything is loaded.
+    pub fn program_loaded(
+        &self,
+        vcpu: u32,
+        program: Option<PathBuf>,
+        mappings: Vec<image::Mapping>,
+    ) {
+        if let Some(program) = program.and_then(|program| program.canonicalize().ok()) {
+            self.program.get_or_init(|| program);
+        }
+        let pid = self.pid();
+        let image = self.image.load(Relaxed);
+        let mut messages = Vec::new();
+        if image == 0 {
+            messages.push(Message::Event(Event::ProcessStart { pid }));
+            messages.push(Message::Runs { pid, process: ProcessId::own() });
+            let tid = self.tid(vcpu).unwrap_or_default();
+            messages.push(Message::Event(Event::ThreadStart { pid, tid }));
+        } else {
+            messages.push(Message::Exec { pid, image });
+        }
+        messages.extend(mappings.into_iter().map(|mapping| {
+            let image::Mapping { range, protection, backing } = mapping;
+            Message::Event(Event::Map { pid, range, backing, protection, fixed: false })
+        }));
+        self.send(vcpu, &messages);
+    }
+
+    // ---- system calls ----
+
+    /// A system call is about to be made.
+    pub fn call_starts(&self, vcpu: u32, call: Call) {
+        let unobserved = UNOBSERVED.load(Relaxed);
+        if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
+            self.send(vcpu, &[remark]);
+        }
+        match call.number {
+            // Only what `glib` needs; `execve` then leads out of the emulator.
+            number if unobserved && number != libc::SYS_clone => {}
+            number if calls::changes_space(number) => {
+                self.lock.acquire();
+                let message = self.with_space(|space| calls::before(&call, self.pid(), space));
+                if let Some(message) = message {
+                    self.send(vcpu, &[message]);
+                }
+                PENDING.set(Some(Pending::Space(call)));
+            }
+            libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu),
+            // The emulator refuses clone3, as an old kernel would.
+            libc::SYS_clone => self.clone_starts(vcpu, call.args[0]),
+            libc::SYS_execve | libc::SYS_execveat => self.exec(vcpu, &call),
+            // What waits or wakes orders the threads: give what was done before it.
+            number if self.is_parallel() && !calls::is_private(number) => self.hand_over(vcpu),
+            _ => {}
+        }
+    }
+
+    /// A system call returned.
+    pub fn call_ends(&self, vcpu: u32, result: i64) {
+        match PENDING.take() {
+            None | Some(Pending::Thread) => {}
+            Some(Pending::Space(call)) => {
+                let messages = self.with_space(|space| {
+                    calls::after(&call, result, self.pid(), space, guest::segment_bytes)
+                });
+                if !messages.is_empty() {
+                    self.send(vcpu, &messages);
+                }
+                self.lock.release();
+            }
+            Some(Pending::Fork { child, tid }) => {
+                match result {
+                    0 => self.become_child(vcpu, child, tid),
+                    result if calls::failed(result) => {
+                        self.send(vcpu, &[Message::Event(Event::ProcessExit { pid: child })]);
+                    }
+                    number => {
+                        if let Some(process) = ProcessId::running(number as u32) {
+                            self.send(vcpu, &[Message::Runs { pid: child, process }]);
+                        }
+                    }
+                }
+                self.lock.release();
+            }
+        }
+    }
+
+    fn with_space<T>(&self, act: impl FnOnce(&mut Space) -> T) -> T {
+        act(&mut self.space.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    // ---- fork and exec ----
+
+    fn clone_starts(&self, vcpu: u32, flags: u64) {
+        let has = |flag: i32| flags & flag as u64 != 0;
+        // The emulator makes a fork of a vfork.
+        if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
+            self.hand_over(vcpu);
+            self.parallel.store(true, Relaxed);
+            PENDING.set(Some(Pending::Thread));
+        } else if !UNOBSERVED.load(Relaxed) {
+            self.fork_starts(vcpu);
+        }
+    }
+
+    /// The child is told of before it exists: told by itself, it might come after what the parent
+    /// did to its own memory meanwhile.
+    fn fork_starts(&self, vcpu: u32) {
+        self.lock.acquire();
+        let (parent, child, tid) = (self.pid(), self.wire.new_pid(), self.wire.new_tid());
+        self.send(
+            vcpu,
+            &[
+                Message::Event(Event::Fork { parent, child }),
+                Message::Event(Event::ThreadStart { pid: child, tid }),
+            ],
+        );
+        PENDING.set(Some(Pending::Fork { child, tid }));
+    }
+
+    /// In the child of a fork: its one thread starts over, without the parent's slots.
+    fn become_child(&self, vcpu: u32, child: Pid, tid: Tid) {
+        self.pid.store(child.0, Relaxed);
+        self.image.store(0, Relaxed);
+        for other in 0..self.vcpus.load(Relaxed) {
+            self.tids[other as usize].store(NO_THREAD, Relaxed);
+            self.set_slot(other, &self.nowhere);
+        }
+        let slot = self.wire.take_first(self.owner(tid));
+        self.set_slot(vcpu, slot.unwrap_or_else(|| self.without_slot()));
+        self.tids[vcpu as usize].store(tid.0, Relaxed);
+        self.send(vcpu, &[Message::Runs { pid: child, process: ProcessId::own() }]);
+    }
+
+    fn exec(&self, vcpu: u32, call: &Call) {
+        use crate::exec::{Plan, plan};
+        let reachable = |path| guest::may_write(path);
+        match plan(call, self.program.get().map(PathBuf::as_path)) {
+            Plan::Follow { program, environment } if reachable(&self.emulator.wire) => {
+                self.hand_over(vcpu);
+                let image = self.image.load(Relaxed) + 1;
+                let caller = self.tid(vcpu).map(|tid| (self.pid(), tid, image));
+                let identity = strata_wire::Identity { caller };
+                let (arguments, environment) =
+                    self.emulator.command(program, environment, identity);
+                // When the kernel refuses, the emulator's own call finds the error again.
+                if let Ok(execution) = Execution::new(arguments, environment) {
+                    execution.replace_process();
+                }
+            }
+            Plan::Follow { program, .. } => {
+                if !self.wire.consumer_runs() {
+                    self.without_slot();
+                }
+                let path = program.path.display();
+                let note = format!("{path}: ran unseen, as its process cannot reach the capture");
+                self.send(vcpu, &[Message::Note(note)]);
+            }
+            Plan::Lose(note) => self.send(vcpu, &[Message::Note(note)]),
+            Plan::Fail => {}
+        }
+    }
+
+    /// The process ends; no thread runs observed code any more.
+    pub fn ends(&self) {
+        let mut last = None;
+        for vcpu in 0..self.vcpus.load(Acquire) {
+            if let Some(tid) = self.tid(vcpu) {
+                let slot = self.slot(vcpu);
+                self.settle(slot);
+                self.wire.commit(slot);
+                last = Some(tid);
+            }
+        }
+        let Some(slot) = last.and_then(|tid| self.wire.take(self.owner(tid))) else { return };
+        let mut words = Vec::new();
+        encode(&Message::Event(Event::ProcessExit { pid: self.pid() }), &mut words);
+        slot.append(&words);
+        self.wire.commit(slot);
+        self.wire.wake_consumer();
+    }
+}

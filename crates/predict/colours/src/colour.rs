@@ -1,0 +1,166 @@
+//! Colours of frames.
+
+use crate::{CacheIndex, ColourError, SliceHash};
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use strata_addr::space::Space;
+use strata_addr::{Frame, PageSize};
+
+/// The colours of a cache: real ones of host physical frames, virtual ones of a VM's own frames by the
+/// cache it believes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Colours {
+    count: u32,
+}
+
+impl Colours {
+    /// The colours of a cache: the sets of one slice x bytes a line / 4 KiB. Without a hash the slices
+    /// are one piece, and all their sets count. One colour means that the index has no bit above a
+    /// page's.
+    ///
+    /// # Errors
+    /// [`ColourError`] when there can be no such cache, or its sets are not a whole number of pages.
+    pub fn new(index: &CacheIndex) -> Result<Self, ColourError> {
+        index.check()?;
+        let sets = if index.hash == SliceHash::None { index.all_sets() } else { index.sets };
+        let bytes = sets * u64::from(index.line_bytes);
+        let whole = bytes.is_multiple_of(PageSize::Base.bytes());
+        match u32::try_from(bytes / PageSize::Base.bytes()) {
+            Ok(count) if whole => Ok(Self { count }),
+            _ => Err(ColourError::NotWhole { sets, line_bytes: index.line_bytes }),
+        }
+    }
+
+    /// How many there are; at least 1.
+    #[inline]
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+
+    /// The colour of a frame: its number modulo their number.
+    #[inline]
+    pub fn of<S>(self, frame: Frame<S>) -> Colour<S> {
+        Colour::new((frame.get() % u64::from(self.count)) as u32)
+    }
+
+    /// Every colour, in order.
+    pub fn all<S>(self) -> impl Iterator<Item = Colour<S>> {
+        (0..self.count).map(Colour::new)
+    }
+}
+
+/// The colour of a frame of the space `S`; numbers are dense from 0.
+pub struct Colour<S>(u32, PhantomData<S>);
+
+impl<S> Colour<S> {
+    /// The colour with this number.
+    #[inline]
+    pub const fn new(index: u32) -> Self {
+        Self(index, PhantomData)
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn index(self) -> u32 {
+        self.0
+    }
+
+    /// The same number in the space `T`; see [`strata_addr::Addr::cross`].
+    #[inline]
+    pub const fn cross<T>(self) -> Colour<T> {
+        Colour::new(self.0)
+    }
+}
+
+// Derives would demand the bounds on `S`, which is only a marker.
+impl<S> Clone for Colour<S> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for Colour<S> {}
+impl<S> PartialEq for Colour<S> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+impl<S> Eq for Colour<S> {}
+impl<S> PartialOrd for Colour<S> {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<S> Ord for Colour<S> {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+impl<S> Hash for Colour<S> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+impl<S: Space> fmt::Debug for Colour<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} colour {}", S::NAME, self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use strata_addr::space::HostPhysical;
+
+    fn index(sets: u64, slices: u32, hash: SliceHash) -> CacheIndex {
+        CacheIndex { line_bytes: 64, sets, slices, hash }
+    }
+
+    proptest! {
+        #[test]
+        fn frames_of_two_colours_share_no_set(
+            log in 6u32..12,
+            slices in prop_oneof![Just(1u32), Just(2), Just(4), Just(8)],
+            hash in prop_oneof![Just(SliceHash::None), Just(SliceHash::Intel), Just(SliceHash::Even)],
+            frames in prop::array::uniform2(0u64..1 << 26),
+        ) {
+            let index = index(1 << log, slices, hash);
+            let colours = Colours::new(&index).unwrap();
+            let [one, other] = frames.map(Frame::<HostPhysical>::new);
+            let sets = |frame: Frame<HostPhysical>| {
+                (0..64).map(|line| index.set(frame.get() * 64 + line)).collect::<Vec<_>>()
+            };
+            let shared = sets(one).iter().any(|set| sets(other).contains(set));
+            prop_assert!(!shared || colours.of(one) == colours.of(other));
+            // Without a hash, those of one colour share all.
+            if hash == SliceHash::None && colours.of(one) == colours.of(other) {
+                prop_assert_eq!(sets(one), sets(other));
+            }
+        }
+    }
+
+    #[test]
+    fn counts_are_those_of_the_processors() {
+        let count =
+            |sets, slices, hash| Colours::new(&index(sets, slices, hash)).map(Colours::count);
+        // 2048 sets a slice, as on the machine of xPlace: 32 colours.
+        assert_eq!(count(2048, 20, SliceHash::Even), Ok(32));
+        assert_eq!(count(2048, 20, SliceHash::None), Ok(640));
+        // A first-level cache, and one of which two sets are missing.
+        assert_eq!(count(64, 1, SliceHash::None), Ok(1));
+        let error = count(126, 1, SliceHash::None).unwrap_err().to_string();
+        assert!(error.starts_with("126 sets of 64 B are 8064 B, not a whole number"), "{error}");
+        assert!(error.ends_with("a multiple of 64"), "{error}");
+    }
+
+    #[test]
+    fn debug_names_the_space() {
+        assert_eq!(format!("{:?}", Colour::<HostPhysical>::new(3)), "HPA colour 3");
+    }
+}

@@ -9,14 +9,13 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum SliceHash {
-    /// No hash: one piece, indexed by line number modulo sets of all slices. AMD's Zen chooses
-    /// the slice by low address bits (Clark, Hot Chips 2016), which is the same. On a processor
-    /// with a hash it makes colouring look better than it is.
+    /// No hash: one piece, indexed by line number modulo sets of all slices. On a processor with a
+    /// hash it makes colouring look better than it is.
     #[default]
     None,
     /// Each bit of the slice's number is the parity of some address bits: Sandy Bridge to Broadwell
-    /// with 2, 4 and 8 slices (Maurice et al., RAID 2015, table 3). Bits above 37 are in no function
-    /// that is published.
+    /// with 2, 4 and 8 slices (found by Maurice et al., RAID 2015; the masks are those of KTH's public
+    /// code for the Xeon E5-2667 v3). Bits above 37 are in no function that is published.
     Intel,
     /// For any number of slices, and no processor's: a stand-in where the function is not published.
     /// Like those that are, it is even: successive lines are in successive slices, and in every
@@ -111,7 +110,7 @@ impl From<SliceHash> for String {
 mod tests {
     use super::*;
 
-    /// The bits as the paper prints them.
+    /// The same, bit by bit.
     const PUBLISHED: [&[u32]; 3] = [
         &[6, 10, 12, 14, 16, 17, 18, 20, 22, 24, 25, 26, 27, 28, 30, 32, 33, 35, 36],
         &[7, 11, 13, 15, 17, 19, 20, 21, 22, 23, 24, 26, 28, 29, 31, 33, 34, 35, 37],

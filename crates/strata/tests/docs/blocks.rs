@@ -6,7 +6,8 @@
 //! - `<!-- not run: reason -->` leaves it out;
 //! - `<!-- lab -->` leaves it to the test that has a lab;
 //! - `<!-- figures within 5 % -->` lets the numbers of what is printed differ by so much, where a
-//!   program that is not the same twice makes them.
+//!   program that is not the same twice makes them; `<!-- figures within 5 %, L1 TLB misses 50 % -->`
+//!   allows more in the lines with these words.
 
 use std::ops::Range;
 
@@ -19,8 +20,24 @@ pub struct Block {
     pub commands: Vec<Command>,
     /// Boots real kernels.
     pub lab: bool,
-    /// By which share numbers of its output may differ; 0 if the output has to be the same.
-    pub tolerance: f64,
+    /// By how much numbers of its output may differ.
+    pub tolerance: Tolerance,
+}
+
+/// By which share numbers may differ; by none if what is printed has to be the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tolerance {
+    pub share: f64,
+    /// What holds for lines with these words instead.
+    pub lines: Vec<(String, f64)>,
+}
+
+impl Tolerance {
+    /// The share for a line.
+    pub fn of(&self, line: &str) -> f64 {
+        let special = self.lines.iter().find(|(words, _)| line.contains(words));
+        special.map_or(self.share, |(_, share)| *share)
+    }
 }
 
 /// A command, and what the document says it prints.
@@ -66,17 +83,23 @@ impl Block {
     }
 }
 
-/// The share in `<!-- figures within 5 % -->`.
-fn tolerance(line: &str) -> Option<f64> {
-    let percent = line.strip_prefix("<!-- figures within ")?.strip_suffix(" % -->")?;
-    Some(percent.parse::<f64>().expect("a number of per cent") / 100.0)
+/// What `<!-- figures within 5 %, L1 TLB misses 50 % -->` says.
+fn tolerance(line: &str) -> Option<Tolerance> {
+    let said = line.strip_prefix("<!-- figures within ")?.strip_suffix(" % -->")?;
+    let share = |percent: &str| percent.parse::<f64>().expect("a number of per cent") / 100.0;
+    let mut parts = said.split(" %, ");
+    let all = share(parts.next()?);
+    let lines = parts.map(|part| part.rsplit_once(' ').expect("words and a number"));
+    let lines = lines.map(|(words, percent)| (words.to_owned(), share(percent))).collect();
+    Some(Tolerance { share: all, lines })
 }
 
 /// The blocks of a document that run `strata`.
 pub fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, Block)> = None;
-    let fresh = || Block { line: 0, commands: Vec::new(), lab: false, tolerance: 0.0 };
+    let fresh =
+        || Block { line: 0, commands: Vec::new(), lab: false, tolerance: Tolerance::default() };
     let (mut marked, mut skip) = (fresh(), false);
     for (index, line) in text.lines().enumerate() {
         match (&mut open, line.strip_prefix("```")) {
@@ -130,7 +153,7 @@ strata();
 ```
 
 <!-- lab -->
-<!-- figures within 5 % -->
+<!-- figures within 5 %, TLB misses 50 % -->
 
 ```sh
 strata walk | \\
@@ -143,9 +166,12 @@ strata walk | \\
     let shown: Vec<_> = found[0].commands.iter().map(|it| it.shown.join("\n")).collect();
     assert_eq!(shown, ["", "zen2  a CPU\n\nmore", ""]);
     assert_eq!(found[0].commands[1].lines, 6..9);
-    assert_eq!((found[0].line, found[0].lab, found[0].tolerance), (1, false, 0.0));
+    assert_eq!((found[0].line, found[0].lab), (1, false));
+    assert_eq!(found[0].tolerance, Tolerance::default());
     assert_eq!(found[1].script("#"), "strata walk | \\\n  head\n");
-    assert_eq!((found[1].line, found[1].lab, found[1].tolerance), (25, true, 0.05));
+    assert_eq!((found[1].line, found[1].lab), (25, true));
+    let shares = ["  faults 1", "  L2 TLB misses 1"].map(|line| found[1].tolerance.of(line));
+    assert_eq!(shares, [0.05, 0.5]);
     assert!(found[0].shows() && !found[1].shows());
     assert_eq!(found.len(), 2);
 }

@@ -57,7 +57,7 @@ fn run_blocks(wanted: impl Fn(&Block) -> bool) -> usize {
             run += 1;
             for (command, printed) in block.commands.iter().zip(&outputs) {
                 let expected = &command.shown;
-                let Some(why) = shown::differs(expected, printed, block.tolerance) else {
+                let Some(why) = shown::differs(expected, printed, &block.tolerance) else {
                     continue;
                 };
                 if update() && !expected.iter().any(|line| line == shown::LEFT_OUT) {

@@ -1,5 +1,6 @@
 //! What a page shows of a command's output, against what the command prints.
 
+use crate::blocks::Tolerance;
 use crate::{page, root, update};
 use std::fmt::Debug;
 use std::fs;
@@ -9,19 +10,24 @@ pub const LEFT_OUT: &str = "...";
 
 /// Why what was printed is not what is shown, if it is not. Without a `tolerance` lines have to be
 /// equal. With one, words have to be, wherever lines are broken, and numbers nearly.
-pub fn differs(shown: &[String], printed: &str, tolerance: f64) -> Option<String> {
+pub fn differs(shown: &[String], printed: &str, tolerance: &Tolerance) -> Option<String> {
     if shown.is_empty() {
         return None;
     }
     let parts: Vec<&[String]> = shown.split(|line| line == LEFT_OUT).collect();
-    let why = if tolerance == 0.0 {
+    let why = if *tolerance == Tolerance::default() {
         let parts = parts.iter().map(|part| part.iter().map(|line| line.trim_end()).collect());
         let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
         mismatch(&parts.collect::<Vec<Vec<&str>>>(), &printed, |a, b| a == b)
     } else {
-        let parts = parts.iter().map(|part| tokens(&part.join("\n")));
-        let same = |a: &Token, b: &Token| a.is_nearly(b, tolerance);
-        mismatch(&parts.collect::<Vec<_>>(), &tokens(printed), same)
+        let of_line = |line: &String| {
+            let share = tolerance.of(line);
+            tokens(line).into_iter().map(move |token| (token, share))
+        };
+        let parts = parts.iter().map(|part| part.iter().flat_map(of_line).collect());
+        let printed: Vec<_> = tokens(printed).into_iter().map(|token| (token, 0.0)).collect();
+        let same = |(a, share): &(Token, f64), (b, _): &(Token, f64)| a.is_nearly(b, *share);
+        mismatch(&parts.collect::<Vec<Vec<_>>>(), &printed, same)
     };
     why.map(|why| format!("{why}\n--- printed:\n{printed}"))
 }
@@ -145,7 +151,11 @@ fn the_readme_shows_lines_of_the_first_run() {
 #[test]
 fn excerpts_and_tolerance_are_as_narrow_as_said() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    let differs = |shown: &str, printed: &str, share| differs(&lines(shown), printed, share);
+    let differs = |shown: &str, printed: &str, share| {
+        let tolerance = Tolerance { share, lines: vec![("rare".to_owned(), 0.5)] };
+        let exact = Tolerance::default();
+        differs(&lines(shown), printed, if share == 0.0 { &exact } else { &tolerance })
+    };
     assert_eq!(differs("a\nb", "a  \nb\n", 0.0), None);
     assert_eq!(differs("a\n...\nd", "a\nb\nc\nd\n", 0.0), None);
     assert_eq!(differs("...\nb\n...", "a\nb\nc\n", 0.0), None);
@@ -163,6 +173,8 @@ fn excerpts_and_tolerance_are_as_narrow_as_said() {
     }
     assert_eq!(differs("x 13.4k of\n100 MiB", "x 13.9k\nof 104 MiB", 0.05), None);
     assert_eq!(differs("0.03", "0.05", 0.05), None);
+    assert_eq!(differs("100\nrare 100\n100", "104\nrare 149\n100", 0.05), None);
+    assert!(differs("100\nrare 100\n100", "149\nrare 149\n100", 0.05).is_some());
     for (shown, printed) in [("0.03", "0.06"), ("100 k", "106 k"), ("10 k", "10 M"), ("-", "0")] {
         assert!(differs(shown, printed, 0.05).is_some(), "{shown:?} is {printed:?}");
     }

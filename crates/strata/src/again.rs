@@ -8,6 +8,7 @@ use strata_engine::options::Options;
 use strata_engine::report::PerLayer;
 use strata_engine::{Report, RunResult, Setup, StackKind, default_policies};
 use strata_hardware::{CpuModel, Misaligned};
+use strata_params::Parameters;
 
 /// What the TLB does with a misaligned huge page unless something else is said.
 const SPLINTER: &str = "splinter";
@@ -26,7 +27,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         stack.extend(args.stack.clone().unwrap_or_else(|| vec![DEFAULT_STACK]));
         policy.extend(args.policy.clone().unwrap_or_else(default_policies));
     }
-    let constants: Vec<_> = first.cpu.constants().collect();
+    let constants: Vec<_> = first.cpu.parameters();
     // As the model prints them, so that equal values look equal.
     let printed = |name: &str, value: &str| {
         let constant = constants.iter().find(|constant| constant.name == name);

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use strata_engine::Catalogue;
 use strata_hardware::CpuModel;
 use strata_lab::Scenario;
+use strata_params::{Parameter, Parameters};
 use strata_workloads::generate;
 
 /// Prints a list.
@@ -76,17 +77,12 @@ fn workloads() -> Vec<Row> {
 
 fn parameters(catalogue: &Catalogue) -> Vec<Row> {
     let preset = CpuModel::preset(CpuModel::DEFAULT).expect("the default preset exists");
-    let line = |value: &str, unit: &str, about: &str| {
-        let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
+    let row = |parameter: &Parameter| {
+        let about = parameter.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+        let unit = parameter.unit;
         let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-        format!("{value}{unit}: {about}")
+        let doubt = if parameter.confirmed { "" } else { " [not confirmed]" };
+        (parameter.name.to_string(), format!("{}{unit}: {about}{doubt}", parameter.value))
     };
-    let model = catalogue.parameters.iter();
-    let model = model.map(|p| (p.name.to_owned(), line(&p.default, p.unit, p.doc)));
-    let cpu = preset.constants().map(|constant| {
-        let confirmed = if constant.confirmed { "" } else { ", not confirmed" };
-        let about = format!("{} [{}{confirmed}]", constant.about, constant.source);
-        (constant.name, line(&constant.value, constant.unit, &about))
-    });
-    model.chain(cpu).collect()
+    catalogue.parameters.iter().chain(&preset.parameters()).map(row).collect()
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use strata_engine::options::Options;
 use strata_engine::{Catalogue, LayerFmfi, Setup, StackKind, default_policies};
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
+use strata_params::{Parameter, Parameters};
 use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
 use strata_workloads::Part;
@@ -238,13 +239,13 @@ fn constants(
     if let Some(step) = WalkCaches::ALL.into_iter().find(|known| Some(known.name()) == step) {
         cpu = cpu.with_walk_caches(step);
     }
-    let constants: Vec<String> = cpu.constants().map(|constant| constant.name).collect();
-    let parameters: Vec<&str> = catalogue.parameters.iter().map(|p| p.name).collect();
+    let names = |all: &[Parameter]| all.iter().map(|p| p.name.to_string()).collect::<Vec<_>>();
+    let (constants, parameters) = (names(&cpu.parameters()), names(&catalogue.parameters));
     let (mut of_cpu, mut overrides) = (Vec::new(), Vec::new());
     for (name, value) in &args.set {
         if constants.contains(name) {
             of_cpu.push((name.as_str(), value.as_str()));
-        } else if parameters.contains(&name.as_str()) {
+        } else if parameters.contains(name) {
             let readers = catalogue.readers(name);
             if !readers.is_empty() && !policies.iter().any(|used| readers.contains(&used.as_str()))
             {
@@ -259,7 +260,7 @@ fn constants(
                 "--set {name}: there is no such parameter any more; {remedy}"
             )));
         } else {
-            let all = constants.iter().map(String::as_str).chain(parameters.iter().copied());
+            let all = constants.iter().chain(&parameters).map(String::as_str);
             let message = unknown("parameter", name, all, "'strata list parameters' shows all");
             return Err(Failure::usage(message));
         }
@@ -302,19 +303,19 @@ mod tests {
     use crate::args::{Cli, Command};
     use clap::Parser;
     use strata_engine::{PolicyInfo, SetupError};
-    use strata_params::Parameter;
 
     fn catalogue() -> Catalogue {
         let policy = |name, stacks| {
-            let parameters = if name == "xgemini" { vec!["xgemini.period"] } else { Vec::new() };
+            let parameters =
+                if name == "xgemini" { vec!["xgemini.period".into()] } else { Vec::new() };
             PolicyInfo { name, about: "", paper: "", stacks, parameters }
         };
-        let parameter = |name| Parameter {
-            name,
+        let parameter = |name: &'static str| Parameter {
+            name: name.into(),
             value: "1".into(),
-            default: "1".into(),
             unit: "",
-            doc: "A parameter.",
+            doc: "A parameter.".into(),
+            confirmed: true,
         };
         Catalogue {
             policies: vec![
@@ -421,7 +422,7 @@ mod tests {
             ("--policy xgemin", "did you mean 'xgemini'?"),
             ("--set thp.scan_slep=1", "did you mean 'thp.scan_sleep'?"),
             ("--set core.base_cpu=1", "did you mean 'core.base_cpi'?"),
-            ("--set core.base_cpi=x", "--set: core.base_cpi takes"),
+            ("--set core.base_cpi=x", "core.base_cpi=x: expected a number"),
             ("--set exit.reflect=1", "such parameter any more; the cost of an exit handed to L1"),
             ("--set exit.cycles=1", "set exit.second_stage_violation"),
             ("--set virtualization.vls=true", "virtualization.vls: a CPU with these instructions"),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use strata_hardware::CpuModel;
+use strata_params::{Parameter, Parameters};
 
 const BEGIN: &str = "<!-- constants: begin (checked by a test; \
                      UPDATE_DOCS=1 cargo test -p strata --test constants) -->\n";
@@ -10,24 +11,23 @@ const END: &str = "<!-- constants: end -->";
 fn table() -> String {
     let mut text = String::from("\n| name | default | unit | what, and from where |\n");
     text.push_str("| --- | --- | --- | --- |\n");
-    for parameter in strata_engine::catalogue().parameters {
-        let (name, value, unit) = (parameter.name, &parameter.default, parameter.unit);
-        writeln!(text, "| `{name}` | {value} | {unit} | {} |", parameter.doc).unwrap();
-    }
+    rows(&mut text, &strata_engine::catalogue().parameters);
     text.push_str(
         "\nThe default CPU, `broadwell-e5-2620v4`; `?` marks a value no source confirms. ",
     );
     text.push_str("`strata list cpus` shows the other presets.\n\n");
     text.push_str("| name | value | unit | what, and from where |\n| --- | --- | --- | --- |\n");
     let cpu = CpuModel::preset("broadwell-e5-2620v4").unwrap();
-    for constant in cpu.constants() {
-        let doubt = if constant.confirmed { "" } else { " `?`" };
-        let (name, value, unit) = (&constant.name, &constant.value, constant.unit);
-        let (about, source) = (constant.about, &constant.source);
-        writeln!(text, "| `{name}` | {value} | {unit} | {about}; {source}{doubt} |").unwrap();
-    }
+    rows(&mut text, &cpu.parameters());
     text.push('\n');
     text
+}
+
+fn rows(text: &mut String, parameters: &[Parameter]) {
+    for Parameter { name, value, unit, doc, confirmed } in parameters {
+        let doubt = if *confirmed { "" } else { " `?`" };
+        writeln!(text, "| `{name}` | {value} | {unit} | {doc}{doubt} |").unwrap();
+    }
 }
 
 #[test]

@@ -6,22 +6,25 @@
 
 mod value;
 
+use std::borrow::Cow;
+
 pub use value::{ParameterError, Value};
 
-/// One parameter: what it is called, what it is now, and where the default comes from.
-#[derive(Clone, Debug, PartialEq)]
+/// One parameter: what it is called, what it is now, and where the value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Dotted name, such as `thp.scan_sleep`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The value now, printed as it can be parsed.
     pub value: String,
-    /// The default, printed as it can be parsed.
-    pub default: String,
     /// Unit; empty for counts, ratios and switches. Two have a range: a `share` is from 0 to 1, and
-    /// cycles are at most 10^9, so that sums of them stay far from the end of 64 bits.
+    /// cycles are at most 10^9, so that sums of them stay far from the end of 64 bits. `bytes` may be
+    /// given with a unit, such as `2MiB`.
     pub unit: &'static str,
-    /// What it does and where the default comes from.
-    pub doc: &'static str,
+    /// What it does and where the value comes from.
+    pub doc: Cow<'static, str>,
+    /// Whether a source confirms the value. What a documentation comment declares says so itself.
+    pub confirmed: bool,
 }
 
 /// A set of named parameters.
@@ -33,7 +36,8 @@ pub trait Parameters {
     ///
     /// # Errors
     /// [`ParameterError::Unknown`] when this set has no such name, [`ParameterError::Invalid`]
-    /// when the text is no value of the parameter's type or out of its range.
+    /// when the text is no value of the parameter's type or out of its range,
+    /// [`ParameterError::Impossible`] when it goes with no other value.
     fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError>;
 }
 
@@ -74,13 +78,12 @@ macro_rules! parameters {
 
         impl $crate::Parameters for $struct {
             fn parameters(&self) -> Vec<$crate::Parameter> {
-                let default = Self::default();
                 vec![$($crate::Parameter {
-                    name: $name,
+                    name: $name.into(),
                     value: $crate::Value::print(&self.$field),
-                    default: $crate::Value::print(&default.$field),
                     unit: $unit,
-                    doc: concat!($($doc),+).trim_ascii(),
+                    doc: concat!($($doc),+).trim_ascii().into(),
+                    confirmed: true,
                 },)*]
             }
 

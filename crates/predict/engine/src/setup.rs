@@ -2,6 +2,7 @@
 
 use crate::memory::Need;
 use crate::{Built, StackKind, Stop};
+use std::borrow::Cow;
 use strata_hardware::{CpuModel, Misaligned};
 use strata_params::Parameter;
 use strata_policies::{REGISTRY, Words};
@@ -70,7 +71,7 @@ pub struct PolicyInfo {
     /// Stacks it can run on.
     pub stacks: &'static [StackKind],
     /// The parameters that matter to it and not to every policy.
-    pub parameters: Vec<&'static str>,
+    pub parameters: Vec<Cow<'static, str>>,
 }
 
 /// Everything machines can be made of.
@@ -94,7 +95,7 @@ impl Catalogue {
 
     /// The policies to which a parameter matters, if it does not matter to all.
     pub fn readers(&self, parameter: &str) -> Vec<&'static str> {
-        let reads = |policy: &&PolicyInfo| policy.parameters.contains(&parameter);
+        let reads = |policy: &&PolicyInfo| policy.parameters.iter().any(|name| name == parameter);
         self.policies.iter().filter(reads).map(|policy| policy.name).collect()
     }
 }

@@ -20,7 +20,6 @@
 
 mod access;
 mod cache;
-mod constants;
 mod counters;
 mod cpu;
 mod cycles;
@@ -32,6 +31,7 @@ mod machine;
 mod model;
 #[cfg(test)]
 mod naive;
+mod parameters;
 mod preset;
 mod read;
 mod reads;
@@ -44,7 +44,6 @@ mod walkcache;
 mod walker;
 
 pub use access::{Asid, CpuId, Fault, Request, Tables, VmTag};
-pub use constants::Constant;
 pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss, WalkPosition};
 pub use cycles::Cycles;
 pub use error::ModelError;

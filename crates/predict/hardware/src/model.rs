@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_addr::PageSize;
 use strata_nested::Virtualization;
+use strata_params::ParameterError;
 
 /// A CPU model. Presets are data files; see [`CpuModel::presets`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -271,9 +272,9 @@ impl CpuModel {
     }
 
     /// Whether the values describe a machine that can be built.
-    pub(crate) fn check(&self) -> Result<(), ModelError> {
+    pub(crate) fn check(&self) -> Result<(), ParameterError> {
         let impossible = |name: &str, cause: String| {
-            Err(ModelError::Impossible { name: name.to_owned(), cause })
+            Err(ParameterError::Impossible { name: name.to_owned(), cause })
         };
         if let Some(feature) = self.virtualization.misplaced() {
             return impossible(
@@ -315,11 +316,11 @@ impl CpuModel {
 /// Ways of a TLB array that is not fully associative.
 const MAX_WAYS: u32 = sets::MAX_WAYS;
 
-fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
+fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ParameterError> {
     let mut held = Vec::new();
     for (key, array) in &level.0 {
         let name = format!("{name}.{key}");
-        let of = |name: String, cause| Err(ModelError::Impossible { name, cause });
+        let of = |name: String, cause| Err(ParameterError::Impossible { name, cause });
         let impossible = |cause| of(name.clone(), cause);
         let together = |cause| of(format!("{name}.entries and {name}.ways"), cause);
         let Some(sizes) = page_sizes(key) else {
@@ -346,8 +347,8 @@ fn check_tlb(name: &str, level: &TlbLevel) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn check_cache(name: &str, cache: &CacheGeometry) -> Result<(), ModelError> {
-    let of = |name: String, cause| Err(ModelError::Impossible { name, cause });
+fn check_cache(name: &str, cache: &CacheGeometry) -> Result<(), ParameterError> {
+    let of = |name: String, cause| Err(ParameterError::Impossible { name, cause });
     let together = |cause| of(format!("{name}.bytes and {name}.ways"), cause);
     if cache.bytes == 0 {
         return Ok(());

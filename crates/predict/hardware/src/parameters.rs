@@ -1,33 +1,16 @@
 //! Every constant of a CPU model by its dotted name: to list, to explain, to change.
 
-use crate::{CpuModel, ModelError};
-use strata_text::{closest, parse_size};
+use crate::CpuModel;
+use strata_params::{Parameter, ParameterError, Parameters, Value as _};
 use toml::Value;
-
-/// One constant of a model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Constant {
-    /// Dotted name, as [`CpuModel::set`] takes it.
-    pub name: String,
-    /// Value, printed as in TOML.
-    pub value: String,
-    /// Unit; empty for plain numbers and switches.
-    pub unit: &'static str,
-    /// What it is.
-    pub about: &'static str,
-    /// Where the value comes from.
-    pub source: String,
-    /// Whether a source confirms the value.
-    pub confirmed: bool,
-}
 
 /// Ending of a name, unit, explanation. The first ending that matches counts.
 const EXPLANATIONS: [(&str, &str, &str); 33] = [
     ("core.cores", "cores", "cores that share the last-level cache"),
     ("core.frequency_mhz", "MHz", "core clock"),
     ("core.base_cpi", "cycles/instruction", "cycles per instruction when nothing stalls"),
-    ("core.data_overlap", "0..1", "share of data access latency hidden by other work"),
-    ("core.walk_overlap", "0..1", "share of page walk latency hidden by other work"),
+    ("core.data_overlap", "share", "share of data access latency hidden by other work"),
+    ("core.walk_overlap", "share", "share of page walk latency hidden by other work"),
     (
         "tlb.l2_hit_cycles",
         "cycles",
@@ -107,53 +90,20 @@ impl CpuModel {
         leaves
     }
 
-    /// Every constant of the model.
-    pub fn constants(&self) -> impl Iterator<Item = Constant> + '_ {
-        self.leaves().into_iter().map(|(name, value)| {
-            let (unit, about) = explain(&name);
-            let source = self
-                .sources
-                .iter()
-                .filter(|(prefix, _)| name.starts_with(prefix.as_str()))
-                .max_by_key(|(prefix, _)| prefix.len());
-            Constant {
-                value: print(&value),
-                unit,
-                about,
-                source: source.map_or_else(String::new, |(_, source)| source.clone()),
-                confirmed: !self.unconfirmed.iter().any(|prefix| name.starts_with(prefix.as_str())),
-                name,
-            }
-        })
-    }
-
-    /// Changes the constant of this dotted name. Sizes may end in `KiB`, `MiB` or `GiB`.
-    ///
-    /// # Errors
-    /// As [`CpuModel::set_all`].
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ModelError> {
-        self.set_all([(name, value)])
-    }
-
     /// Changes constants by their dotted names, in order. The model is judged when all have their
     /// values: some, such as the entries and ways of a TLB array, are possible only together.
     ///
     /// # Errors
-    /// [`ModelError`] when there is no such constant, a value is not of its kind, or the model
-    /// would be impossible; the model is unchanged then.
+    /// As [`Parameters::set`]; the model is unchanged then.
     pub fn set_all<'a>(
         &mut self,
         assignments: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), ParameterError> {
         let names = self.leaves();
-        let names = || names.iter().map(|(name, _)| name.as_str());
         let mut model = self.as_value();
         for (name, value) in assignments {
-            if !names().any(|known| known == name) {
-                return Err(ModelError::UnknownConstant {
-                    name: name.to_owned(),
-                    nearest: closest(name, names()).unwrap_or_default().to_owned(),
-                });
+            if !names.iter().any(|(known, _)| known == name) {
+                return Err(ParameterError::Unknown(name.to_owned()));
             }
             assign(&mut model, name, value)?;
         }
@@ -164,44 +114,56 @@ impl CpuModel {
     }
 }
 
+impl Parameters for CpuModel {
+    fn parameters(&self) -> Vec<Parameter> {
+        let starts = |prefix: &str, name: &str| name.starts_with(prefix);
+        let parameter = |(name, value): (String, Value)| {
+            let (unit, about) = explain(&name);
+            let sources = self.sources.iter().filter(|(prefix, _)| starts(prefix, &name));
+            let source = sources.max_by_key(|(prefix, _)| prefix.len());
+            let source = source.map_or("", |(_, source)| source);
+            Parameter {
+                value: print(&value),
+                unit,
+                doc: format!("{about}; {source}").into(),
+                confirmed: !self.unconfirmed.iter().any(|prefix| starts(prefix, &name)),
+                name: name.into(),
+            }
+        };
+        self.leaves().into_iter().map(parameter).collect()
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError> {
+        self.set_all([(name, value)])
+    }
+}
+
 /// As [`parse_as`] reads it.
 fn print(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Puts a value in the place of another of its kind.
-fn assign(model: &mut Value, name: &str, value: &str) -> Result<(), ModelError> {
+fn assign(model: &mut Value, name: &str, value: &str) -> Result<(), ParameterError> {
     let leaf = name.split('.').try_fold(&mut *model, |at, key| at.get_mut(key));
     let leaf = leaf.expect("a known name leads to a leaf");
-    *leaf = parse_as(leaf, value).ok_or_else(|| ModelError::WrongKind {
-        name: name.to_owned(),
-        value: value.to_owned(),
-        kind: match leaf {
-            Value::Boolean(_) => "true or false",
-            Value::Float(_) => "a number",
-            _ => "a whole number",
-        },
-    })?;
-    // Whole numbers have ranges of their own, which the types know.
+    *leaf = parse_as(leaf, name, value)?;
+    // Whole numbers have ranges of their own, and text its choices, which the types know.
     let read: Result<CpuModel, toml::de::Error> = model.clone().try_into();
-    read.map(drop).map_err(|error| ModelError::Impossible {
+    read.map(drop).map_err(|error| ParameterError::Impossible {
         name: name.to_owned(),
         cause: error.message().to_owned(),
     })
 }
 
-fn parse_as(old: &Value, text: &str) -> Option<Value> {
-    match old {
-        Value::Boolean(_) => text.parse().ok().map(Value::Boolean),
-        Value::Float(_) => text.parse().ok().map(Value::Float),
-        Value::String(_) => Some(Value::String(text.to_owned())),
-        _ => whole(text).map(Value::Integer),
-    }
-}
-
-/// A whole number, which may be a size with a unit.
-fn whole(text: &str) -> Option<i64> {
-    text.parse().ok().or_else(|| i64::try_from(parse_size(text).ok()?).ok())
+fn parse_as(old: &Value, name: &str, text: &str) -> Result<Value, ParameterError> {
+    let unit = explain(name).0;
+    Ok(match old {
+        Value::Boolean(_) => Value::Boolean(bool::parse(name, text, unit)?),
+        Value::Float(_) => Value::Float(f64::parse(name, text, unit)?),
+        Value::String(_) => Value::String(text.to_owned()),
+        _ => Value::Integer(i64::parse(name, text, unit)?),
+    })
 }
 
 #[cfg(test)]
@@ -217,9 +179,10 @@ mod tests {
         for preset in CpuModel::presets() {
             let mut model = CpuModel::preset(preset.name).unwrap();
             let before = model.clone();
-            for constant in before.constants() {
-                assert!(!constant.about.is_empty(), "{} is not explained", constant.name);
-                assert!(!constant.source.is_empty(), "{} has no source", constant.name);
+            for constant in before.parameters() {
+                let (about, source) = constant.doc.split_once("; ").unwrap();
+                assert!(!about.is_empty(), "{} is not explained", constant.name);
+                assert!(!source.is_empty(), "{} has no source", constant.name);
                 model.set(&constant.name, &constant.value).unwrap();
             }
             assert_eq!(model, before);
@@ -247,7 +210,7 @@ mod tests {
         assert_eq!(forwards, backwards);
         assert_eq!(forwards.tlb.l2.0["4k-2m"], crate::TlbArray { entries: 2048, ways: 8 });
         // A later value replaces one that would not have been possible.
-        forwards.set_all([("core.base_cpi", "-1"), ("core.base_cpi", "2")]).unwrap();
+        forwards.set_all([("core.base_cpi", "2000"), ("core.base_cpi", "2")]).unwrap();
         assert_eq!(forwards.core.base_cpi, 2.0);
     }
 
@@ -271,16 +234,14 @@ mod tests {
         let mut model = model();
         let before = model.clone();
         let mut message = |name, value| model.set(name, value).unwrap_err().to_string();
-        assert_eq!(
-            message("cache.llc.way", "4"),
-            "no constant is named cache.llc.way; did you mean cache.llc.ways?"
-        );
+        assert_eq!(message("cache.llc.way", "4"), "no parameter is called 'cache.llc.way'");
         assert_eq!(
             message("walk.pd_entries", "many"),
-            "walk.pd_entries takes a whole number, not many"
+            "walk.pd_entries=many: expected a whole number"
         );
-        assert_eq!(message("walk.combined", "1"), "walk.combined takes true or false, not 1");
-        assert!(message("core.data_overlap", "1.5").contains("must be from 0 to 1"));
+        assert_eq!(message("walk.combined", "1"), "walk.combined=1: expected true or false");
+        assert!(message("core.data_overlap", "1.5").contains("a share from 0 to 1"));
+        assert!(message("core.base_cpi", "1001").contains("must be from 0 to 1000"));
         assert!(message("tlb.l2.4k-2m.entries", "1000").contains("power of two"));
         assert!(message("walk.pd_entries", "-1").contains("walk.pd_entries"));
         assert_eq!(model, before);

@@ -59,6 +59,7 @@ impl CpuModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strata_params::Parameters;
 
     #[test]
     fn presets_are_valid_and_named_like_their_files() {
@@ -66,7 +67,8 @@ mod tests {
             let model = CpuModel::from_toml(text).unwrap();
             assert_eq!(model.name, name);
             assert!(!model.about.contains('\n'));
-            let names: Vec<_> = model.constants().map(|constant| constant.name).collect();
+            let names: Vec<_> =
+                model.parameters().into_iter().map(|constant| constant.name).collect();
             for prefix in model.unconfirmed.iter().chain(model.sources.keys()) {
                 let known = names.iter().any(|name| name.starts_with(prefix.as_str()));
                 assert!(known, "{name}: {prefix} is the start of no constant");

@@ -46,10 +46,10 @@ impl Hypervisor {
 }
 
 impl Value for Hypervisor {
-    fn parse(name: &'static str, text: &str, _: &str) -> Result<Self, ParameterError> {
+    fn parse(name: &str, text: &str, _: &str) -> Result<Self, ParameterError> {
         let known = Self::ALL.into_iter().find(|known| known.name() == text);
         known.ok_or_else(|| ParameterError::Invalid {
-            name,
+            name: name.to_owned(),
             value: text.to_owned(),
             expected: "kvm-84 or kvm-6.12",
         })

@@ -1,6 +1,7 @@
 //! The parameters of policies: each set belongs to the policies that read it.
 
 use std::any::{Any, TypeId};
+use std::borrow::Cow;
 use std::fmt;
 use strata_params::{Parameter, ParameterError, Parameters};
 
@@ -37,7 +38,7 @@ impl ParameterSet {
     }
 
     /// The names of its parameters.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+    pub fn names(&self) -> impl Iterator<Item = Cow<'static, str>> {
         (self.default)().parameters().into_iter().map(|parameter| parameter.name)
     }
 }

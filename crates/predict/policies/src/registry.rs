@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(readers("xgemini.period"), ["xgemini"]);
         assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "aligned"]);
         for parameter in PolicyParameters::default().parameters() {
-            assert!(!readers(parameter.name).is_empty(), "{}", parameter.name);
+            assert!(!readers(&parameter.name).is_empty(), "{}", parameter.name);
         }
     }
 
@@ -211,7 +211,7 @@ mod tests {
     fn every_parameter_can_be_set_by_its_name() {
         let mut parameters = PolicyParameters::default();
         for parameter in parameters.parameters() {
-            parameters.set(parameter.name, &parameter.value).unwrap();
+            parameters.set(&parameter.name, &parameter.value).unwrap();
         }
         assert!(parameters.set("nothing", "1").is_err());
     }

@@ -164,7 +164,7 @@ fn its_parameters_are_listed_and_judged() {
     let mut parameters = PolicyParameters::of(REGISTRY);
     let listed = parameters.parameters();
     assert_eq!(listed.len(), 1);
-    assert_eq!((listed[0].name, listed[0].value.as_str()), ("utilization.threshold", "0.9"));
+    assert_eq!((&*listed[0].name, listed[0].value.as_str()), ("utilization.threshold", "0.9"));
     assert!(parameters.set("utilization.threshold", "1.5").is_err(), "a share");
 }
 

@@ -437,13 +437,13 @@ impl Simulation {
         let cpu = &setup.common.cpu;
         let mut machine = Machine::new(cpu, setup.common.misaligned);
         let mut cores = bound_cores(setup, &mut machine);
-        let mut in_force: BTreeMap<String, String> = blueprint
+        let in_force: BTreeMap<String, String> = blueprint
             .parameters
             .parameters()
             .into_iter()
-            .map(|parameter| (parameter.name.to_owned(), parameter.value))
+            .chain(cpu.parameters())
+            .map(|parameter| (parameter.name.into_owned(), parameter.value))
             .collect();
-        in_force.extend(cpu.constants().map(|constant| (constant.name, constant.value)));
         let nodes: Vec<NodeId> = stack.nodes().collect();
         let guests = blueprint.guests.iter().map(|plan| {
             let vm = &setup.vms[plan.vm];

@@ -9,7 +9,8 @@ use serde::Serialize;
 use std::path::Path;
 use strata_engine::gain::Gain;
 use strata_hardware::CpuModel;
-use strata_inspect::{Join, Options, Snapshot, join as compose, prometheus, read};
+use strata_inspect::join::prometheus;
+use strata_inspect::{Join, Options, Snapshot, join as compose, read};
 
 /// What the JSON holds.
 #[derive(Serialize)]

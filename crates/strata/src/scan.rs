@@ -43,7 +43,7 @@ pub fn scan(args: &ScanArgs) -> Result<(), Failure> {
     }
 }
 
-fn blind(blind: &[strata_inspect::model::Blind]) {
+fn blind(blind: &[strata_inspect::snapshot::model::Blind]) {
     for blind in blind {
         crate::complain(&format!("note: not seen: {}; so: {}", blind.what, blind.cost));
     }

@@ -4,8 +4,8 @@ use crate::number::{bytes, count, percent, share};
 use crate::table::{Cells, paragraph};
 use anstyle::Style;
 use std::fmt::Write;
-use strata_inspect::model::Blind;
-use strata_inspect::report::{Join, Layer, VmReport};
+use strata_inspect::join::report::{Join, Layer, VmReport};
+use strata_inspect::snapshot::model::Blind;
 use strata_inspect::{Snapshot, delay};
 
 const BOLD: Style = Style::new().bold();
@@ -216,7 +216,7 @@ fn layer_lines(layer: &Layer, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_inspect::report::Totals;
+    use strata_inspect::join::report::Totals;
 
     #[test]
     fn what_is_in_one_block_is_called_unmapped_only_where_that_can_be_seen() {

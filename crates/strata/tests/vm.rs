@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use strata_inspect::model::SlotSource;
-use strata_inspect::pagemap::PAGE;
-use strata_inspect::{Options, Snapshot, Verdict, join, read, verdicts};
+use strata_inspect::scan::pagemap::PAGE;
+use strata_inspect::snapshot::model::SlotSource;
+use strata_inspect::{Judged, Options, Snapshot, Verdict, join, read, verdicts};
 
 const PATTERN: u64 = 0x5354_5241_5441_5041;
 const SIZE: usize = 64 << 20;
@@ -252,14 +252,14 @@ fn check(guest: &Snapshot, host: &Snapshot, pid: u32, options: &[&str]) {
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     let pagemap = File::open(format!("/proc/{pid}/pagemap")).unwrap();
     let (mut pages, mut aligned) = (0, 0);
-    for (process, _, gpa, verdict) in verdicts(&snapshots, &choice).unwrap() {
+    for Judged { pid: process, gpa, verdict, .. } in verdicts(&snapshots, &choice).unwrap() {
         if process != pattern {
             continue;
         }
-        assert_ne!(verdict, Verdict::Unknown, "{options:?}: {gpa:#x}");
+        assert_ne!(verdict, Verdict::Unknown, "{options:?}: {gpa:?}");
         aligned += u32::from(matches!(verdict, Verdict::WellAligned { .. }));
         for page in 0..512 {
-            let at = gpa + page * PAGE;
+            let at = gpa.get() + page * PAGE;
             let hva = backed.vm.slot(at).expect("guest memory is in a slot").hva(at);
             let mut words = [0; 16];
             memory.read_exact_at(&mut words, hva).unwrap();
@@ -283,6 +283,6 @@ fn check(guest: &Snapshot, host: &Snapshot, pid: u32, options: &[&str]) {
         false => SlotSource::Inferred,
     };
     assert_eq!(backed.vm.source, expected, "{options:?}: {}", backed.vm.evidence);
-    let found = strata_inspect::matching::holds(&backed.vm, &guest.head.machine);
+    let found = strata_inspect::join::matching::holds(&backed.vm, &guest.head.machine);
     assert!(found, "{options:?}: the guest's RAM fits the slots inferred");
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
-use strata_inspect::qmp::{Client, QmpError};
+use strata_inspect::scan::qmp::{Client, QmpError};
 use strata_protocol::{Command, Event, Order, Reply};
 
 /// What the agent holds on to.

@@ -7,7 +7,7 @@ use crate::steps::StepReport;
 use crate::stress::StressReport;
 use crate::trace::TraceReport;
 use serde::Serialize;
-use strata_inspect::report::Join;
+use strata_inspect::join::report::Join;
 
 /// Version of the report's form.
 const VERSION: u32 = 1;

@@ -24,7 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use strata_inspect::report::Join;
+use strata_inspect::join::report::Join;
 use strata_inspect::{Options, Snapshot};
 
 /// Directories of runs that are kept.

@@ -18,11 +18,12 @@ fn expect(scenario: &str, layer: &str, cause: Cause, least: usize) {
     let pages: Vec<Verdict> = verdicts(&snapshots, &Options::default())
         .unwrap()
         .into_iter()
-        .filter(|(pid, ..)| {
-            let named = |process: &&strata_inspect::model::Process| process.pid == *pid;
+        .filter(|page| {
+            let named =
+                |process: &&strata_inspect::snapshot::model::Process| process.pid == page.pid;
             snapshots[0].processes.iter().find(named).is_some_and(|one| one.name == WORKLOAD)
         })
-        .map(|(.., verdict)| verdict)
+        .map(|page| page.verdict)
         .collect();
     let mut blamed = 0;
     for verdict in &pages {

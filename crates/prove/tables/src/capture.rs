@@ -110,17 +110,17 @@ impl Capture {
     pub fn take(ram: &dyn Pages, roots: Roots, layers: u8) -> Self {
         let mut taken = Vec::new();
         match roots.second {
-            None => taken.push(Table::take(Role::Guest, ram, roots.guest)),
+            None => taken.push(Table::take(Role::Guest, ram, roots.guest.get())),
             Some(second) => {
-                let memory = crate::walk::Behind { below: ram, root: second };
-                taken.push(Table::take(Role::Guest, &memory, roots.guest));
-                taken.push(Table::take(Role::Second, ram, second));
+                let memory = crate::walk::Behind { below: ram, root: second.get() };
+                taken.push(Table::take(Role::Guest, &memory, roots.guest.get()));
+                taken.push(Table::take(Role::Second, ram, second.get()));
             }
         }
         if let Some((l1, l0)) = roots.lower {
-            let memory = crate::walk::Behind { below: ram, root: l0 };
-            taken.push(Table::take(Role::L1, &memory, l1));
-            taken.push(Table::take(Role::L0, ram, l0));
+            let memory = crate::walk::Behind { below: ram, root: l0.get() };
+            taken.push(Table::take(Role::L1, &memory, l1.get()));
+            taken.push(Table::take(Role::L0, ram, l0.get()));
         }
         Self { id: 0, layers, tables: taken, check: Check::default(), composition: None }
     }

@@ -18,7 +18,8 @@ use crate::vmcb::Vmcb;
 use crate::walk::{Behind, leaves, walk};
 use rustc_hash::FxHashMap;
 use std::io;
-use strata_addr::{Frame, PageSize, Vpn, space::HostPhysical};
+use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical};
+use strata_addr::{Frame, PageSize, Vpn};
 use strata_paging::{ENTRIES, index};
 
 /// A page of the program and where it was.
@@ -30,15 +31,15 @@ pub struct Pair {
     pub frame: Frame<HostPhysical>,
 }
 
-/// Where the roots are, as frame numbers of the space each table maps to.
+/// Where the roots are: each in the memory that its table maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roots {
-    /// The guest's page table; host physical without a second stage.
-    pub guest: u64,
+    /// The guest's page table. Without a second stage guest physical is host physical.
+    pub guest: Frame<GuestPhysical>,
     /// The second stage that hardware walks.
-    pub second: Option<u64>,
-    /// L1's own nested table (in L1's memory) and L0's for L1, where there are three layers.
-    pub lower: Option<(u64, u64)>,
+    pub second: Option<Frame<HostPhysical>>,
+    /// L1's own nested table and L0's for L1, where there are three layers.
+    pub lower: Option<(Frame<GuestHypervisorPhysical>, Frame<HostPhysical>)>,
 }
 
 /// Why there are no roots.
@@ -106,10 +107,12 @@ pub fn search(ram: &dyn Ram, pairs: &[Pair]) -> Result<Roots, NotFound> {
     nested.dedup();
     if let Some((guest, second)) = find_behind(ram, pairs, &vmcbs, &nested, &possible) {
         let lower = find_lower(ram, pairs, (guest, second), &vmcbs, &nested);
-        return Ok(Roots { guest, second: Some(second), lower });
+        let (guest, second) = (Frame::new(guest), Some(Frame::new(second)));
+        let lower = lower.map(|(l1, l0)| (Frame::new(l1), Frame::new(l0)));
+        return Ok(Roots { guest, second, lower });
     }
     match possible.iter().find(|&&root| fits(ram, root, pairs)) {
-        Some(&guest) => Ok(Roots { guest, second: None, lower: None }),
+        Some(&guest) => Ok(Roots { guest: Frame::new(guest), second: None, lower: None }),
         None => Err(NotFound::NothingFits {
             pairs: pairs.len(),
             vmcbs: vmcbs.len(),

@@ -3,11 +3,13 @@
 //! Each takes any bytes and panics when a parser breaks a promise: it must not panic, must end, and
 //! what it gives must be well-formed.
 
-use crate::format::{read_from, with_content};
-use crate::layout::pieces;
-use crate::model::VmmArea;
+use crate::join;
+use crate::scan::layout::pieces;
+use crate::scan::{infer, qmp};
+use crate::snapshot::format::{read_from, with_content};
+use crate::snapshot::model::VmmArea;
+use crate::snapshot::pseudo;
 use crate::text::{buddy, cmdline, iomem, maps, pairs};
-use crate::{infer, join, pseudo, qmp};
 use std::path::Path;
 
 /// A snapshot made of any bytes; one that can be read can be joined with itself or is refused.

@@ -1,13 +1,14 @@
 //! Every cause on a synthetic snapshot, refusals, and the account of a three-layer stack.
 
-use strata_inspect::model::{GuestArea, HugePage, Process, Slot, Vm, VmmArea};
-use strata_inspect::pseudo::PseudoHuge;
-use strata_inspect::region::{Class, Region, Run};
+use strata_addr::Frame;
+use strata_inspect::snapshot::model::{GuestArea, HugePage, Process, Slot, Vm, VmmArea};
+use strata_inspect::snapshot::pseudo::PseudoHuge;
+use strata_inspect::snapshot::region::{Class, Region, Run};
+use strata_inspect::snapshot::usage::Usage;
 use strata_inspect::text::buddy::Zone;
 use strata_inspect::text::maps::Kind;
-use strata_inspect::usage::Usage;
 use strata_inspect::{
-    BackedVm, Cause, Join, Options, Snapshot, Verdict, join, prometheus, verdicts,
+    BackedVm, Cause, Join, Options, Snapshot, Verdict, join, join::prometheus, verdicts,
 };
 
 const HVA: u64 = 0x7f00_0000_0000;
@@ -382,7 +383,10 @@ fn what_l0_says_it_maps_huge_is_well_aligned() {
         assert!(metrics.contains(line), "{metrics}");
     }
     let judged = verdicts(&layers, &Options::default()).unwrap();
-    assert_eq!(judged[1].3, Verdict::WellAligned { frame: 512 * 4000, pseudo_huge: true });
+    assert_eq!(
+        judged[1].verdict,
+        Verdict::WellAligned { frame: Frame::new(512 * 4000), pseudo_huge: true }
+    );
 
     // Another guest's page at this address, and another address: neither is this page.
     for (guest_frame, frame) in [(512 * 5, 512 * 4001), (512 * 4, 512 * 4000)] {

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use strata_inspect::backing::{self, Merged};
-use strata_inspect::guest::{Looked, look};
-use strata_inspect::model::{Slot, Vm};
-use strata_inspect::pagemap::{AddressSpace, FrameFlags};
+use strata_inspect::scan::backing::{self, Merged};
+use strata_inspect::scan::guest::{Looked, look};
+use strata_inspect::scan::pagemap::{AddressSpace, FrameFlags};
+use strata_inspect::snapshot::model::{Slot, Vm};
 use strata_inspect::{Snapshot, Tree, scan};
 
 const BLOCK: usize = 2 << 20;

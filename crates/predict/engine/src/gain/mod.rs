@@ -9,8 +9,8 @@ use serde::Serialize;
 use std::collections::HashSet;
 use strata_addr::PageSize;
 use strata_hardware::{CpuModel, Misaligned};
-use strata_inspect::compose::descend;
-use strata_inspect::{Options, Snapshot, Verdict, chosen, verdicts};
+use strata_inspect::join::compose::descend;
+use strata_inspect::{Judged, Options, Snapshot, Verdict, chosen, verdicts};
 use strata_stream::{Batch, Event, Fill, Source, SourceError, Step};
 use strata_tables::Capture;
 use strata_tables::variant::Variant;
@@ -94,8 +94,8 @@ pub fn gain(snapshots: &[Snapshot], options: &Options, cpu: &CpuModel) -> Result
     let below = chosen(snapshots, options)?;
     let (mut judged, mut left_out) = (Vec::new(), 0);
     let mut frames = HashSet::new();
-    for (_, _, gpa, verdict) in verdicts(snapshots, options)? {
-        let frame = gpa >> PageSize::BASE_SHIFT;
+    for Judged { gpa, verdict, .. } in verdicts(snapshots, options)? {
+        let frame = gpa.get() >> PageSize::BASE_SHIFT;
         // A page that several processes map counts once; frame 0 is a hidden one.
         if frame != 0 && !frames.insert(frame) {
             continue;
@@ -109,7 +109,7 @@ pub fn gain(snapshots: &[Snapshot], options: &Options, cpu: &CpuModel) -> Result
     }
     let pages_judged = judged.len() as u64;
     let backing = |(frame, verdict)| match verdict {
-        Verdict::WellAligned { frame: below, .. } => (frame, HugePageBacking::Huge(below)),
+        Verdict::WellAligned { frame: below, .. } => (frame, HugePageBacking::Huge(below.get())),
         _ => (frame, HugePageBacking::Base(descend(&below, frame))),
     };
     let pages = sample(&judged, MOST_PAGES).map(backing);
@@ -245,7 +245,7 @@ fn replayed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_inspect::region::Run;
+    use strata_inspect::snapshot::region::Run;
 
     /// An estimate for 4 GiB of huge pages, well aligned where `huge` says.
     fn of(pages: u64, huge: impl Fn(u64) -> bool) -> Gain {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use strata_addr::PageSize;
-use strata_inspect::region::Run;
+use strata_inspect::snapshot::region::Run;
 use strata_paging::{ENTRIES, Format, Rights, X86, index};
 use strata_tables::{Capture, Check, LEVELS, Role, Table};
 

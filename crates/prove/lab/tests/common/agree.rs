@@ -1,6 +1,7 @@
 //! Whether what live kernels say of themselves is what their page tables say.
 
 use std::collections::BTreeMap;
+use strata_addr::Frame;
 use strata_inspect::{Options, Snapshot, Verdict, verdicts};
 use strata_tables::Capture;
 use strata_tables::truth::{Region, regions};
@@ -46,7 +47,9 @@ pub fn compare(
             .map(|page| {
                 let verdict = match page.uncertain {
                     true => Verdict::Uncertain,
-                    false => Verdict::WellAligned { frame: page.frame, pseudo_huge: false },
+                    false => {
+                        Verdict::WellAligned { frame: Frame::new(page.frame), pseudo_huge: false }
+                    }
                 };
                 (page.region << 21, page.frame << 12, verdict)
             })
@@ -54,8 +57,8 @@ pub fn compare(
     } else {
         let all = verdicts(snapshots, &Options::default()).expect("the snapshots belong together");
         all.into_iter()
-            .filter(|(pid, ..)| *pid == process.pid)
-            .map(|(_, gva, gpa, verdict)| (gva, gpa, verdict))
+            .filter(|page| page.pid == process.pid)
+            .map(|page| (page.gva.get(), page.gpa.get(), page.verdict))
             .collect()
     };
     let mut found = Agreement::default();

@@ -4,8 +4,8 @@
 //! comes before what merely prevents one now. What is left when everything permits one is
 //! fragmentation or time.
 
-use crate::model::{Settings, Vm, VmmArea};
-use crate::region::{Class, PAGES, Region};
+use crate::snapshot::model::{Settings, Vm, VmmArea};
+use crate::snapshot::region::{Class, PAGES, Region};
 use crate::text::buddy::{Zone, unusable_index};
 use crate::text::maps::Kind;
 use serde::{Serialize, Serializer};
@@ -257,7 +257,7 @@ pub struct Whole {
 /// Why the hardware cannot use one huge mapping for a region; `None` when it can.
 pub fn of_region(ground: &Ground<'_>, vm: &Vm, region: &Region, whole: Whole) -> Option<Cause> {
     let Some(slot) = vm.slot(region.start()).filter(|_| !region.partial) else {
-        let touches = |slot: &crate::model::Slot| {
+        let touches = |slot: &crate::snapshot::model::Slot| {
             slot.gpa < region.start() + (2 << 20) && slot.gpa + slot.size > region.start()
         };
         let inside = vm.slots.iter().any(touches);

@@ -1,7 +1,7 @@
 //! Composing the mappings of layers: where the pages of a guest are, all the way down.
 
-use crate::region::{PAGES, Run};
 use crate::snapshot::BackedVm;
+use crate::snapshot::region::{PAGES, Run};
 
 /// Sends runs of pages through a VM's backing: frames of the guest become frames of the layer
 /// below. Pages that are not backed are left out; neighbours are joined.
@@ -56,8 +56,8 @@ pub fn is_aligned_block(runs: &[Run]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::{Region, Special, pack};
-    use crate::word::Word;
+    use crate::snapshot::region::{Region, Special, pack};
+    use crate::snapshot::word::Word;
     use proptest::prelude::*;
     use std::collections::HashMap;
 

@@ -2,8 +2,8 @@
 //! together at all.
 
 use crate::error::Error;
-use crate::model::{Machine, Vm};
 use crate::snapshot::Snapshot;
+use crate::snapshot::model::{Machine, Vm};
 
 /// A guest's RAM ends this much below its VM's memory at most: firmware and kernel keep some at the
 /// top.

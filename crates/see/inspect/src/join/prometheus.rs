@@ -1,6 +1,6 @@
 //! A join as Prometheus text (exposition format 0.0.4), for the textfile collector.
 
-use crate::report::Join;
+use crate::join::report::Join;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -112,8 +112,8 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cause::Cause;
-    use crate::report::{CauseCount, Layer, ProcessCount};
+    use crate::join::cause::Cause;
+    use crate::join::report::{CauseCount, Layer, ProcessCount};
 
     #[test]
     fn no_sample_stands_twice() {

@@ -1,8 +1,8 @@
 //! What a join says: the structure behind the table, the JSON (version [`VERSION`], `docs/inspect.md`)
 //! and the Prometheus text.
 
-use crate::cause::Cause;
-use crate::model::{Blind, SlotSource};
+use crate::join::cause::Cause;
+use crate::snapshot::model::{Blind, SlotSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Scanning how a VM's memory is backed, piece by piece, each read twice.
 
-use crate::model::{Slot, Vm};
-use crate::pagemap::{AddressSpace, BLOCK, FrameFlags};
-use crate::region::{PAGES, Region, Special, pack};
-use crate::word::{Word, flags};
+use crate::scan::pagemap::{AddressSpace, BLOCK, FrameFlags};
+use crate::snapshot::model::{Slot, Vm};
+use crate::snapshot::region::{PAGES, Region, Special, pack};
+use crate::snapshot::word::{Word, flags};
 use std::io;
 
 /// Regions read before they are read again: 128 MiB of memory, 256 KiB of words. Few, so that
@@ -89,7 +89,7 @@ pub fn scan(
             let mut region = pack(index, words, now.huge[at], |frame| specials.of(frame));
             if now.huge[at] && region.runs.first().is_some_and(|run| specials.is_zero(run.frame()))
             {
-                region.class = crate::region::Class::Zero;
+                region.class = crate::snapshot::region::Class::Zero;
             }
             region.uncertain = unsettled.binary_search(&at).is_ok();
             regions.push(region);

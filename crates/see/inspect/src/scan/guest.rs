@@ -1,13 +1,13 @@
 //! Scanning a guest: which of its memory is in huge pages, of which process and area; and what the
 //! rest of its memory is used for.
 
-use crate::model::{GuestArea, HugePage, Process};
-use crate::pagemap::{AddressSpace, BLOCK, FrameFlags, Method, USER_END, gone};
-use crate::region::PAGES;
+use crate::scan::pagemap::{AddressSpace, BLOCK, FrameFlags, Method, USER_END, gone};
+use crate::scan::tree::Tree;
+use crate::snapshot::model::{GuestArea, HugePage, Process};
+use crate::snapshot::region::PAGES;
+use crate::snapshot::usage::Usage;
+use crate::snapshot::word::Word;
 use crate::text::{maps, pairs};
-use crate::tree::Tree;
-use crate::usage::Usage;
-use crate::word::Word;
 use std::io::{self, BufRead, BufReader};
 
 /// Readings of a process before what still changes is called uncertain.
@@ -141,7 +141,8 @@ fn reading_by_flags(
 
 fn push(pages: &mut Vec<HugePage>, block: u64, word: Word, frames: &FrameFlags) {
     // The huge zero page is memory of nobody.
-    let zero = |frame| frames.of(frame).is_some_and(|bits| bits & crate::word::flags::ZERO != 0);
+    let zero =
+        |frame| frames.of(frame).is_some_and(|bits| bits & crate::snapshot::word::flags::ZERO != 0);
     match word.frame() {
         Some(frame) if zero(frame) => {}
         frame => pages.push(HugePage {

@@ -1,14 +1,14 @@
 //! Finding the VMs of a hypervisor and describing them.
 
-use crate::guest::each_area;
-use crate::infer;
-use crate::model::{SlotSource, Vm, VmmArea};
-use crate::pseudo::{self, PseudoHuge};
-use crate::qmp;
+use crate::scan::guest::each_area;
+use crate::scan::infer;
+use crate::scan::qmp;
+use crate::scan::tree::Tree;
+use crate::snapshot::model::{SlotSource, Vm, VmmArea};
+use crate::snapshot::pseudo::{self, PseudoHuge};
 use crate::text::cmdline::{self, VmmKind};
 use crate::text::maps::{Area, Kind};
 use crate::text::pairs;
-use crate::tree::Tree;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;

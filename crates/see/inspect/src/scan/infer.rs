@@ -1,7 +1,7 @@
 //! Memory slots inferred from the sizes of a VMM's mappings.
 
-use crate::layout::pieces;
-use crate::model::{Slot, VmmArea};
+use crate::scan::layout::pieces;
+use crate::snapshot::model::{Slot, VmmArea};
 use crate::text::cmdline::{Vmm, VmmKind};
 use crate::text::maps::Kind;
 

@@ -1,16 +1,25 @@
 //! A scan of one layer, from the head to the tail.
 
-use crate::backing::{self, Merged};
+pub mod backing;
+pub mod guest;
+pub mod hypervisor;
+pub mod infer;
+pub mod layout;
+pub mod pagemap;
+pub mod qmp;
+pub mod settings;
+mod sys;
+pub mod tree;
+
 use crate::error::Error;
-use crate::format::{FileWriter, Writer};
-use crate::guest::{self, Looked};
-use crate::hypervisor;
-use crate::model::{Blind, Head, SlotSource, Tail, Vm};
-use crate::pagemap::{AddressSpace, FrameFlags, Method, gone};
-use crate::settings;
+use crate::scan::pagemap::{AddressSpace, FrameFlags, Method, gone};
+use crate::scan::tree::Tree;
+use crate::snapshot::format::{FileWriter, Writer};
+use crate::snapshot::model::{Blind, Head, SlotSource, Tail, Vm};
+use crate::snapshot::word::flags;
 use crate::snapshot::{Sink, Snapshot};
-use crate::tree::Tree;
-use crate::word::flags;
+use backing::Merged;
+use guest::Looked;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -209,7 +218,7 @@ impl<S: Sink> Scan<'_, S> {
             return Ok(merged);
         }
         let sink = &mut *self.sink;
-        let keep = |usage: &[crate::usage::Usage]| match is_guest {
+        let keep = |usage: &[crate::snapshot::usage::Usage]| match is_guest {
             true => sink.usage(usage),
             false => Ok(()),
         };
@@ -305,7 +314,7 @@ fn named(refused: &[(u32, io::Error)]) -> Option<String> {
 
 /// A cost, with the remedy for who does not have all rights yet.
 fn advised(cost: &str) -> String {
-    match crate::sys::is_root() {
+    match crate::scan::sys::is_root() {
         true => cost.to_owned(),
         false => format!("{cost}; run as root"),
     }

@@ -4,10 +4,10 @@
 //! Huge mappings are told from base mappings by `PAGEMAP_SCAN` (Linux 6.7 and later). Before that,
 //! 512 neighbouring aligned frames whose first is the head of a huge page count as one.
 
-use crate::region::PAGES;
-use crate::sys::huge_ranges;
-use crate::tree::Tree;
-use crate::word::{Word, flags};
+use crate::scan::sys::huge_ranges;
+use crate::scan::tree::Tree;
+use crate::snapshot::region::PAGES;
+use crate::snapshot::word::{Word, flags};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

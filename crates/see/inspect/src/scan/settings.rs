@@ -1,8 +1,8 @@
 //! What machine this is and what its memory management is set to.
 
-use crate::model::{Head, Machine, Settings};
+use crate::scan::tree::Tree;
+use crate::snapshot::model::{Head, Machine, Settings};
 use crate::text::{buddy, iomem, pairs};
-use crate::tree::Tree;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,9 +1,16 @@
 //! A whole snapshot in memory, and what takes a scan's findings one by one.
 
-use crate::model::{Head, Process, Tail, Vm};
-use crate::pseudo::PseudoHuge;
-use crate::region::Region;
-use crate::usage::Usage;
+pub mod format;
+pub mod model;
+pub mod pseudo;
+pub mod region;
+pub mod usage;
+pub mod word;
+
+use crate::snapshot::model::{Head, Process, Tail, Vm};
+use crate::snapshot::pseudo::PseudoHuge;
+use crate::snapshot::region::Region;
+use crate::snapshot::usage::Usage;
 use std::io;
 
 /// Takes what a scan finds, in the order in which it is found: the head, the processes, the use of

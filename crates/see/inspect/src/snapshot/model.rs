@@ -1,5 +1,5 @@
-//! What a snapshot says in words and numbers; the packed parts are in [`crate::region`] and
-//! [`crate::usage`].
+//! What a snapshot says in words and numbers; the packed parts are in [`crate::snapshot::region`] and
+//! [`crate::snapshot::usage`].
 
 use crate::text::buddy::Zone;
 use crate::text::cmdline::Vmm;
@@ -208,7 +208,7 @@ impl Slot {
     /// Whether a 2 MiB-aligned GPA lies at a 2 MiB-aligned HVA. KVM uses no huge mapping in a slot
     /// where it does not (`kvm_alloc_memslot_metadata` in `arch/x86/kvm/x86.c`).
     pub fn congruent(&self) -> bool {
-        (self.gpa ^ self.hva).trailing_zeros() >= crate::region::SHIFT
+        (self.gpa ^ self.hva).trailing_zeros() >= crate::snapshot::region::SHIFT
     }
 
     /// The HVA of a GPA in the slot.

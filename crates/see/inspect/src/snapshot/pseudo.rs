@@ -33,8 +33,8 @@ impl PseudoHuge {
             (address >> 52 == 0 && address.trailing_zeros() >= unit).then_some(address >> PAGE)
         };
         let root = address(PAGE)?;
-        let guest_frame = address(crate::region::SHIFT)?;
-        let frame = address(crate::region::SHIFT)?;
+        let guest_frame = address(crate::snapshot::region::SHIFT)?;
+        let frame = address(crate::snapshot::region::SHIFT)?;
         words.next().is_none().then_some(Self { guest_frame, frame, root })
     }
 }

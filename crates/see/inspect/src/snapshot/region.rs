@@ -7,7 +7,7 @@
 //! scattered       |  run   |gap|  run      |   run           |  runs of (first page, pages, frame)
 //! ```
 
-use crate::word::{FRAMES, Word};
+use crate::snapshot::word::{FRAMES, Word};
 
 /// Base pages in a region.
 pub const PAGES: usize = 512;

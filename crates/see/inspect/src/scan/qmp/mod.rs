@@ -7,8 +7,8 @@ mod client;
 
 pub use client::{Client, QmpError};
 
-use crate::model::Slot;
-use crate::tree::Tree;
+use crate::scan::tree::Tree;
+use crate::snapshot::model::Slot;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Packed parts: regions, uses, huge pages. Numbers that follow from the one before cost a byte.
 
-use crate::model::HugePage;
-use crate::pseudo::PseudoHuge;
-use crate::region::{Class, PAGES, Region, Run};
-use crate::usage::Usage;
-use crate::word::FRAMES;
+use crate::snapshot::model::HugePage;
+use crate::snapshot::pseudo::PseudoHuge;
+use crate::snapshot::region::{Class, PAGES, Region, Run};
+use crate::snapshot::usage::Usage;
+use crate::snapshot::word::FRAMES;
 use strata_files::varint::{put, put_signed, take, take_signed};
 
 /// What comes after what, so that differences are stored.
@@ -102,7 +102,7 @@ pub fn take_regions(mut input: &[u8]) -> Option<Vec<Region>> {
             ..Region::default()
         };
         // No GPA has more than 52 bits.
-        if region.index >= 1 << (52 - crate::region::SHIFT) {
+        if region.index >= 1 << (52 - crate::snapshot::region::SHIFT) {
             return None;
         }
         let runs = if flags & WHOLE != 0 {
@@ -253,8 +253,8 @@ pub fn take_huge(input: &mut &[u8]) -> Option<Vec<HugePage>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::{Special, pack};
-    use crate::word::Word;
+    use crate::snapshot::region::{Special, pack};
+    use crate::snapshot::word::Word;
     use proptest::prelude::*;
 
     fn regions() -> impl Strategy<Value = Vec<Region>> {

@@ -3,7 +3,7 @@
 use super::codec::{take_huge, take_pseudo_huge, take_regions, take_usage};
 use super::sections::{FORMAT, HEAD, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VM};
 use crate::error::Error;
-use crate::model::Process;
+use crate::snapshot::model::Process;
 use crate::snapshot::{Sink, Snapshot};
 use std::fs::File;
 use std::io::{self, Read};
@@ -138,11 +138,11 @@ fn process(bytes: &[u8]) -> Option<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{Writer, with_content};
-    use crate::model::{GuestArea, Head, HugePage, Tail, Vm};
-    use crate::pseudo::PseudoHuge;
-    use crate::region::{Class, Region, Run};
-    use crate::usage::Usage;
+    use crate::snapshot::format::{Writer, with_content};
+    use crate::snapshot::model::{GuestArea, Head, HugePage, Tail, Vm};
+    use crate::snapshot::pseudo::PseudoHuge;
+    use crate::snapshot::region::{Class, Region, Run};
+    use crate::snapshot::usage::Usage;
 
     #[test]
     fn what_is_no_snapshot_is_not_read_to_its_end() {

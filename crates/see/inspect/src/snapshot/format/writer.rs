@@ -3,11 +3,11 @@
 use super::codec::{put_huge, put_pseudo_huge, put_regions, put_usage};
 use super::sections::{FORMAT, HEAD, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VM};
 use crate::error::Error;
-use crate::model::{Head, Process, Tail, Vm};
-use crate::pseudo::PseudoHuge;
-use crate::region::Region;
 use crate::snapshot::Sink;
-use crate::usage::Usage;
+use crate::snapshot::model::{Head, Process, Tail, Vm};
+use crate::snapshot::pseudo::PseudoHuge;
+use crate::snapshot::region::Region;
+use crate::snapshot::usage::Usage;
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use crate::memory::{Memory, PAGE};
 use crate::reason::ExitReason;
 use crate::script::{Hypervisor, Step, Work, script, shadowed};
 use crate::virtualization::{Instructions, Virtualization};
-use crate::vmx::processor::Region;
+use crate::vmx::region::Region;
 use crate::vmx::{Answer, Capabilities, Entry, Field, Processor, control};
 use std::collections::BTreeMap;
 

@@ -53,3 +53,14 @@ impl fmt::Display for Make {
         })
     }
 }
+
+/// The machine that L0 ran on.
+#[derive(Clone, Debug, Serialize)]
+pub struct MachineReport {
+    /// The make of its processors.
+    pub make: Make,
+    /// The emulator and its version.
+    pub emulator: String,
+    /// The model of its processors, as the emulator names it.
+    pub processor: String,
+}

@@ -2,7 +2,7 @@
 
 use crate::boot::Booted;
 use crate::counters::Counters;
-use crate::make::Make;
+use crate::make::MachineReport;
 use crate::steps::StepReport;
 use crate::stress::StressReport;
 use crate::trace::TraceReport;
@@ -45,17 +45,6 @@ pub struct LabReport {
     pub alignment: Option<Join>,
     /// What was recorded, if a trace was asked for.
     pub trace: Option<TraceReport>,
-}
-
-/// The machine that L0 ran on.
-#[derive(Clone, Debug, Serialize)]
-pub struct MachineReport {
-    /// The make of its processors.
-    pub make: Make,
-    /// The emulator and its version.
-    pub emulator: String,
-    /// The model of its processors, as the emulator names it.
-    pub processor: String,
 }
 
 /// One layer.

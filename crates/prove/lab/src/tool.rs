@@ -51,7 +51,7 @@ impl Tool {
         let mut out = on(log, OpenOptions::new().create(true).append(true).open(log))?;
         let errors = on(log, out.try_clone())?;
         let mut child = Guard(
-            crate::machine::ends_with_us(command)
+            crate::process::ends_with_us(command)
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(errors)
@@ -105,7 +105,7 @@ struct Guard(Child);
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            crate::machine::end_group(&self.0);
+            crate::process::end_group(&self.0);
             let _ = self.0.wait();
         }
     }

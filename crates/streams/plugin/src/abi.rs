@@ -3,8 +3,9 @@
 
 use crate::calls::Call;
 use crate::image::{self, Row};
-use crate::process::{MAX_THREADS, Process, SERIAL_INSTRUCTIONS, SLOTS, observation_ended};
-use crate::{environment, guest};
+use crate::process::Process;
+use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
+use crate::{environment, guest, observation};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -117,7 +118,7 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
 
 /// Makes the emulator drop what it has translated and translate anew without observation, as soon as
 /// no thread runs translated code.
-pub fn stop_observing() {
+fn stop_observing() {
     let id = *ID.get().expect("set when the plugin was installed");
     // SAFETY: called on a vCPU's thread, as the emulator demands.
     unsafe { qemu_plugin_reset(id, Some(on_unobserved)) };
@@ -130,7 +131,7 @@ unsafe extern "C" fn on_unobserved(id: qemu_plugin_id_t) {
         qemu_plugin_register_vcpu_syscall_cb(id, Some(on_call));
         qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(on_return));
     }
-    observation_ended();
+    observation::has_ended();
 }
 
 // ---- everything else ----
@@ -263,5 +264,5 @@ fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
         (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
         _ => None,
     };
-    Ok(Process::new(wire, emulator, caller))
+    Ok(Process::new(wire, emulator, caller, stop_observing))
 }

@@ -11,7 +11,7 @@
 //! there, so accesses by helpers go on calling them, when QEMU has freed them with the translations
 //! (`qemu_plugin_flush_cb`). Arrays freed until observation has ended are kept.
 
-use crate::process;
+use crate::{observation, pending};
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
@@ -54,7 +54,7 @@ unsafe extern "C" fn g_hash_table_insert(
     // SAFETY: the function of that name has this type, and the arguments are the caller's.
     let is_new = unsafe { transmute::<*mut c_void, Insert>(next)(table, key, value) };
     // A vCPU is entered with its number as key and value, while its creator is in `clone`.
-    if is_new == 0 && key == value && process::is_starting_thread() { 1 } else { is_new }
+    if is_new == 0 && key == value && pending::is_starting_thread() { 1 } else { is_new }
 }
 
 /// GLib's function of this name.
@@ -63,7 +63,7 @@ unsafe extern "C" fn g_hash_table_insert(
 /// GLib's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn g_array_free(array: *mut c_void, with_content: c_int) -> *mut c_void {
-    if process::is_observation_ending() && with_content != 0 {
+    if observation::is_ending() && with_content != 0 {
         return ptr::null_mut();
     }
     let next = next(c"g_array_free", &ARRAY_FREE);

@@ -7,6 +7,9 @@
 //! | --- | --- |
 //! | `abi` | the emulator's interface: entry point, callbacks, the per-access path |
 //! | `process` | the traced process: its identity, threads, slots; fork and exit |
+//! | `slots` | what the per-access path fills |
+//! | `observation` | whether anybody still wants to know |
+//! | `pending` | the system call that a thread is in |
 //! | `calls` | system calls that change the address space, as messages |
 //! | `image` | what is mapped before the first instruction |
 //! | `environment` | the program's variables under their true names |
@@ -29,4 +32,7 @@ mod exec;
 mod glib;
 mod guest;
 mod image;
+mod observation;
+mod pending;
 mod process;
+mod slots;

@@ -3,64 +3,17 @@
 //! A thread is known by its vCPU's index, which the emulator hands to every callback.
 
 use crate::calls::{self, Call, Space};
-use crate::{abi, glib, guest, image};
-use std::cell::Cell;
+use crate::pending::{PENDING, Pending};
+use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
+use crate::{glib, guest, image, observation};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use strata_stream::{Event, Pid, Tid};
 use strata_wire::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Slot, Wire, encode};
 
-/// Most threads of one process at a time; the emulator's vCPU indices stay below it.
-pub const MAX_THREADS: usize = 1 << 15;
-
 const NO_THREAD: u32 = u32::MAX;
-
-/// What each thread fills, by vCPU index. On the per-access path, hence a static of its own.
-pub static SLOTS: [AtomicPtr<Slot>; MAX_THREADS] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_THREADS];
-
-/// Instructions retired while the process had one thread; the emulator adds to it inline.
-pub static SERIAL_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
-
-/// Whether nobody wants to know more of the process.
-static UNOBSERVED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the emulator is asked to drop what observes.
-static OBSERVATION_ENDS: AtomicBool = AtomicBool::new(false);
-
-/// Whether the emulator is asked to drop what observes, and has not yet.
-pub fn is_observation_ending() -> bool {
-    OBSERVATION_ENDS.load(Relaxed)
-}
-
-/// The emulator has dropped what observes.
-pub fn observation_ended() {
-    OBSERVATION_ENDS.store(false, Relaxed);
-}
-
-thread_local! {
-    /// The system call this thread is in. Thread-local, not a table with a lock: a lock might be
-    /// held by another thread when this one forks.
-    static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
-}
-
-/// A system call between its two callbacks.
-#[derive(Clone, Copy, Debug)]
-enum Pending {
-    /// May change the address space; the lock is held.
-    Space(Call),
-    /// Will make this process; the lock is held.
-    Fork { child: Pid, tid: Tid },
-    /// Will start a thread.
-    Thread,
-}
-
-/// Whether the calling thread is about to start another.
-pub fn is_starting_thread() -> bool {
-    matches!(PENDING.get(), Some(Pending::Thread))
-}
 
 /// The traced process.
 #[derive(Debug)]
@@ -68,6 +21,8 @@ pub struct Process {
     wire: Wire,
     /// How further programs are to be run.
     pub emulator: Emulator,
+    /// Asks the emulator to drop what observes.
+    stop_observing: fn(),
     pid: AtomicU32,
     image: AtomicU32,
     /// Thread numbers, by vCPU index.
@@ -92,7 +47,13 @@ pub struct Process {
 
 impl Process {
     /// A process in `wire`: a new one, or the one that called `execve`.
-    pub fn new(wire: Wire, emulator: Emulator, caller: Option<(Pid, Tid, u32)>) -> Box<Self> {
+    /// `stop_observing` asks the emulator to drop what observes.
+    pub fn new(
+        wire: Wire,
+        emulator: Emulator,
+        caller: Option<(Pid, Tid, u32)>,
+        stop_observing: fn(),
+    ) -> Box<Self> {
         let (pid, inherited, image) = match caller {
             Some((pid, tid, image)) => (pid, tid.0, image),
             None => (wire.new_pid(), NO_THREAD, 0),
@@ -104,6 +65,7 @@ impl Process {
         Box::new(Self {
             wire,
             emulator,
+            stop_observing,
             pid: AtomicU32::new(pid.0),
             image: AtomicU32::new(image),
             tids: [const { AtomicU32::new(NO_THREAD) }; MAX_THREADS],
@@ -185,9 +147,9 @@ impl Process {
             slot.reset();
         }
         // Without the way around the emulator's fault it goes on being slow.
-        if !UNOBSERVED.swap(true, Relaxed) && glib::is_preloaded() {
-            OBSERVATION_ENDS.store(true, Relaxed);
-            abi::stop_observing();
+        if observation::give_up() && glib::is_preloaded() {
+            observation::ends();
+            (self.stop_observing)();
         }
     }
 
@@ -316,7 +278,7 @@ impl Process {
 
     /// A system call is about to be made.
     pub fn call_starts(&self, vcpu: u32, call: Call) {
-        let unobserved = UNOBSERVED.load(Relaxed);
+        let unobserved = !observation::is_wanted();
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);
         }
@@ -384,7 +346,7 @@ impl Process {
             self.hand_over(vcpu);
             self.parallel.store(true, Relaxed);
             PENDING.set(Some(Pending::Thread));
-        } else if !UNOBSERVED.load(Relaxed) {
+        } else if observation::is_wanted() {
             self.fork_starts(vcpu);
         }
     }

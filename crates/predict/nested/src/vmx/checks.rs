@@ -5,9 +5,10 @@
 //! interruptibility, CS, TR and the link pointer. Left out are checks of what no capability here allows
 //! (SMM, SGX, posted interrupts) and the finer ones of segments.
 
+use super::capabilities::Capabilities;
 use super::control::{entry, exit, pin, processor, secondary};
 use super::field::Field;
-use super::processor::{Capabilities, Region};
+use super::region::Region;
 use crate::memory::{Memory, PAGE};
 
 /// What made an entry fail before anything was loaded, with the field.

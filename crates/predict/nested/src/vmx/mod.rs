@@ -5,13 +5,14 @@
 //! hypervisor in a VM the one that the level below emulates. It is the same machine, on another
 //! memory.
 
+mod capabilities;
 mod checks;
 pub mod control;
 pub mod field;
-pub(crate) mod processor;
+mod processor;
+pub(crate) mod region;
 
+pub use capabilities::Capabilities;
 pub use checks::{EntryFailure, Invalid};
 pub use field::Field;
-pub use processor::{
-    Answer, Capabilities, Entry, Exception, InstructionError, Invalidate, Processor,
-};
+pub use processor::{Answer, Entry, Exception, InstructionError, Invalidate, Processor};

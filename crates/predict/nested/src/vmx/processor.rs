@@ -5,42 +5,12 @@
 //!         <-VMXOFF--      <------ exit ----------
 //! ```
 
+use super::capabilities::Capabilities;
 use super::checks::{EntryFailure, Invalid, entry_of_controls, entry_of_guest};
 use super::control::secondary;
 use super::field::Field;
-use crate::memory::{Memory, PAGE};
-
-/// What a processor can do (SDM volume 3D, appendix A).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
-    /// VMCS revision identifier, 31 bits.
-    pub revision: u32,
-    /// Width of physical addresses in bits.
-    pub physical_bits: u32,
-    /// VMWRITE may write exit information (IA32_VMX_MISC, bit 29).
-    pub writes_exit_information: bool,
-    /// There are shadow VMCSs.
-    pub shadowing: bool,
-}
-
-impl Default for Capabilities {
-    /// Of a server since Haswell.
-    fn default() -> Self {
-        Self { revision: 0x12, physical_bits: 46, writes_exit_information: true, shadowing: true }
-    }
-}
-
-impl Capabilities {
-    /// Whether a region can be at a physical address.
-    pub(super) fn is_region(&self, address: u64) -> bool {
-        address.is_multiple_of(PAGE) && self.is_physical(address)
-    }
-
-    /// Whether a physical address is no wider than the processor's.
-    pub(super) fn is_physical(&self, address: u64) -> bool {
-        address >> self.physical_bits == 0
-    }
-}
+use super::region::{Region, SHADOW};
+use crate::memory::Memory;
 
 /// A VM-instruction error (section 31.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,54 +84,6 @@ pub enum Invalidate {
     Ept(u64, u64, u64),
     /// INVVPID: type, first half of the descriptor with the VPID, linear address.
     Vpid(u64, u64, u64),
-}
-
-/// Where a region's revision identifier is (section 25.2).
-const REVISION: u64 = 0;
-/// In it: the region is a shadow VMCS.
-const SHADOW: u32 = 1 << 31;
-/// Where a region has its launch state. The rest of a region is the processor's own affair.
-const LAUNCHED: u64 = 8;
-/// Where a region has its fields.
-const FIELDS: u64 = 64;
-
-/// A VMCS region in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Region(pub(crate) u64);
-
-impl Region {
-    /// Makes memory a region of a revision.
-    pub(crate) fn prepare(self, memory: &mut Memory, revision: u32, shadow: bool) {
-        memory.write_u32(self.0 + REVISION, revision | if shadow { SHADOW } else { 0 });
-    }
-
-    pub(crate) fn revision(self, memory: &Memory) -> u32 {
-        memory.read_u32(self.0 + REVISION)
-    }
-
-    pub(super) fn is_shadow(self, memory: &Memory) -> bool {
-        self.revision(memory) & SHADOW != 0
-    }
-
-    pub(crate) fn is_launched(self, memory: &Memory) -> bool {
-        memory.read(self.0 + LAUNCHED) != 0
-    }
-
-    fn set_launched(self, memory: &mut Memory, launched: bool) {
-        memory.write(self.0 + LAUNCHED, launched.into());
-    }
-
-    /// A field, whatever anybody may read.
-    pub(crate) fn get(self, memory: &Memory, field: Field) -> u64 {
-        let slot = field.slot().expect("the field exists");
-        memory.read(self.0 + FIELDS + 8 * slot)
-    }
-
-    /// Changes a field, whatever anybody may write.
-    pub(crate) fn set(self, memory: &mut Memory, field: Field, value: u64) {
-        let slot = field.slot().expect("the field exists");
-        memory.write(self.0 + FIELDS + 8 * slot, value & field.mask());
-    }
 }
 
 /// Where a processor is.

@@ -1,14 +1,12 @@
 //! Bochs built from Debian's source with our changes.
 
 use super::source::{self, Source};
-use super::start::PROCESSOR;
 use crate::cache::{Cache, checksum, key};
 use crate::error::{LabError, on};
 use crate::initramfs::find;
 use crate::kernel::{BuildProgress, patched};
-use crate::make::Make;
+use crate::make::{MachineReport, Make};
 use crate::packages::{Package, each_file, save};
-use crate::report::MachineReport;
 use crate::tool::{MAKE, Tool};
 use include_dir::{Dir, include_dir};
 use liblzma::read::XzDecoder;
@@ -27,6 +25,9 @@ static HOOKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../emulator/hook
 const SHELL: Tool = Tool { name: "sh", package: "dash" };
 /// Programs that the build calls, and their packages.
 const CALLED: [(&str, &str); 3] = [("make", "make"), ("g++", "g++"), ("patch", "patch")];
+/// The model of the processors: VMX with EPT, VPID, PML and unrestricted guests, and the MSR that tells
+/// of errata, without which KVM expects ITLB_MULTIHIT and maps nothing executable huge.
+pub(super) const PROCESSOR: &str = "corei7_icelake_u";
 /// How Bochs is configured: one processor with what KVM needs, and nothing that shows a screen.
 const OPTIONS: [&str; 9] = [
     "--enable-x86-64",

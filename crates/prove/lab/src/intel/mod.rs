@@ -10,18 +10,12 @@
 //! | `build` | Bochs built from it, with our changes |
 //! | `image` | L0's kernel and initial file system as the machine finds them in its memory |
 //! | `start` | the running emulator |
-//! | `limits` | what this machine cannot do |
-//! | `exits` | names of exits |
 
 mod build;
-mod exits;
 mod image;
-mod limits;
 mod source;
 mod start;
 
 pub use build::Bochs;
 pub(crate) use build::{cached, get};
-pub(crate) use exits::name as exit_name;
-pub(crate) use limits::check;
 pub(crate) use start::{parameters, put_aside, start};

@@ -1,9 +1,10 @@
 //! The running emulator.
 
-use super::build::Bochs;
+use super::build::{Bochs, PROCESSOR};
 use super::image::{self, HEADS, Image, SECTORS};
 use crate::error::{LabError, on};
-use crate::machine::{Hardware, Heard, Machine, SOCKET, accept, each_line, ends_with_us, listen};
+use crate::machine::{Hardware, Heard, Machine, SOCKET, accept, each_line, listen};
+use crate::process::ends_with_us;
 use std::fs::{self, File};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -17,9 +18,6 @@ use strata_protocol::Line;
 /// for a second to be over: it makes some 20 to 100 million a second. When it has nothing to do, its
 /// seconds are those of this computer.
 const INSTRUCTIONS_PER_SECOND: u64 = 400_000_000;
-/// The model of the processors: VMX with EPT, VPID, PML and unrestricted guests, and the MSR that tells
-/// of errata, without which KVM expects ITLB_MULTIHIT and maps nothing executable huge.
-pub(super) const PROCESSOR: &str = "corei7_icelake_u";
 /// The socket of L0's console, in the directory of the run.
 const CONSOLE: &str = "console.socket";
 /// The emulator's configuration.

@@ -1,6 +1,7 @@
 //! Scenarios: what the layers are and what happens in them, as data. Each part refuses what it cannot
 //! be; the documentation's reference is made of the comments here.
 
+mod intel;
 mod kernel;
 mod layer;
 mod memory;
@@ -18,7 +19,6 @@ pub use step::Step;
 pub use stress::Stress;
 
 use crate::error::LabError;
-use crate::intel;
 use crate::make::Make;
 use serde::Deserialize;
 use std::fs::File;
@@ -83,7 +83,8 @@ impl Scenario {
     /// What that machine cannot do.
     pub fn set_make(&mut self, make: Make, name: &str) -> Result<(), LabError> {
         self.layers[0].set_make(make);
-        intel::check(self).map_err(|reason| LabError::Scenario { name: name.to_owned(), reason })
+        intel::check(&self.layers)
+            .map_err(|reason| LabError::Scenario { name: name.to_owned(), reason })
     }
 
     /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
@@ -107,7 +108,7 @@ impl Scenario {
             }
             layer.check(number, self.hosts(number))?;
         }
-        intel::check(self)?;
+        intel::check(&self.layers)?;
         for step in &self.steps {
             step.check(&self.layers)?;
             if matches!(step, Step::Run { stress: true, .. }) && self.stress.is_empty() {

@@ -2,6 +2,7 @@
 
 mod account;
 pub mod cause;
+mod choice;
 pub mod compose;
 pub mod matching;
 pub mod prometheus;
@@ -9,28 +10,17 @@ pub mod report;
 mod verdict;
 
 pub use account::vm_account;
-pub use verdict::{Judged, Verdict, verdicts};
+pub use choice::{Options, chosen};
+pub use verdict::{Judged, Verdict};
 
 use crate::error::Error;
-use crate::snapshot::{BackedVm, Snapshot};
+use crate::snapshot::Snapshot;
 use account::{count, notes_on, pair_of, vm_report};
 use cause::Ground;
 use matching::span;
 use report::{Join, Layer, VERSION};
-use verdict::Below;
-
-/// What a user may choose.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The VM in each snapshot below the guest's, from the top: a process id, name or UUID. Fewer
-    /// than layers leave the rest to be found.
-    pub vms: Vec<String>,
-    /// Join even where the snapshots do not seem to belong together.
-    pub force: bool,
-    /// Who took the snapshots knows that they are of one stack, and when each was begun: seconds by
-    /// one clock, in the order of the snapshots. Otherwise the layers' own clocks have to do.
-    pub taken_at: Option<Vec<f64>>,
-}
+use strata_addr::{Gpa, Gva};
+use verdict::{Below, executable, judge};
 
 /// Joins the snapshots of a stack, the guest's first, the host's last.
 ///
@@ -135,21 +125,29 @@ fn after(guest: &Snapshot, host: &Snapshot) -> Option<i64> {
     Some(if lower < upper { -apart } else { apart })
 }
 
-/// The VMs that [`join`] chooses, the one that the guest runs in first: what
-/// [`descend`](crate::join::compose::descend()) goes through.
+/// Every huge page of the guest with its verdict, in the order of the snapshot. For tools that compare
+/// region by region.
 ///
 /// # Errors
-/// When a VM cannot be told. Whether the snapshots belong together is not checked.
-pub fn chosen<'a>(
-    snapshots: &'a [Snapshot],
-    options: &Options,
-) -> Result<Vec<&'a BackedVm>, Error> {
-    let choose = |(number, pair): (usize, &'a [Snapshot])| {
-        let wanted = options.vms.get(number).map(String::as_str);
-        let found = matching::find(&pair[0].head.machine, &pair[1], wanted, options.force)?;
-        Ok(&pair[1].vms[found.index])
-    };
-    snapshots.windows(2).enumerate().map(choose).collect()
+/// As [`join`].
+pub fn verdicts(snapshots: &[Snapshot], options: &Options) -> Result<Vec<Judged>, Error> {
+    // The same checks and the same choice of VMs.
+    join(snapshots, options)?;
+    let vms = chosen(snapshots, options)?;
+    let pairs = snapshots.windows(2).zip(vms);
+    let below: Vec<_> = pairs.map(|(pair, vm)| Below::new(&pair[1], vm, Some(&pair[0]))).collect();
+    let code = executable(&snapshots[0]);
+    let mut all = Vec::new();
+    for process in &snapshots[0].processes {
+        let pages = process.areas.iter().flat_map(|area| &area.huge);
+        all.extend(pages.map(|&page| Judged {
+            pid: process.pid,
+            gva: Gva::new(page.region << 21),
+            gpa: Gpa::new(page.frame << 12),
+            verdict: judge(&below, page, &code),
+        }));
+    }
+    Ok(all)
 }
 
 /// `12 s after`, for people.

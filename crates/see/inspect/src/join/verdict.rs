@@ -2,8 +2,6 @@
 
 use super::cause::{Balloon, Cause, Ground, Whole, behind, kvm_splits, nx_splits, of_region};
 use super::compose::{descend, is_aligned_block};
-use super::{Options, chosen, join};
-use crate::error::Error;
 use crate::snapshot::model::HugePage;
 use crate::snapshot::pseudo;
 use crate::snapshot::region::{Class, Region};
@@ -144,29 +142,4 @@ pub struct Judged {
     pub gpa: Gpa,
     /// What became of it.
     pub verdict: Verdict,
-}
-
-/// Every huge page of the guest with its verdict, in the order of the snapshot. For tools that compare
-/// region by region.
-///
-/// # Errors
-/// As [`join`].
-pub fn verdicts(snapshots: &[Snapshot], options: &Options) -> Result<Vec<Judged>, Error> {
-    // The same checks and the same choice of VMs.
-    join(snapshots, options)?;
-    let vms = chosen(snapshots, options)?;
-    let pairs = snapshots.windows(2).zip(vms);
-    let below: Vec<_> = pairs.map(|(pair, vm)| Below::new(&pair[1], vm, Some(&pair[0]))).collect();
-    let code = executable(&snapshots[0]);
-    let mut all = Vec::new();
-    for process in &snapshots[0].processes {
-        let pages = process.areas.iter().flat_map(|area| &area.huge);
-        all.extend(pages.map(|&page| Judged {
-            pid: process.pid,
-            gva: Gva::new(page.region << 21),
-            gpa: Gpa::new(page.frame << 12),
-            verdict: judge(&below, page, &code),
-        }));
-    }
-    Ok(all)
 }

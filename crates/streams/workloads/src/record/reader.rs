@@ -3,8 +3,9 @@
 use super::block::{BLOCK_HEADER_LEN, Header, Unpacker};
 use super::codec::Decoder;
 use super::footer::{self, BlockEntry, FOOTER_HEADER_LEN, Summary, TRAILER_LEN};
+use super::header::{HEADER_LEN, check_file_header};
+use super::items;
 use super::writer::share;
-use super::{HEADER_LEN, check_file_header, items};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;

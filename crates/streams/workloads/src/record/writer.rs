@@ -2,7 +2,8 @@
 
 use super::block::{BLOCK_ACCESSES, BLOCK_ITEM_BYTES, Packer};
 use super::footer::{self, BlockEntry, Summary};
-use super::{HEADER_LEN, codec, file_header, items};
+use super::header::{HEADER_LEN, file_header};
+use super::{codec, items};
 use crate::Footprint;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

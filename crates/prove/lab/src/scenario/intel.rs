@@ -1,19 +1,21 @@
 //! What an emulated Intel machine cannot do, found out before anything boots.
 
+use super::layer::Layer;
+use super::memory::Memory;
 use crate::make::Make;
-use crate::scenario::{Memory, Scenario};
 
 /// The most memory that L0 can have. Above, the firmware tells the kernel of none.
 const MOST_MEMORY: Memory = Memory::mib(64 << 10);
 /// The least: kernel and initial file system are put into the first of it.
 const LEAST_MEMORY: Memory = Memory::mib(512);
 
-/// Refuses a scenario that is to run on an Intel machine and cannot.
-pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
-    if scenario.make() != Make::Intel {
+/// Refuses layers, L0 first, that are to run on an Intel machine and cannot.
+pub(super) fn check(layers: &[Layer]) -> Result<(), String> {
+    let of_l0 = &layers[0];
+    let make = of_l0.make();
+    if make != Make::Intel {
         return Ok(());
     }
-    let of_l0 = &scenario.layers[0];
     if of_l0.cpus != 1 {
         return Err(format!(
             "L0 has {} processors, and the emulated Intel machine has one: give it cpus = 1, or run \
@@ -21,9 +23,7 @@ pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
             of_l0.cpus
         ));
     }
-    if let Some((number, layer)) =
-        scenario.layers.iter().enumerate().find(|(_, layer)| layer.cpus != 1)
-    {
+    if let Some((number, layer)) = layers.iter().enumerate().find(|(_, layer)| layer.cpus != 1) {
         return Err(format!(
             "L{number} has {} processors on a machine with one: on the emulated Intel machine all \
              layers have cpus = 1",
@@ -43,8 +43,7 @@ pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
             of_l0.memory,
         ));
     }
-    let make = scenario.make();
-    for (number, layer) in scenario.layers.iter().enumerate() {
+    for (number, layer) in layers.iter().enumerate() {
         let (own, other) = (make.module(), make.other_module());
         if let Some(values) = layer.modules.get(other)
             && !layer.modules.contains_key(own)
@@ -70,6 +69,7 @@ pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Scenario;
 
     fn says(l0: &str, l1: &str) -> String {
         let text = format!(

@@ -1,0 +1,27 @@
+//! The system call that a thread is in.
+
+use crate::calls::Call;
+use std::cell::Cell;
+use strata_stream::{Pid, Tid};
+
+thread_local! {
+    /// The system call this thread is in. Thread-local, not a table with a lock: a lock might be
+    /// held by another thread when this one forks.
+    pub static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+}
+
+/// A system call between its two callbacks.
+#[derive(Clone, Copy, Debug)]
+pub enum Pending {
+    /// May change the address space; the lock is held.
+    Space(Call),
+    /// Will make this process; the lock is held.
+    Fork { child: Pid, tid: Tid },
+    /// Will start a thread.
+    Thread,
+}
+
+/// Whether the calling thread is about to start another.
+pub fn is_starting_thread() -> bool {
+    matches!(PENDING.get(), Some(Pending::Thread))
+}

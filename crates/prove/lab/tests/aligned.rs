@@ -120,10 +120,14 @@ fn fragmented_memory_that_l1_has_backed_is_mapped_huge_at_once() {
     let (ours, report) = second(Variant::Aligned);
     assert!(in_a_row(&by_chance) < 0.2);
     assert!(well_aligned(&report) >= 0.9, "{}", well_aligned(&report));
+    let [[exits, fixed, taken], [vanilla_exits, vanilla_fixed, vanilla_taken]] =
+        [ours, vanilla].map(|counts| <[u64; 3]>::try_from(counts).expect("three counts"));
     // A region of 512 pages takes a fault or two, and L1 none.
-    for (ours, vanilla) in ours.into_iter().zip(vanilla) {
-        assert!(ours * 3 < vanilla, "{ours} and {vanilla}");
-    }
+    assert!(fixed * 3 < vanilla_fixed, "{fixed} and {vanilla_fixed}");
+    assert!(taken * 3 < vanilla_taken, "{taken} and {vanilla_taken}");
+    // Other exits come by the clock, the more the slower the machine is: those of faults are gone.
+    let gone = vanilla_exits.saturating_sub(exits);
+    assert!(gone * 10 >= (vanilla_taken - taken) * 8, "{exits} and {vanilla_exits} exits");
 }
 
 #[test]

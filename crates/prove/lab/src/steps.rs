@@ -27,6 +27,9 @@ const SNAPSHOT: &str = "/tmp/snapshot";
 /// What a step did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StepReport {
+    /// What the scenario calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// What it was.
     pub what: String,
     /// Seconds of the host's time it took.
@@ -118,9 +121,13 @@ impl Steps<'_, '_> {
     /// do is an error.
     pub(crate) fn carry_out(&mut self, step: &Step) -> Result<(), LabError> {
         match step {
-            Step::Run { layer, program, stay, stress, limit } => {
+            Step::Run { id, layer, program, stay, stress, limit } => {
                 let layer = layer.unwrap_or(self.layers - 1);
-                self.run(layer, program, (*stay, *stress), Duration::from_secs(*limit))
+                self.run(layer, program, (*stay, *stress), Duration::from_secs(*limit))?;
+                if let Some(report) = self.done.last_mut() {
+                    report.id.clone_from(id);
+                }
+                Ok(())
             }
             Step::Guest { layer, die, limit, .. } => {
                 let argv = guest_argv(self.scenario, step)?;

@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{machine, rise, run_scenario, tell_alignment, three_layers};
-use strata_lab::{LabReport, Scenario, StepReport, Variant};
+use common::scene::{counts, numbers, step, three_layers};
+use common::{machine, rise, run_scenario, tell_alignment};
+use strata_lab::{LabReport, Scenario, Variant};
 
 /// L0's kernel, and the parameters of its KVM.
 type Kernel = (&'static str, &'static str);
@@ -15,8 +16,7 @@ const SCATTERED: [&str; 2] = ["never", "always"];
 
 /// Runs these steps.
 fn run((kernel, parameters): Kernel, thp: [&str; 2], steps: &str) -> LabReport {
-    let text = three_layers(kernel, parameters, thp) + steps;
-    run_scenario(kernel, Scenario::parse(&text, kernel).unwrap())
+    three_layers(kernel, parameters, thp).then(steps).run(kernel)
 }
 
 /// A program of L2 that touches memory.
@@ -102,16 +102,8 @@ fn fragmented_memory_that_l1_has_backed_is_mapped_huge_at_once() {
     // What the second touch of the memory takes: "FILE:COUNT" of exits and faults, before and after.
     let second = |kernel| {
         let report = fragmented("refill", kernel);
-        let counts: Vec<Vec<u64>> = report
-            .steps
-            .iter()
-            .filter(|step| step.what.contains("debug/kvm/exits"))
-            .map(|step| {
-                let counts = step.output.iter().map(|line| line.rsplit_once(':').unwrap().1);
-                counts.map(|count| count.trim().parse().unwrap()).collect()
-            })
-            .collect();
-        let [_, _, before, after] = &counts[..] else { panic!("{counts:?}") };
+        let [before, after] = ["before the second touch", "after the second touch"]
+            .map(|id| counts(&report, id).into_iter().map(|(_, count)| count).collect::<Vec<_>>());
         let taken: Vec<u64> = before.iter().zip(after).map(|(before, now)| now - before).collect();
         println!("exits, faults fixed and taken: {taken:?}; in a row: {}", in_a_row(&report));
         (taken, report)
@@ -135,21 +127,20 @@ fn fragmented_memory_that_l1_has_backed_is_mapped_huge_at_once() {
 fn tables_of_five_levels_lead_to_the_same() {
     let _machine = machine();
     let (kernel, parameters) = OURS;
-    let layers = three_layers(kernel, parameters, SCATTERED).replacen(
-        "loglevel=5\"",
-        "loglevel=5\"\nvmm = [\"-cpu\", \"EPYC,+svm,+npt,+vgif,+la57\"]",
-        1,
-    );
     // L1's kernel has the flag only if it uses five levels, and then KVM in it gives L2 as many.
     let flag = r#"
 [[step]]
 do = "run"
+id = "flag"
 layer = 1
 program = ["/bin/busybox", "grep", "-c", "la57", "/proc/cpuinfo"]
 "#;
-    let text = layers + TOUCH + flag;
-    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
-    assert_eq!(report.steps.last().unwrap().output, ["1"]);
+    let scene = three_layers(kernel, parameters, SCATTERED)
+        .layer(0, |l0| l0.vmm = ["-cpu", "EPYC,+svm,+npt,+vgif,+la57"].map(Into::into).into())
+        .then(TOUCH)
+        .then(flag);
+    let report = scene.run(kernel);
+    assert_eq!(step(&report, "flag").output, ["1"]);
     assert!(well_aligned(&report) >= 0.95, "{}", well_aligned(&report));
     assert!(report.layers[0].after.kvm("nested_align_pseudo_huge") >= 96 / 2 * 95 / 100);
 }
@@ -180,6 +171,7 @@ do = "sleep"
 seconds = 3
 [[step]]
 do = "run"
+id = "before"
 layer = 0
 program = ["/bin/busybox", "sh", "-c", "cd /sys/kernel/debug/kvm; grep -s . pf_fixed nested_align_filled"]
 [[step]]
@@ -188,10 +180,12 @@ program = ["strata-agent", "touch", "--size=256M", "--stay"]
 stay = true
 [[step]]
 do = "run"
+id = "after"
 layer = 0
 program = ["/bin/busybox", "sh", "-c", "cd /sys/kernel/debug/kvm; grep -s . pf_fixed nested_align_filled"]
 [[step]]
 do = "run"
+id = "entries"
 layer = 0
 program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/nested_align_pseudo_huge"]
 [[step]]
@@ -202,14 +196,12 @@ do = "scan"
 /// are left out: L2's kernel may need some more for itself, and L1 with huge pages has backed them with others.
 fn refill(kernel: Kernel, l1_thp: &str) -> (u64, LabReport) {
     let report = run(kernel, [l1_thp, "always"], DROPPED);
-    let count = |step: &StepReport, name: &str| -> u64 {
-        let line = step.output.iter().find_map(|line| line.strip_prefix(&format!("{name}:")));
-        line.map_or(0, |count| count.trim().parse().unwrap())
+    let count = |id: &str, name: &str| {
+        let counts = counts(&report, id);
+        counts.into_iter().find(|(file, _)| *file == name).map_or(0, |(_, count)| count)
     };
-    let steps = report.steps.iter().filter(|step| step.what.contains("pf_fixed"));
-    let fixed: Vec<_> =
-        steps.map(|step| (count(step, "pf_fixed"), count(step, "nested_align_filled"))).collect();
-    let [(before, filled_before), (after, filled)] = fixed[..] else { panic!("{fixed:?}") };
+    let [(before, filled_before), (after, filled)] =
+        ["before", "after"].map(|id| (count(id, "pf_fixed"), count(id, "nested_align_filled")));
     println!("{kernel:?}: {} fixed, {} of them new", after - before, filled - filled_before);
     assert!(before > 0);
     (after - before - (filled - filled_before), report)
@@ -227,8 +219,7 @@ fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
     assert!(base > 3 * huge, "{base} and {huge}");
     // At once, and not when the worker comes by: 2 MiB entries as soon as all is touched.
     assert!(well_aligned(&report) >= 0.9, "{}", well_aligned(&report));
-    let step = report.steps.iter().find(|step| step.what.ends_with("pseudo_huge"));
-    let entries: u64 = step.expect("it was read").output[0].trim().parse().unwrap();
+    let [entries] = numbers(&report, "entries")[..] else { panic!("one number") };
     println!("{entries} entries of 2 MiB right after the touch of 128");
     assert!(entries * 100 >= 128 * 90, "{entries}");
 }
@@ -313,9 +304,10 @@ fn machines_beside_each_other_are_aligned_each_within_its_budget() {
     let _machine = machine();
     let (kernel, parameters) = OURS;
     // The second machine's L1 comes up by itself: its kernel has KVM built in.
-    let text = three_layers(kernel, parameters, SCATTERED).replacen("debian", "vanilla", 1);
-    let text = text + MACHINES;
-    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+    let scene = three_layers(kernel, parameters, SCATTERED)
+        .layer(1, |l1| l1.kernel = strata_lab::Kernel::Lab(Variant::Vanilla))
+        .then(MACHINES);
+    let report = scene.run(kernel);
     let samples = &report.layers[0].samples;
     let entries: Vec<u64> =
         samples.iter().map(|sample| sample.kvm("nested_align_pseudo_huge")).collect();
@@ -390,6 +382,7 @@ do = "sleep"
 seconds = 3
 [[step]]
 do = "run"
+id = "counts"
 layer = 0
 program = ["/bin/busybox", "sh", "-c", """
 set -e
@@ -416,10 +409,10 @@ do = "scan"
 fn switching_off_takes_entries_away_and_leaves_frames_in_a_row() {
     let _machine = machine();
     let report = run(OURS, SCATTERED, SWITCHED);
-    let step = report.steps.iter().rfind(|step| step.status.is_some()).unwrap();
+    let step = step(&report, "counts");
     assert_eq!(step.status, Some(0), "{step:?}");
-    println!("{:?}", step.output);
-    let counts: Vec<u64> = step.output.iter().map(|line| line.trim().parse().unwrap()).collect();
+    let counts = numbers(&report, "counts");
+    println!("{counts:?}");
     let [entries, moved, none, moved_2, again, moved_3, over, _] = counts[..] else {
         panic!("{counts:?}")
     };
@@ -443,6 +436,7 @@ program = ["strata-agent", "touch", "--size=96M", "--stay"]
 stay = true
 [[step]]
 do = "run"
+id = "counts"
 layer = 0
 program = ["/bin/busybox", "sh", "-c", """
 set -e
@@ -469,9 +463,9 @@ cat /sys/module/kvm/parameters/nested_align_cpu_percent
 fn a_vm_may_have_a_budget_of_its_own() {
     let _machine = machine();
     let report = run(OURS, SCATTERED, OWN_BUDGET);
-    let step = report.steps.last().unwrap();
+    let step = step(&report, "counts");
     assert_eq!(step.status, Some(0), "{step:?}");
-    let counts: Vec<i64> = step.output.iter().map(|line| line.trim().parse().unwrap()).collect();
+    let counts = numbers(&report, "counts");
     println!("{counts:?}");
     let [none, moved, none_2, moved_2, own, moved_3, none_3, _, everyone] = counts[..] else {
         panic!("{counts:?}")
@@ -512,9 +506,10 @@ do = "scan"
 fn memory_that_l1_maps_huge_is_made_huge_below() {
     let _machine = machine();
     let below = |(kernel, parameters): Kernel| {
-        let layers = three_layers(kernel, parameters, ["always", "always"]);
-        let text = layers.replacen("thp = \"always\"", "thp = \"never\"", 1) + SMALL_BELOW;
-        let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+        let scene = three_layers(kernel, parameters, ["always", "always"])
+            .layer(0, |l0| l0.thp = Some("never".into()))
+            .then(SMALL_BELOW);
+        let report = scene.run(kernel);
         println!("{}: {}", kernel, in_a_row(&report));
         report
     };
@@ -532,13 +527,12 @@ fn tracepoints_tell_what_counters_count() {
     let (kernel, parameters) = OURS;
     let counted = [("promote", "promoted"), ("book", "bookings"), ("fill", "filled")];
     let events = counted.map(|(event, _)| format!("kvm_nested_align:nested_align_{event}"));
-    let layers = three_layers(kernel, parameters, SCATTERED).replacen(
-        "loglevel=5\"",
-        &format!("loglevel=5\"\ntrace_events = {events:?}"),
-        1,
-    );
-    let text = layers + TOUCH;
-    let report = run_scenario(kernel, Scenario::parse(&text, kernel).unwrap());
+    let scene = three_layers(kernel, parameters, SCATTERED)
+        .layer(0, |l0| {
+            l0.trace_events = toml::Value::from(events.to_vec()).try_into().unwrap();
+        })
+        .then(TOUCH);
+    let report = scene.run(kernel);
     let (before, after) = (&report.layers[0].before, &report.layers[0].after);
     println!("{:?}", after.events);
     for (event, (_, counter)) in events.iter().zip(counted) {

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{machine, rise, run_scenario, tell_alignment, three_layers};
-use strata_lab::{LabReport, Scenario};
+use common::scene::{step, three_layers};
+use common::{machine, rise, tell_alignment};
+use strata_lab::LabReport;
 
 /// Programs of L2 that have a half of a region each, and a pause after each: what one leaves of a region,
 /// the next one gets.
@@ -26,8 +27,8 @@ fn run(parameters: &str, steps: &str) -> LabReport {
         "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200 \
          nested_align_min_present=256 {parameters}"
     );
-    let text = three_layers("aligned", &parameters, ["never", "never"]) + steps;
-    let report = run_scenario("booking", Scenario::parse(&text, "booking").unwrap());
+    let report =
+        three_layers("aligned", &parameters, ["never", "never"]).then(steps).run("booking");
     tell_alignment(&report);
     report
 }
@@ -46,6 +47,7 @@ path = "/proc/sys/vm/drop_caches"
 text = "2"
 [[step]]
 do = "run"
+id = "booked"
 layer = 0
 program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/nested_align_booked"]
 "#;
@@ -65,7 +67,7 @@ fn pages_that_come_late_get_the_frames_booked_for_them() {
     assert!(booked.iter().all(|frames| *frames <= 2 * 512), "{booked:?}");
     assert!(booked.iter().any(|frames| *frames > 0), "{booked:?}");
     // Who is short of memory gets them at once.
-    assert_eq!(report.steps.last().unwrap().output, ["0"]);
+    assert_eq!(step(&report, "booked").output, ["0"]);
     assert!(rise(&report, "nested_align_reclaimed") > 0);
 }
 

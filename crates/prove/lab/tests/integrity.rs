@@ -6,13 +6,14 @@
 
 mod common;
 
-use common::{attempt, choices, machine, three_layers};
+use common::scene::{Scene, step, three_layers};
+use common::{attempt, choices, machine};
 use serde_json::Value;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use strata_lab::{LabError, LabReport, Scenario, StepReport, StressReport};
+use strata_lab::{LabError, LabReport, Step, StepReport, StressReport};
 
 /// Words on a console that say that a kernel found something wrong with itself.
 const COMPLAINTS: [&str; 9] = [
@@ -36,20 +37,20 @@ fn kernel() -> String {
     env::var("STRATA_LAB_KERNEL").unwrap_or_else(|_| "aligned".into())
 }
 
-/// A scenario, L0 with the kernel that the environment names.
-fn scenario(text: &str) -> Scenario {
-    let text = text.replacen("kernel = \"lab\"", &format!("kernel = \"{}\"", kernel()), 1);
-    Scenario::parse(&text, "integrity").unwrap()
+/// L0 with the kernel that the environment names.
+fn chosen(scene: Scene) -> Scene {
+    let kernel = toml::Value::String(kernel()).try_into().expect("STRATA_LAB_KERNEL is a kernel");
+    scene.layer(0, |l0| l0.kernel = kernel)
 }
 
 /// Runs a scenario. Gives the report, and complaints of all consoles.
-fn run(text: &str) -> (LabReport, Vec<String>) {
-    let (report, complaints) = run_to_any_end(text);
+fn run(scene: Scene) -> (LabReport, Vec<String>) {
+    let (report, complaints) = run_to_any_end(scene);
     (report.unwrap_or_else(|error| panic!("{error}")), complaints)
 }
 
 /// Runs a scenario that may end with a layer's death.
-fn run_to_any_end(text: &str) -> (Result<LabReport, LabError>, Vec<String>) {
+fn run_to_any_end(scene: Scene) -> (Result<LabReport, LabError>, Vec<String>) {
     let mut logs = PathBuf::new();
     let mut tell = |line: &str| {
         if let Some(path) = line.strip_prefix("logs are in ") {
@@ -57,7 +58,7 @@ fn run_to_any_end(text: &str) -> (Result<LabReport, LabError>, Vec<String>) {
         }
         println!("{line}");
     };
-    let scenario = scenario(text);
+    let scenario = chosen(scene).0;
     let consoles: Vec<PathBuf> =
         (0..scenario.layers.len()).map(|layer| format!("l{layer}-console.log").into()).collect();
     let report = attempt(&choices("integrity", scenario), &AtomicBool::new(false), &mut tell);
@@ -90,10 +91,11 @@ fn stress<'a>(report: &'a LabReport, name: &str) -> &'a StressReport {
     report.stress.iter().find(|stress| stress.name == name).expect("the scenario has it")
 }
 
-/// The step under stress.
+/// The step of the scenario under stress.
+const UNDER_STRESS: &str = "under stress";
+
 fn main_step(report: &LabReport) -> &StepReport {
-    let step = report.steps.iter().rfind(|step| step.what.contains("integrity"));
-    step.expect("the scenario has it")
+    step(report, UNDER_STRESS)
 }
 
 /// How far a counter of `/proc/vmstat` of a layer went while everything was at work.
@@ -112,7 +114,7 @@ fn moved(report: &LabReport, layer: usize, name: &str) -> u64 {
 /// How far a counter of KVM in L0 went since the step under stress began.
 fn lately(report: &LabReport, name: &str) -> u64 {
     let layer = &report.layers[0];
-    let step = report.steps.iter().rposition(|step| step.what == main_step(report).what);
+    let step = report.steps.iter().position(|step| step.id.as_deref() == Some(UNDER_STRESS));
     let seconds: f64 = report.steps[step.unwrap()..].iter().map(|step| step.seconds).sum();
     let early = layer.samples.iter().rfind(|sample| sample.at <= layer.after.at - seconds);
     layer.after.kvm(name) - early.expect("it ran longer than that").kvm(name)
@@ -158,27 +160,30 @@ const STRESSED: &str = include_str!("../scenarios/integrity.toml");
 /// What a kernel that checks itself has less of, and of processors and of time more. It is some ten times as
 /// slow: otherwise L1 and L2 would get next to nothing done in an hour, and its KSM would never see all of
 /// L1's memory twice, which it has to before it merges a page.
-const CHECKED: [(&str, &str); 5] = [
-    ("cpus = 1", "cpus = 2"),
-    ("smart_scan\" = \"0\" }", "smart_scan\" = \"0\", \"/sys/kernel/mm/ksm/run\" = \"1\" }"),
-    (
-        "layer = 0, path = \"/sys/kernel/mm/ksm/run\", text = \"0\"",
-        "layer = 0, path = \"/sys/kernel/mm/ksm/run\", text = \"1\"",
-    ),
-    ("--size=64M", "--size=8M"),
-    ("--size=96M", "--size=48M"),
-];
-
-/// The scenario with its program running for this long, by the clock of its layer.
-fn stressed(seconds: &str) -> String {
-    let mut text = STRESSED.replacen("--seconds=60", &format!("--seconds={seconds}"), 1);
-    if kernel() == "debug" {
-        for (usual, instead) in CHECKED {
-            assert!(text.contains(usual), "the scenario has no {usual}");
-            text = text.replacen(usual, instead, 1);
+fn less_of_it(scene: Scene) -> Scene {
+    const MERGE: &str = "/sys/kernel/mm/ksm/run";
+    let scene = scene.layer(0, |l0| {
+        l0.cpus = 2;
+        l0.write.insert(MERGE.into(), "1".into());
+    });
+    let mut scene =
+        scene.option("before the reset", "--size", "8M").option(UNDER_STRESS, "--size", "48M");
+    let in_l0 = scene.0.stress.iter_mut().find(|stress| stress.name == "KSM in L0");
+    // It goes on merging, but for when all is to come apart.
+    for step in &mut in_l0.expect("the scenario has it").steps {
+        if let Step::Write { text, .. } = step
+            && text == "0"
+        {
+            *text = "1".into();
         }
     }
-    text
+    scene
+}
+
+/// The scenario with its program running for this long, by the clock of its layer.
+fn stressed(seconds: &str) -> Scene {
+    let scene = Scene::of(STRESSED).option(UNDER_STRESS, "--seconds", seconds);
+    if kernel() == "debug" { less_of_it(scene) } else { scene }
 }
 
 #[test]
@@ -186,7 +191,7 @@ fn stressed(seconds: &str) -> String {
 fn memory_keeps_its_contents_under_stress() {
     let _machine = machine();
     let seconds = env::var("STRATA_LAB_SECONDS").unwrap_or_else(|_| "60".into());
-    let (report, complaints) = run(&stressed(&seconds));
+    let (report, complaints) = run(stressed(&seconds));
     show(&report);
     let step = main_step(&report);
     assert_eq!(step.status, Some(0), "{step:?}");
@@ -266,14 +271,11 @@ const ATTEMPTS: usize = 3;
 fn leave_out(name: &str, bit: u32) {
     let _machine = machine();
     let switch = format!("nested_align_ignore={}", 1 << bit);
-    let text = stressed("120").replacen(
-        "nested_align_shield=0",
-        &format!("nested_align_shield=0 {switch}"),
-        1,
-    );
-    assert!(text.contains(&switch));
+    let scene = stressed("120").layer(0, |l0| {
+        *l0.modules.get_mut("kvm").expect("the scenario sets it") += &format!(" {switch}");
+    });
     for _ in 0..ATTEMPTS {
-        let (report, complaints) = run_to_any_end(&text);
+        let (report, complaints) = run_to_any_end(scene.clone());
         if let Ok(report) = &report {
             // A run in which the demotion never came up shows nothing. A layer that died counts no more.
             let due = lately(report, &format!("nested_align_demoted_{name}"));
@@ -329,8 +331,8 @@ fn a_demotion_left_out_is_noticed_drop() {
     let _machine = machine();
     let die = |switch: &str| {
         let parameters = format!("nested_align=1 nested_align_cpu_percent=100{switch}");
-        let layers = three_layers("lab", &parameters, ["never", "always"]);
-        let (end, complaints) = run_to_any_end(&(layers + DYING));
+        let scene = three_layers("lab", &parameters, ["never", "always"]).then(DYING);
+        let (end, complaints) = run_to_any_end(scene);
         assert!(matches!(&end, Err(LabError::Layer { layer, .. }) if layer == "L1"), "{end:?}");
         complaints
     };
@@ -354,6 +356,7 @@ memory = "400M"
 thp = "always"
 [[step]]
 do = "run"
+id = "under stress"
 program = ["strata-agent", "integrity", "--size=64M", "--seconds=120"]
 stress = true
 [[stress]]
@@ -367,7 +370,7 @@ step = [{ do = "run", layer = 0, program = ["strata-agent", "corrupt", "qemu"] }
 #[ignore = "boots real kernels: make lab-test"]
 fn memory_spoilt_from_below_is_noticed_with_its_address() {
     let _machine = machine();
-    let (report, _) = run(SPOILT);
+    let (report, _) = run(Scene::of(SPOILT));
     let step = main_step(&report);
     assert_eq!(step.status, Some(1), "{step:?}");
     let spoilt = stress(&report, "spoil");

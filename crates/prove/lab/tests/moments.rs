@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::{attempt, children, choices, failure, machine, run_scenario, snapshots};
+use common::scene::{Scene, step};
+use common::{attempt, children, choices, failure, machine, snapshots};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use strata_inspect::{Options, join};
-use strata_lab::{LabError, Scenario};
+use strata_lab::{LabError, Memory, Scenario};
 
 /// Two layers of the lab's kernel, with more for L0, for L1, and steps.
 fn two(l0: &str, l1: &str, steps: &str) -> String {
@@ -144,7 +145,7 @@ fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
     let program = ["/bin/busybox", "sh", "-c", "echo before; /bin/busybox sleep 1000"];
     for more in ["limit = 2", "limit = 2\nstay = false"] {
         let toml = two("", "", &run_in(1, &program, more));
-        let report = run_scenario("limit", Scenario::parse(&toml, "limit").unwrap());
+        let report = Scene::of(&toml).run("limit");
         let step = &report.steps[0];
         assert!(step.timed_out, "{step:?}");
         assert_eq!((step.status, step.output.as_slice()), (Some(-9), &["before".to_owned()][..]));
@@ -162,7 +163,7 @@ fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
 fn a_boot_that_stands_still_is_begun_again_and_given_up_after_the_third() {
     let _machine = machine();
     // The VMM starts its machine stopped.
-    let scenario = Scenario::parse(&two("", "vmm = ['-S']", ""), "stopped").unwrap();
+    let scenario = Scene::of(&two("", "vmm = ['-S']", "")).0;
     let mut again = 0;
     let mut tell = |line: &str| again += u32::from(line.ends_with("the machine is started again"));
     let choices = choices("stopped", scenario);
@@ -240,9 +241,9 @@ fn an_argument_that_a_vmm_does_not_know_is_told_with_its_words() {
 fn snapshots_of_other_machines_and_moments_are_refused() {
     let _machine = machine();
     let scan = "[[step]]\ndo = 'scan'\n";
-    let one = snapshots(&run_scenario("one", parsed(&two("", "", scan))), 0);
-    let larger = two("", "", scan).replace("'400M'", "'600M'");
-    let other = snapshots(&run_scenario("other", parsed(&larger)), 0);
+    let one = snapshots(&Scene::of(&two("", "", scan)).run("one"), 0);
+    let larger = Scene::of(&two("", "", scan)).layer(1, |l1| l1.memory = Memory::mib(600));
+    let other = snapshots(&larger.run("other"), 0);
     let refusal = |guest: &strata_inspect::Snapshot, host: &strata_inspect::Snapshot| {
         join(&[guest.clone(), host.clone()], &Options::default()).unwrap_err().to_string()
     };
@@ -263,10 +264,6 @@ fn snapshots_of_other_machines_and_moments_are_refused() {
     assert!(error.contains("after the guest's snapshot was taken"), "{error}");
 }
 
-fn parsed(toml: &str) -> Scenario {
-    Scenario::parse(toml, "test").unwrap()
-}
-
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
@@ -280,26 +277,26 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
         sh(
             "/bin/busybox mkdir -p /etc && echo user:x:1000:1000::/:/bin/sh > /etc/passwd && \
              /bin/busybox start-stop-daemon -S -c 1000:1000 -x /bin/strata -- scan 2>&1; echo status $?",
-            "",
+            "id = 'without rights'",
         ),
         sh(
             "/bin/busybox mkdir /full && /bin/busybox mount -t tmpfs -o size=4k none /full && \
              /bin/busybox dd if=/dev/zero of=/full/other bs=4096 count=1 2>/dev/null; \
              strata scan -o /full/snapshot; echo status $?; /bin/busybox ls -A /full",
-            "",
+            "id = 'disk full'",
         ),
     ];
-    let report = run_scenario("scans", parsed(&two("", "", &steps.concat())));
+    let report = Scene::of(&two("", "", &steps.concat())).run("scans");
     for number in 0..3 {
         let snapshots = snapshots(&report, number);
         join(&snapshots, &Options::default()).unwrap();
         assert!(snapshots[0].tail.uncertain < 100, "{:?}", snapshots[0].tail);
     }
-    let output = |number: usize| {
-        let step = &report.steps[report.steps.len() - number];
+    let output = |id: &str| {
+        let step = step(&report, id);
         step.output.iter().chain(&step.errors).cloned().collect::<Vec<_>>().join("\n")
     };
-    let (plain, full) = (output(2), output(1));
+    let (plain, full) = (output("without rights"), output("disk full"));
     assert!(plain.contains("status 0") && plain.contains("run as root"), "{plain}");
     assert!(plain.contains("Permission denied"), "{plain}");
     assert!(full.contains("No space left on device"), "{full}");
@@ -334,7 +331,7 @@ fn no_machine_runs_on_the_first_of_several_emulated_processors() {
     let look = ["/bin/busybox", "sh", "-c", "grep Cpus_allowed_list /proc/$(pidof qemu)/status"];
     for (cpus, allowed) in [(1, "0"), (2, "1"), (3, "1-2")] {
         let toml = two(&format!("cpus = {cpus}"), "cpus = 2", &run_in(0, &look, ""));
-        let report = run_scenario("processors", Scenario::parse(&toml, "processors").unwrap());
+        let report = Scene::of(&toml).run("processors");
         assert_eq!(report.steps[0].output, [format!("Cpus_allowed_list:\t{allowed}")]);
     }
 }

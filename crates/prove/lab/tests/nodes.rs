@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{machine, rise, run_scenario, tell_alignment};
+use common::scene::{Scene, step};
+use common::{machine, rise, tell_alignment};
 use std::collections::BTreeMap;
-use strata_lab::{LabReport, Scenario};
+use strata_lab::LabReport;
 
 /// Runs a program of L2 on two nodes in L0 and L1, of which L2's VMM takes memory as `vmm` says, L0's memory
 /// fragmented to `fmfi`. At the end the memory of L1's VMM is listed.
@@ -38,11 +39,12 @@ do = "sleep"
 seconds = 5
 [[step]]
 do = "run"
+id = "maps"
 layer = 0
 program = ["/bin/busybox", "sh", "-c", "cat /proc/$(/bin/busybox pidof qemu)/numa_maps"]
 "#
     );
-    run_scenario("nodes", Scenario::parse(&text, "nodes").unwrap())
+    Scene::of(&text).run("nodes")
 }
 
 /// All of L2 on the node that L0 itself would not take first.
@@ -57,7 +59,7 @@ const ON_SECOND: [&str; 4] = [
 fn bound(report: &LabReport) -> BTreeMap<(String, String), u64> {
     let mut pages = BTreeMap::new();
     // "ADDRESS bind:1 anon=300 dirty=300 N1=300 kernelpagesize_kB=4".
-    for line in &report.steps.last().unwrap().output {
+    for line in &step(report, "maps").output {
         let words = || line.split(' ');
         let Some(to) = words().find_map(|word| word.strip_prefix("bind:")) else { continue };
         for (node, number) in words().filter_map(|word| word.strip_prefix('N')?.split_once('=')) {

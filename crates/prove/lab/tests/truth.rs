@@ -4,6 +4,7 @@
 mod common;
 
 use common::agree::{Agreement, compare};
+use common::scene;
 use common::{attempt, binary, choices, machine, snapshots};
 use std::sync::atomic::AtomicBool;
 use strata_lab::{Scenario, Trace};
@@ -107,7 +108,6 @@ do = "scan"
 #[ignore = "boots real kernels: make lab-test"]
 fn three_layers_with_base_pages_in_l1_that_l0_maps_huge() {
     let parameters = "nested_align=1 nested_align_cpu_percent=100";
-    let text = common::three_layers("aligned", parameters, ["never", "always"]) + TOUCH;
-    let scenario = Scenario::parse(&text, "aligned").unwrap();
-    expect_of("aligned", scenario, 900_000, 46..=48, 48);
+    let scene = scene::three_layers("aligned", parameters, ["never", "always"]).then(TOUCH);
+    expect_of("aligned", scene.0, 900_000, 46..=48, 48);
 }

@@ -21,6 +21,7 @@ pub use stress::Stress;
 use crate::error::LabError;
 use crate::make::Make;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -109,8 +110,12 @@ impl Scenario {
             layer.check(number, self.hosts(number))?;
         }
         intel::check(&self.layers)?;
+        let mut ids = BTreeSet::new();
         for step in &self.steps {
             step.check(&self.layers)?;
+            if let Some(twice) = step.id().filter(|id| !ids.insert(*id)) {
+                return Err(format!("two steps have id = \"{twice}\": give each its own"));
+            }
             if matches!(step, Step::Run { stress: true, .. }) && self.stress.is_empty() {
                 return Err(
                     "a step is to be under stress, and the scenario has none: add [[stress]]"
@@ -189,6 +194,8 @@ mod tests {
             &format!("{LAYER}[[step]]\ndo = 'run'\nprogram = ['x']\nstress = true\n"),
             "add [[stress]]",
         );
+        let run = "[[step]]\ndo = 'run'\nid = 'a'\nprogram = ['x']\n".repeat(2);
+        refused(&format!("{LAYER}{run}"), "two steps have id = \"a\"");
         let message = Scenario::load("vanila").unwrap_err().to_string();
         assert!(message.contains("clean"), "{message}");
         let message = Scenario::load("causes/none").unwrap_err().to_string();

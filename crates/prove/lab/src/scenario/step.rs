@@ -15,6 +15,8 @@ const LONGEST_SLEEP: f64 = 86_400.0;
 pub enum Step {
     /// Runs a program to its end; with `stay`, until its first line of output.
     Run {
+        /// What the report calls the step, so that its output is found there.
+        id: Option<String>,
         /// Where; the innermost layer if not given.
         layer: Option<u8>,
         /// Program and arguments.
@@ -101,6 +103,14 @@ impl Step {
             Self::Reset => 1,
             Self::Sleep { .. } | Self::Scan => 0,
         })
+    }
+
+    /// What the report calls it.
+    pub(crate) fn id(&self) -> Option<&str> {
+        match self {
+            Self::Run { id, .. } => id.as_deref(),
+            _ => None,
+        }
     }
 
     /// Refuses what cannot be done in these layers.

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "shared by several test programs")]
 
 pub mod agree;
+pub mod scene;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -84,29 +85,6 @@ pub fn attempt(
     let result = strata_lab::run(&choices, &parts, &cache(), interrupt, tell);
     assert_eq!(emulators(), [] as [u32; 0], "the machine is gone when a run has ended");
     result
-}
-
-/// Three layers of a scenario: L0's kernel and the parameters of its KVM, and the huge pages of L1 and L2.
-pub fn three_layers(kernel: &str, parameters: &str, [l1_thp, l2_thp]: [&str; 2]) -> String {
-    format!(
-        r#"
-about = "Three layers"
-[[layer]]
-kernel = "{kernel}"
-memory = "3000M"
-thp = "always"
-parameters = "loglevel=5"
-modules = {{ kvm = "{parameters}" }}
-[[layer]]
-kernel = "debian"
-memory = "1900M"
-thp = "{l1_thp}"
-[[layer]]
-kernel = "vanilla"
-memory = "600M"
-thp = "{l2_thp}"
-"#
-    )
 }
 
 /// Runs a scenario, shipped or in a file.

@@ -6,20 +6,21 @@ use std::path::Path;
 use strata_engine::StackKind;
 use strata_engine::report::{CapturedTables, Report};
 use strata_stream::WorkloadInfo;
-use strata_tables::variant::Variant;
+use strata_tables::variant::TableVariant;
 use strata_tables::{Capture, file};
 
 /// The variants compared, as stacks and policies of the report: what was captured comes first.
 pub fn pairs(capture: &Capture) -> Vec<(StackKind, String)> {
     let stack = CapturedTables::stack(capture);
-    let differs = |variant: &Variant| *variant != Variant::Ideal || stack != StackKind::Native;
-    let variants = Variant::ALL.into_iter().filter(differs);
+    let differs =
+        |variant: &TableVariant| *variant != TableVariant::Ideal || stack != StackKind::Native;
+    let variants = TableVariant::ALL.into_iter().filter(differs);
     variants.map(|variant| (stack, variant.name().to_owned())).collect()
 }
 
 /// The variant that stands for a policy of the report.
-pub fn variant(policy: &str) -> Variant {
-    let named = Variant::ALL.into_iter().find(|variant| variant.name() == policy);
+pub fn variant(policy: &str) -> TableVariant {
+    let named = TableVariant::ALL.into_iter().find(|variant| variant.name() == policy);
     named.expect("the plan's policies are names of variants")
 }
 
@@ -110,7 +111,7 @@ mod tests {
         };
         assert_eq!(names(1), ["native captured", "native base"]);
         assert_eq!(names(3), ["nested captured", "nested base", "nested aligned"]);
-        assert!(Variant::ALL.into_iter().all(|known| variant(known.name()) == known));
+        assert!(TableVariant::ALL.into_iter().all(|known| variant(known.name()) == known));
     }
 
     #[test]

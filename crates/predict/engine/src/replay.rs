@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use strata_addr::Hpa;
 use strata_hardware::{Asid, CpuId, Fault, Machine, PHYSICAL_LIMIT, RunFault, Tables, VmTag};
 use strata_stream::{Access, Batch, Event, Step, Tid};
-use strata_tables::variant::{self, HardwareTables, Variant};
+use strata_tables::variant::{self, HardwareTables, TableVariant};
 use strata_tables::{Capture, truth};
 
 /// The address space of the one program.
@@ -25,7 +25,7 @@ const ASID: Asid = Asid(1);
 ///
 /// # Errors
 /// When the tables do not fit the model.
-pub fn replay(capture: &Capture, variant: Variant, setup: &Setup) -> Built {
+pub fn replay(capture: &Capture, variant: TableVariant, setup: &Setup) -> Built {
     let tables = variant::tables(capture, variant, Hpa::new(PHYSICAL_LIMIT))
         .map_err(|error| SetupError::Refused(error.to_string()))?;
     let cpu = &setup.cpu;
@@ -70,17 +70,17 @@ impl CapturedTables {
     }
 }
 
-fn alignment(capture: &Capture, variant: Variant) -> Alignment {
+fn alignment(capture: &Capture, variant: TableVariant) -> Alignment {
     let regions = truth::regions(capture);
     let guest_huge = regions.len() as u64;
     let mut found = Alignment { guest_huge, ..Alignment::default() };
     match variant {
-        Variant::Base => return Alignment::default(),
-        Variant::Ideal => {
+        TableVariant::Base => return Alignment::default(),
+        TableVariant::Ideal => {
             found.well_aligned = guest_huge;
             return found;
         }
-        Variant::Captured => {}
+        TableVariant::Captured => {}
     }
     for region in &regions {
         let second = region.second.unwrap_or_default();
@@ -99,7 +99,7 @@ fn alignment(capture: &Capture, variant: Variant) -> Alignment {
 struct Replay {
     machine: Machine,
     tables: HardwareTables,
-    variant: Variant,
+    variant: TableVariant,
     stack: StackKind,
     alignment: Alignment,
     cpu: String,

@@ -356,7 +356,7 @@ pub struct CapturedTables {
     pub check: strata_tables::Check,
     /// The shadow table against what it is made of; `null` unless all tables of three layers were
     /// captured.
-    pub composition: Option<strata_tables::Composition>,
+    pub composition: Option<strata_tables::ShadowCheck>,
 }
 
 /// Everything one `strata run` found.

@@ -11,7 +11,7 @@ use strata_paging::{FrameSource, Radix, Rights, X86};
 use strata_stream::{Access, Batch, Tid};
 use strata_tables::Check;
 use strata_tables::capture::{Capture, Role, Table};
-use strata_tables::variant::Variant;
+use strata_tables::variant::TableVariant;
 
 type Guest = Radix<X86, Virtual, GuestPhysical>;
 type Second = Radix<X86, GuestPhysical, HostPhysical>;
@@ -102,7 +102,7 @@ fn accesses() -> Vec<Access> {
     at.take(50_000).map(access).collect()
 }
 
-fn run(variant: Variant, warmup: u64, accesses: &[Access]) -> RunResult {
+fn run(variant: TableVariant, warmup: u64, accesses: &[Access]) -> RunResult {
     let mut machine = replay(&capture(), variant, &setup(warmup)).unwrap();
     for piece in accesses.chunks(999) {
         let mut batch = Batch::new();
@@ -115,7 +115,7 @@ fn run(variant: Variant, warmup: u64, accesses: &[Access]) -> RunResult {
 #[test]
 fn a_replay_counts_what_the_hardware_does_over_the_same_tables() {
     let accesses = accesses();
-    let result = run(Variant::Captured, 0, &accesses);
+    let result = run(TableVariant::Captured, 0, &accesses);
     let (mut guest, mut second) = built();
     let mut machine = Machine::new(&setup(0).cpu, Misaligned::Splinter);
     let cpu = machine.add_cpu();
@@ -148,7 +148,7 @@ fn a_replay_counts_what_the_hardware_does_over_the_same_tables() {
 #[test]
 fn alignment_helps_and_its_absence_hurts() {
     let accesses = accesses();
-    let [captured, base, aligned] = Variant::ALL.map(|variant| run(variant, 0, &accesses));
+    let [captured, base, aligned] = TableVariant::ALL.map(|variant| run(variant, 0, &accesses));
     assert!(aligned.tlb.l2_misses < captured.tlb.l2_misses);
     assert!(captured.walk_refs < base.walk_refs);
     assert_eq!(base.tlb.fills["2m"], 0);
@@ -159,15 +159,15 @@ fn alignment_helps_and_its_absence_hurts() {
 #[test]
 fn a_warm_up_is_not_counted_and_what_is_not_mapped_is_told() {
     let mut accesses = accesses();
-    let whole = run(Variant::Captured, 0, &accesses);
-    let late = run(Variant::Captured, 20_000, &accesses);
+    let whole = run(TableVariant::Captured, 0, &accesses);
+    let late = run(TableVariant::Captured, 20_000, &accesses);
     assert_eq!(late.accesses, 30_000);
     assert_eq!(late.instructions, 90_000);
     assert!(late.walks < whole.walks);
     let hole = Gva::new((START + 512 * (HUGE - 1) + 7) << 12);
     accesses.push(Access::load(hole, 8));
     accesses.push(Access::load(Gva::new(0x1000), 8));
-    let result = run(Variant::Captured, 0, &accesses);
+    let result = run(TableVariant::Captured, 0, &accesses);
     assert_eq!(result.accesses, 50_000);
     assert_eq!(result.notes.len(), 1);
     assert!(result.notes[0].starts_with("2 accesses went where"), "{:?}", result.notes);

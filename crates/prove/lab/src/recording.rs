@@ -15,9 +15,9 @@ use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_stream::{Backing, Batch, Event, Pid, Protection, SourceError, Tid};
 use strata_tables::capture::Capture;
 use strata_tables::file::{self, FileError};
+use strata_tables::observed::Observed;
 use strata_tables::ram::{Layout, RamFile};
 use strata_tables::search::{NotFound, Roots, search};
-use strata_tables::seen::Seen;
 use strata_wire::machine::{Frozen, GOODBYE, Placed, Told, VERSION};
 use strata_workloads::record::{Outcome, Writer};
 
@@ -197,7 +197,7 @@ struct Log {
     layout: Layout,
     writer: Writer,
     batch: Batch,
-    seen: Seen,
+    seen: Observed,
     /// Units of 2 MiB that a mapping was written for.
     mapped: FxHashSet<Gva>,
     vcpus: FxHashSet<u16>,
@@ -217,7 +217,7 @@ impl Log {
             layout,
             writer,
             batch,
-            seen: Seen::default(),
+            seen: Observed::default(),
             mapped: FxHashSet::default(),
             vcpus: FxHashSet::default(),
             armed: false,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use strata_tables::capture::Composition;
+use strata_tables::capture::ShadowCheck;
 use strata_tables::ram::Layout;
 use strata_tables::truth;
 use tempfile::TempPath;
@@ -51,7 +51,7 @@ pub struct TraceReport {
     /// cannot have them.
     pub changed: u64,
     /// L0's shadow table against L1's table and L0's taken together, where there are three layers.
-    pub shadow: Option<Composition>,
+    pub shadow: Option<ShadowCheck>,
     /// Huge pages of the program by its page table.
     pub huge_pages: u64,
     /// Of these, the ones that the table hardware walks maps huge too.

@@ -1,8 +1,8 @@
 //! Captured tables, as they are kept.
 
+use crate::observed::{Check, Observed};
 use crate::ram::{Page, Pages};
 use crate::search::Roots;
-use crate::seen::{Check, Seen};
 use crate::walk::{Hit, leaves, tables, walk};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ impl Table {
 /// Whether the second stage is what it is made of: base pages of L0's shadow table against L1's
 /// table and L0's one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Composition {
+pub struct ShadowCheck {
     /// Both lead to the same frame.
     pub equal: u64,
     /// They lead to different frames.
@@ -101,7 +101,7 @@ pub struct Capture {
     /// The check of every access recorded.
     pub check: Check,
     /// Shadow against composition, where all tables of three layers were found.
-    pub composition: Option<Composition>,
+    pub composition: Option<ShadowCheck>,
 }
 
 impl Capture {
@@ -127,7 +127,7 @@ impl Capture {
 
     /// Checks every access, and the shadow table where that can be: fills in [`Capture::check`]
     /// and [`Capture::composition`].
-    pub fn prove(&mut self, seen: &Seen) {
+    pub fn prove(&mut self, seen: &Observed) {
         self.check = seen.check(|page| self.translate(page));
         self.composition = self.compose();
     }
@@ -147,9 +147,9 @@ impl Capture {
         Some(Frame::new(frame))
     }
 
-    fn compose(&self) -> Option<Composition> {
+    fn compose(&self) -> Option<ShadowCheck> {
         let (l1, l0) = (self.table(Role::L1)?, self.table(Role::L0)?);
-        let mut found = Composition::default();
+        let mut found = ShadowCheck::default();
         self.table(Role::Second)?.leaves(&mut |first, hit| {
             for page in 0..hit.size.base_pages() {
                 let composed = l1.walk(first + page).and_then(|ghpa| l0.walk(ghpa.frame));

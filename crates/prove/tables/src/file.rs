@@ -1,8 +1,8 @@
 //! The tables file; `docs/tables-format.md` describes the bytes.
 
-use crate::capture::{Capture, Composition, Role, Table};
+use crate::capture::{Capture, Role, ShadowCheck, Table};
+use crate::observed::Check;
 use crate::ram::Page;
-use crate::seen::Check;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -99,7 +99,7 @@ pub(crate) fn content(raw: &[u8]) -> Option<Capture> {
         not_ram: rest.u64()?,
     };
     let composition =
-        Composition { equal: rest.u64()?, different: rest.u64()?, only_shadow: rest.u64()? };
+        ShadowCheck { equal: rest.u64()?, different: rest.u64()?, only_shadow: rest.u64()? };
     let mut capture = Capture {
         id,
         layers,

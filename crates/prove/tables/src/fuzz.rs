@@ -8,7 +8,7 @@ fn use_it(capture: &Capture) {
     for page in [0, 0x6_0000_0000, u64::MAX >> 12] {
         capture.translate(Vpn::new(page));
     }
-    for variant in variant::Variant::ALL {
+    for variant in variant::TableVariant::ALL {
         let _ = variant::tables(capture, variant, Hpa::new(1 << 40));
     }
     truth::regions(capture);

@@ -25,16 +25,16 @@ pub mod capture;
 pub mod file;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod observed;
 pub mod ram;
 pub mod search;
-pub mod seen;
 pub mod truth;
 pub mod variant;
 pub mod vmcb;
 pub mod walk;
 
-pub use capture::{Capture, Composition, Role, Table};
-pub use seen::{Check, Seen};
+pub use capture::{Capture, Role, ShadowCheck, Table};
+pub use observed::{Check, Observed};
 
 /// Levels of every table captured.
 pub const LEVELS: u8 = 4;

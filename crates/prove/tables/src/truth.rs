@@ -7,7 +7,7 @@ use strata_addr::{Gpa, Gva, PageSize};
 
 /// How one table maps a 2 MiB region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Backing {
+pub struct TableMapping {
     /// Base pages of it that are mapped, up to 512.
     pub present: u16,
     /// One leaf maps all of it.
@@ -18,7 +18,7 @@ pub struct Backing {
     pub aligned: bool,
 }
 
-impl Backing {
+impl TableMapping {
     /// All of it lies in one aligned region, whichever way it is mapped.
     pub const fn is_region(&self) -> bool {
         self.contiguous && self.aligned
@@ -27,7 +27,7 @@ impl Backing {
 
 /// One huge page of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Region {
+pub struct HugePageTruth {
     /// Its guest virtual address.
     pub gva: u64,
     /// Its guest physical address.
@@ -35,14 +35,14 @@ pub struct Region {
     /// Whether the guest maps it as part of a 1 GiB page.
     pub giant: bool,
     /// How L1 maps it, in a nested VM.
-    pub l1: Option<Backing>,
+    pub l1: Option<TableMapping>,
     /// How L0 maps what L1 put there; known when L1 put all of it into one region.
-    pub l0: Option<Backing>,
+    pub l0: Option<TableMapping>,
     /// How the table that hardware walks maps it; `None` without a second stage.
-    pub second: Option<Backing>,
+    pub second: Option<TableMapping>,
 }
 
-impl Region {
+impl HugePageTruth {
     /// One huge mapping, down to real memory.
     pub const fn is_well_aligned(&self) -> bool {
         match self.second {
@@ -63,8 +63,8 @@ impl Region {
 }
 
 /// How a table maps the region that begins at this page; and to which frame.
-fn backing(table: &Table, first: u64) -> (Backing, Option<u64>) {
-    let mut found = Backing { contiguous: true, ..Backing::default() };
+fn backing(table: &Table, first: u64) -> (TableMapping, Option<u64>) {
+    let mut found = TableMapping { contiguous: true, ..TableMapping::default() };
     let start = table.walk(first);
     found.huge = start.is_some_and(|hit| hit.size >= PageSize::Huge);
     found.aligned = start.is_some_and(|hit| hit.frame % PageSize::Huge.base_pages() == 0);
@@ -78,7 +78,7 @@ fn backing(table: &Table, first: u64) -> (Backing, Option<u64>) {
 }
 
 /// Every huge page of the program, by guest virtual address.
-pub fn regions(capture: &Capture) -> Vec<Region> {
+pub fn regions(capture: &Capture) -> Vec<HugePageTruth> {
     let mut huge = Vec::new();
     if let Some(guest) = capture.table(Role::Guest) {
         guest.leaves(&mut |first, hit| {
@@ -92,12 +92,12 @@ pub fn regions(capture: &Capture) -> Vec<Region> {
     }
     let second = capture.table(Role::Second);
     let lower = capture.table(Role::L1).zip(capture.table(Role::L0));
-    let mut regions: Vec<Region> = huge
+    let mut regions: Vec<HugePageTruth> = huge
         .into_iter()
         .map(|(page, gpa, giant)| {
             let l1 = lower.map(|(l1, _)| backing(l1, gpa));
             let ghpa = l1.filter(|(backing, _)| backing.is_region()).and_then(|(_, ghpa)| ghpa);
-            Region {
+            HugePageTruth {
                 gva: page << PageSize::BASE_SHIFT,
                 gpa: gpa << PageSize::BASE_SHIFT,
                 giant,

@@ -8,7 +8,7 @@ use strata_paging::{FrameSource, LoadError, Radix, Region, Rights, X86};
 
 /// Which tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Variant {
+pub enum TableVariant {
     /// Bit for bit as captured.
     Captured,
     /// Every 2 MiB mapping of either dimension split into base pages over the same frames: what it
@@ -19,7 +19,7 @@ pub enum Variant {
     Ideal,
 }
 
-impl Variant {
+impl TableVariant {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Captured, Self::Base, Self::Ideal];
 
@@ -112,7 +112,7 @@ fn end<U: Space, L: Space>(table: &Radix<X86, U, L>) -> u64 {
 /// When they are none, or do not fit the model.
 pub fn tables(
     capture: &Capture,
-    variant: Variant,
+    variant: TableVariant,
     limit: Hpa,
 ) -> Result<HardwareTables, VariantError> {
     let mut notes = Vec::new();
@@ -126,9 +126,9 @@ pub fn tables(
         None => Fresh(0),
     };
     match variant {
-        Variant::Captured => {}
-        Variant::Base => split(&mut guest, second.as_mut(), &mut gpas, &mut hpas, &mut notes),
-        Variant::Ideal => align(&guest, second.as_mut(), &mut hpas),
+        TableVariant::Captured => {}
+        TableVariant::Base => split(&mut guest, second.as_mut(), &mut gpas, &mut hpas, &mut notes),
+        TableVariant::Ideal => align(&guest, second.as_mut(), &mut hpas),
     }
     let ends = if second.is_some() { [hpas.0, 0] } else { [hpas.0, gpas.0] };
     if ends.into_iter().any(|end| end > limit.page().get()) {

@@ -8,12 +8,12 @@ use strata_addr::{Frame, Gva, Hpa, PageSize, Vpn};
 use strata_stream::Access;
 use strata_tables::capture::{Capture, Role};
 use strata_tables::search::{NotFound, Pair, search};
-use strata_tables::variant::{Variant, tables};
-use strata_tables::{Seen, file, fuzz, truth};
+use strata_tables::variant::{TableVariant, tables};
+use strata_tables::{Observed, file, fuzz, truth};
 
 /// What a program of this machine does: one access to each of its pages.
-fn seen(machine: &Machine) -> Seen {
-    let mut seen = Seen::default();
+fn seen(machine: &Machine) -> Observed {
+    let mut seen = Observed::default();
     for (page, frame) in &machine.program {
         let access = Access::load(Vpn::new(*page).addr(), 8);
         seen.add(access, Some(Frame::new(*frame).addr()));
@@ -30,7 +30,7 @@ fn captured(machine: &Machine) -> Capture {
 }
 
 /// The tables as the hardware model gets them.
-fn translate(capture: &Capture, variant: Variant, gva: Gva) -> Option<Hpa> {
+fn translate(capture: &Capture, variant: TableVariant, gva: Gva) -> Option<Hpa> {
     let tables = tables(capture, variant, Hpa::new(1 << 40)).unwrap();
     let gpa = tables.guest.translate(gva)?;
     match &tables.second {
@@ -53,9 +53,9 @@ proptest! {
             let gva = Vpn::new(*page).addr();
             let hpa = Some(Frame::new(*frame).addr());
             prop_assert_eq!(capture.translate(gva.page()), Some(Frame::new(*frame)));
-            prop_assert_eq!(translate(&capture, Variant::Captured, gva), hpa);
-            prop_assert_eq!(translate(&capture, Variant::Base, gva), hpa);
-            prop_assert!(translate(&capture, Variant::Ideal, gva).is_some());
+            prop_assert_eq!(translate(&capture, TableVariant::Captured, gva), hpa);
+            prop_assert_eq!(translate(&capture, TableVariant::Base, gva), hpa);
+            prop_assert!(translate(&capture, TableVariant::Ideal, gva).is_some());
         }
         if let Some(made) = capture.composition {
             prop_assert_eq!((made.different, made.only_shadow), (0, 0));
@@ -79,8 +79,8 @@ proptest! {
         let regions = truth::regions(&capture);
         let huge = machine.huge_pages();
         prop_assert_eq!(regions.iter().map(|r| r.gva >> 12).collect::<Vec<_>>(), huge);
-        let ideal = tables(&capture, Variant::Ideal, limit).unwrap();
-        let base = tables(&capture, Variant::Base, limit).unwrap();
+        let ideal = tables(&capture, TableVariant::Ideal, limit).unwrap();
+        let base = tables(&capture, TableVariant::Base, limit).unwrap();
         let mut left = 0;
         base.guest.for_each_huge(|_, _| left += 1);
         prop_assert_eq!(left, 0);

@@ -8,11 +8,13 @@
 mod access;
 mod batch;
 mod event;
+mod numbers;
 mod outcome;
 mod source;
 
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
 pub use event::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
+pub use numbers::Numbers;
 pub use outcome::{Outcome, command_line};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};

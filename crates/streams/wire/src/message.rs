@@ -7,12 +7,12 @@
 
 use crate::{Cut, ProcessId};
 use strata_addr::{Gva, Range, space::Virtual};
-use strata_stream::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
+use strata_stream::{Event, Numbers, Pid};
 
 /// What a traced process tells the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// An event of the stream, as it is. `Exec` travels as [`Message::Exec`].
+    /// An event of the stream, as it is. For `Exec` there is [`Message::Exec`].
     Event(Event),
     /// The process runs as this one of the kernel's.
     Runs {
@@ -44,23 +44,13 @@ pub enum Message {
     Warning(String),
 }
 
-const PROCESS_START: u64 = 1;
-const FORK: u64 = 2;
-const EXEC: u64 = 3;
-const PROCESS_EXIT: u64 = 4;
-const THREAD_START: u64 = 5;
-const THREAD_EXIT: u64 = 6;
-const MAP: u64 = 7;
-const UNMAP: u64 = 8;
-const REMAP: u64 = 9;
-const PROTECT: u64 = 10;
-const ADVISE: u64 = 11;
-const RUNS: u64 = 12;
-const CUT: u64 = 13;
-const GROW: u64 = 14;
-const NOTE: u64 = 15;
-const MARK: u64 = 16;
-const WARNING: u64 = 17;
+/// Tags of what is no event of the stream.
+const RUNS: u8 = Numbers::LAST_TAG + 1;
+const EXEC: u8 = RUNS + 1;
+const CUT: u8 = RUNS + 2;
+const GROW: u8 = RUNS + 3;
+const NOTE: u8 = RUNS + 4;
+const WARNING: u8 = RUNS + 5;
 
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES: usize = 1024;
@@ -70,7 +60,11 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
     let start = out.len();
     out.push(0);
     let tag = match message {
-        Message::Event(event) => encode_event(event, out),
+        Message::Event(event) => {
+            let numbers = Numbers::from(event);
+            out.extend(numbers.as_slice());
+            numbers.tag
+        }
         Message::Runs { pid, process } => {
             out.extend([pid.0.into(), process.number.into(), process.started]);
             RUNS
@@ -96,7 +90,7 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
             WARNING
         }
     };
-    out[start] = tag | ((out.len() - start) as u64) << 8;
+    out[start] = u64::from(tag) | ((out.len() - start) as u64) << 8;
 }
 
 fn encode_text(text: &str, out: &mut Vec<u64>) {
@@ -115,64 +109,6 @@ fn decode_text(fields: &[u64]) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.get(..*length as usize)?).into_owned())
 }
 
-fn encode_event(event: &Event, out: &mut Vec<u64>) -> u64 {
-    let mut ranged = |pid: Pid, range: Range<Virtual>, rest: &[u64]| {
-        out.extend([pid.0.into(), range.start.get(), range.end.get()]);
-        out.extend(rest);
-    };
-    match *event {
-        Event::Map { pid, range, backing, protection, fixed } => {
-            let bits = u64::from(protection.bits());
-            ranged(pid, range, &[backing_code(backing), bits, fixed.into()]);
-            MAP
-        }
-        Event::Unmap { pid, range } => {
-            ranged(pid, range, &[]);
-            UNMAP
-        }
-        Event::Remap { pid, from, to } => {
-            ranged(pid, from, &[to.start.get(), to.end.get()]);
-            REMAP
-        }
-        Event::Protect { pid, range, protection } => {
-            ranged(pid, range, &[protection.bits().into()]);
-            PROTECT
-        }
-        Event::Advise { pid, range, advice } => {
-            ranged(pid, range, &[advice_code(advice)]);
-            ADVISE
-        }
-        Event::ProcessStart { pid } => {
-            out.push(pid.0.into());
-            PROCESS_START
-        }
-        Event::Fork { parent, child } => {
-            out.extend([u64::from(parent.0), child.0.into()]);
-            FORK
-        }
-        Event::Exec { pid } => {
-            out.extend([pid.0.into(), 0]);
-            EXEC
-        }
-        Event::ProcessExit { pid } => {
-            out.push(pid.0.into());
-            PROCESS_EXIT
-        }
-        Event::ThreadStart { pid, tid } => {
-            out.extend([u64::from(pid.0), tid.0.into()]);
-            THREAD_START
-        }
-        Event::ThreadExit { tid } => {
-            out.push(tid.0.into());
-            THREAD_EXIT
-        }
-        Event::Mark(mark) => {
-            out.push((mark == Mark::End).into());
-            MARK
-        }
-    }
-}
-
 /// The first message in `words` and the rest; `None` at the end or when the words make no sense.
 pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
     let head = *words.first()?;
@@ -186,107 +122,45 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
     let range =
         |at: usize| Some(Range::new(Gva::new(*fields.get(at)?), Gva::new(*fields.get(at + 1)?)));
     let word = |at: usize| fields.get(at).copied();
-    let event = match head & 0xff {
-        PROCESS_START => Event::ProcessStart { pid: pid()? },
-        FORK => Event::Fork { parent: pid()?, child: Pid(word(1)? as u32) },
-        PROCESS_EXIT => Event::ProcessExit { pid: pid()? },
-        THREAD_START => Event::ThreadStart { pid: pid()?, tid: Tid(word(1)? as u32) },
-        THREAD_EXIT => Event::ThreadExit { tid: Tid(word(0)? as u32) },
-        MAP => Event::Map {
-            pid: pid()?,
-            range: range(1)?,
-            backing: BACKINGS.get(word(3)? as usize).copied()?,
-            protection: Protection::from_bits(word(4)? as u32),
-            fixed: word(5)? != 0,
-        },
-        UNMAP => Event::Unmap { pid: pid()?, range: range(1)? },
-        REMAP => Event::Remap { pid: pid()?, from: range(1)?, to: range(3)? },
-        PROTECT => Event::Protect {
-            pid: pid()?,
-            range: range(1)?,
-            protection: Protection::from_bits(word(3)? as u32),
-        },
-        ADVISE => Event::Advise {
-            pid: pid()?,
-            range: range(1)?,
-            advice: ADVICE.get(word(3)? as usize).copied()?,
-        },
+    let message = match head as u8 {
         RUNS => {
             let process = ProcessId { number: word(1)? as u32, started: word(2)? };
-            return Some((Message::Runs { pid: pid()?, process }, rest));
+            Message::Runs { pid: pid()?, process }
         }
-        EXEC => return Some((Message::Exec { pid: pid()?, image: word(1)? as u32 }, rest)),
+        EXEC => Message::Exec { pid: pid()?, image: word(1)? as u32 },
         CUT => {
             let (slot, taking) = (word(0)? as u32, word(1)?);
-            return Some((Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 }), rest));
+            Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 })
         }
-        GROW => return Some((Message::Grow { pid: pid()?, range: range(1)? }, rest)),
-        MARK => Event::Mark(if word(0)? == 0 { Mark::Begin } else { Mark::End }),
-        NOTE => return Some((Message::Note(decode_text(fields)?), rest)),
-        WARNING => return Some((Message::Warning(decode_text(fields)?), rest)),
-        _ => return None,
+        GROW => Message::Grow { pid: pid()?, range: range(1)? },
+        NOTE => Message::Note(decode_text(fields)?),
+        WARNING => Message::Warning(decode_text(fields)?),
+        tag => {
+            let mut numbers = fields.iter().copied();
+            Message::Event(Event::from_numbers(tag, || numbers.next())?)
+        }
     };
-    Some((Message::Event(event), rest))
-}
-
-const BACKINGS: [Backing; 5] =
-    [Backing::Anonymous, Backing::Heap, Backing::Stack, Backing::SharedAnonymous, Backing::File];
-const ADVICE: [Advice; 6] = [
-    Advice::HugePage,
-    Advice::NoHugePage,
-    Advice::DontNeed,
-    Advice::Free,
-    Advice::Populate,
-    Advice::Collapse,
-];
-
-fn backing_code(backing: Backing) -> u64 {
-    BACKINGS.iter().position(|&known| known == backing).unwrap_or(0) as u64
-}
-
-fn advice_code(advice: Advice) -> u64 {
-    ADVICE.iter().position(|&known| known == advice).unwrap_or(0) as u64
+    Some((message, rest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use strata_stream::Mark;
 
     fn messages() -> impl Strategy<Value = Message> {
         let pid = || any::<u32>().prop_map(Pid);
-        let tid = || any::<u32>().prop_map(Tid);
         let range = || {
             (0..1u64 << 56, 1..1u64 << 40)
                 .prop_map(|(start, bytes)| Range::sized(Gva::new(start), bytes))
         };
-        let protection = || (0..8u32).prop_map(Protection::from_bits);
         prop_oneof![
-            pid().prop_map(|pid| Message::Event(Event::ProcessStart { pid })),
-            (pid(), pid())
-                .prop_map(|(parent, child)| Message::Event(Event::Fork { parent, child })),
-            pid().prop_map(|pid| Message::Event(Event::ProcessExit { pid })),
-            (pid(), tid()).prop_map(|(pid, tid)| Message::Event(Event::ThreadStart { pid, tid })),
-            tid().prop_map(|tid| Message::Event(Event::ThreadExit { tid })),
-            (pid(), range(), prop::sample::select(&BACKINGS[..]), protection(), any::<bool>())
-                .prop_map(|(pid, range, backing, protection, fixed)| Message::Event(Event::Map {
-                    pid,
-                    range,
-                    backing,
-                    protection,
-                    fixed
-                })),
+            // What events are as numbers is tested where it is defined.
             (pid(), range()).prop_map(|(pid, range)| Message::Event(Event::Unmap { pid, range })),
-            (pid(), range(), range()).prop_map(|(pid, from, to)| Message::Event(Event::Remap {
-                pid,
-                from,
-                to
-            })),
-            (pid(), range(), protection()).prop_map(|(pid, range, protection)| Message::Event(
-                Event::Protect { pid, range, protection }
-            )),
-            (pid(), range(), prop::sample::select(&ADVICE[..])).prop_map(|(pid, range, advice)| {
-                Message::Event(Event::Advise { pid, range, advice })
+            pid().prop_map(|pid| Message::Event(Event::Exec { pid })),
+            any::<bool>().prop_map(|end| {
+                Message::Event(Event::Mark(if end { Mark::End } else { Mark::Begin }))
             }),
             (pid(), any::<u32>(), any::<u64>()).prop_map(|(pid, number, started)| {
                 Message::Runs { pid, process: ProcessId { number, started } }
@@ -298,9 +172,6 @@ mod tests {
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
             "\\PC{0,40}".prop_map(Message::Note),
             "\\PC{0,40}".prop_map(Message::Warning),
-            any::<bool>().prop_map(|end| {
-                Message::Event(Event::Mark(if end { Mark::End } else { Mark::Begin }))
-            }),
         ]
     }
 
@@ -322,7 +193,7 @@ mod tests {
         fn no_words_make_the_decoder_fail(words in prop::collection::vec(any::<u64>(), 0..9)) {
             let _ = decode(&words);
             let mut framed = words.clone();
-            framed.insert(0, words.first().map_or(0, |tag| tag % 20) | (words.len() as u64 + 1) << 8);
+            framed.insert(0, words.first().map_or(0, |tag| tag % 25) | (words.len() as u64 + 1) << 8);
             let _ = decode(&framed);
         }
     }

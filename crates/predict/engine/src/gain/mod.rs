@@ -13,7 +13,7 @@ use strata_inspect::join::compose::descend;
 use strata_inspect::{Judged, Options, Snapshot, Verdict, chosen, verdicts};
 use strata_stream::{Batch, Event, Fill, Source, SourceError, Step};
 use strata_tables::Capture;
-use strata_tables::variant::Variant;
+use strata_tables::variant::TableVariant;
 use strata_workloads::Generator;
 use tables::{Composed, HugePageBacking, tables};
 
@@ -166,7 +166,7 @@ fn estimate(
     let size = bytes_of(pages) >> 20;
     let workload = format!("random:size={size}MiB,accesses={},seed=1,ipa=3", 2 * ACCESSES);
     let run = |variant| replayed(&capture, variant, cpu, &workload);
-    let (now, aligned) = (run(Variant::Captured)?, run(Variant::Ideal)?);
+    let (now, aligned) = (run(TableVariant::Captured)?, run(TableVariant::Ideal)?);
     let compared = |measure: fn(&RunResult) -> u64, factor: f64| {
         let per = |run: &RunResult| measure(run) as f64 * factor / run.accesses.max(1) as f64;
         Some(Compared { now: per(&now), aligned: per(&aligned) })
@@ -211,7 +211,7 @@ fn start() -> Result<u64, SourceError> {
 
 fn replayed(
     capture: &Capture,
-    variant: Variant,
+    variant: TableVariant,
     cpu: &CpuModel,
     workload: &str,
 ) -> Result<RunResult, GainError> {

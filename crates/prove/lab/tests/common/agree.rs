@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use strata_addr::Frame;
 use strata_inspect::{Options, Snapshot, Verdict, verdicts};
 use strata_tables::Capture;
-use strata_tables::truth::{Region, regions};
+use strata_tables::truth::{HugePageTruth, regions};
 
 /// The comparison of a capture with a join, region by region.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub fn compare(
     program: &str,
     from: std::ops::Range<u64>,
 ) -> Agreement {
-    let truth: BTreeMap<u64, Region> = regions(capture)
+    let truth: BTreeMap<u64, HugePageTruth> = regions(capture)
         .into_iter()
         .filter(|region| from.contains(&region.gva))
         .map(|region| (region.gva, region))

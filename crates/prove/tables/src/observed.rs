@@ -8,7 +8,7 @@ use strata_stream::Access;
 
 /// All accesses, by page and frame.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct Observed {
     pages: FxHashMap<Vpn, Place>,
     accesses: u64,
     not_ram: u64,
@@ -45,7 +45,7 @@ pub struct Check {
     pub not_ram: u64,
 }
 
-impl Seen {
+impl Observed {
     /// Adds an access whose first byte was at `hpa`; `None` outside RAM.
     #[inline]
     pub fn add(&mut self, access: Access, hpa: Option<Hpa>) {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn each_access_is_counted_where_it_belongs() {
-        let mut seen = Seen::default();
+        let mut seen = Observed::default();
         let mut add = |gva, hpa: Option<u64>| {
             seen.add(Access::load(Gva::new(gva), 8), hpa.map(Hpa::new));
         };

@@ -1,0 +1,226 @@
+//! An event as numbers: what a recording and a slot hold of it.
+
+use crate::event::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
+use strata_addr::{Gva, Range, space::Virtual};
+
+const PROCESS_START: u8 = 1;
+const FORK: u8 = 2;
+const EXEC: u8 = 3;
+const PROCESS_EXIT: u8 = 4;
+const THREAD_START: u8 = 5;
+const THREAD_EXIT: u8 = 6;
+const MAP: u8 = 7;
+const UNMAP: u8 = 8;
+const REMAP: u8 = 9;
+const PROTECT: u8 = 10;
+const ADVISE: u8 = 11;
+const MARK: u8 = 12;
+
+/// Set beside the rights of a mapping whose address the program insisted on.
+const FIXED: u32 = 1 << 3;
+
+const BACKINGS: [Backing; 5] =
+    [Backing::Anonymous, Backing::Heap, Backing::Stack, Backing::SharedAnonymous, Backing::File];
+const ADVICES: [Advice; 6] = [
+    Advice::HugePage,
+    Advice::NoHugePage,
+    Advice::DontNeed,
+    Advice::Free,
+    Advice::Populate,
+    Advice::Collapse,
+];
+const MARKS: [Mark; 2] = [Mark::Begin, Mark::End];
+
+/// An event's tag and its numbers, of which each kind has as many as it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Which kind of event: 1 to [`Numbers::LAST_TAG`]. Numbers in files, so none is ever given out anew.
+    pub tag: u8,
+    numbers: [u64; 5],
+    length: usize,
+}
+
+impl Numbers {
+    /// The highest tag there is.
+    pub const LAST_TAG: u8 = MARK;
+
+    fn new(tag: u8) -> Self {
+        Self { tag, numbers: [0; 5], length: 0 }
+    }
+
+    fn with<const N: usize>(mut self, numbers: [u64; N]) -> Self {
+        self.numbers[self.length..][..N].copy_from_slice(&numbers);
+        self.length += N;
+        self
+    }
+
+    fn range(self, range: Range<Virtual>) -> Self {
+        self.with([range.start.get(), range.bytes()])
+    }
+
+    /// The numbers.
+    pub fn as_slice(&self) -> &[u64] {
+        &self.numbers[..self.length]
+    }
+}
+
+/// Position of a value in its table: the number that stands for it.
+fn code<T: PartialEq>(table: &[T], value: &T) -> u64 {
+    table.iter().position(|entry| entry == value).expect("every value is in its table") as u64
+}
+
+impl From<&Event> for Numbers {
+    fn from(event: &Event) -> Self {
+        let of = |tag, pid: Pid| Self::new(tag).with([pid.0.into()]);
+        match *event {
+            Event::ProcessStart { pid } => of(PROCESS_START, pid),
+            Event::Fork { parent, child } => of(FORK, parent).with([child.0.into()]),
+            Event::Exec { pid } => of(EXEC, pid),
+            Event::ProcessExit { pid } => of(PROCESS_EXIT, pid),
+            Event::ThreadStart { pid, tid } => of(THREAD_START, pid).with([tid.0.into()]),
+            Event::ThreadExit { tid } => Self::new(THREAD_EXIT).with([tid.0.into()]),
+            Event::Map { pid, range, backing, protection, fixed } => {
+                let bits = protection.bits() | if fixed { FIXED } else { 0 };
+                of(MAP, pid).range(range).with([code(&BACKINGS, &backing), bits.into()])
+            }
+            Event::Unmap { pid, range } => of(UNMAP, pid).range(range),
+            Event::Remap { pid, from, to } => of(REMAP, pid).range(from).range(to),
+            Event::Protect { pid, range, protection } => {
+                of(PROTECT, pid).range(range).with([protection.bits().into()])
+            }
+            Event::Advise { pid, range, advice } => {
+                of(ADVISE, pid).range(range).with([code(&ADVICES, &advice)])
+            }
+            Event::Mark(mark) => Self::new(MARK).with([code(&MARKS, &mark)]),
+        }
+    }
+}
+
+impl Event {
+    /// The event with this tag whose numbers `next` gives one after another; `None` when there is no such
+    /// event, or its numbers end early or cannot be.
+    pub fn from_numbers(tag: u8, next: impl FnMut() -> Option<u64>) -> Option<Self> {
+        let mut from = Source(next);
+        Some(match tag {
+            PROCESS_START => Self::ProcessStart { pid: from.pid()? },
+            FORK => Self::Fork { parent: from.pid()?, child: from.pid()? },
+            EXEC => Self::Exec { pid: from.pid()? },
+            PROCESS_EXIT => Self::ProcessExit { pid: from.pid()? },
+            THREAD_START => Self::ThreadStart { pid: from.pid()?, tid: from.tid()? },
+            THREAD_EXIT => Self::ThreadExit { tid: from.tid()? },
+            MAP => {
+                let (pid, range) = (from.pid()?, from.range()?);
+                let backing = from.code(&BACKINGS)?;
+                let bits = from.below(2 * FIXED)?;
+                let protection = Protection::from_bits(bits);
+                Self::Map { pid, range, backing, protection, fixed: bits & FIXED != 0 }
+            }
+            UNMAP => Self::Unmap { pid: from.pid()?, range: from.range()? },
+            REMAP => Self::Remap { pid: from.pid()?, from: from.range()?, to: from.range()? },
+            PROTECT => {
+                let (pid, range) = (from.pid()?, from.range()?);
+                Self::Protect { pid, range, protection: Protection::from_bits(from.below(FIXED)?) }
+            }
+            ADVISE => Self::Advise {
+                pid: from.pid()?,
+                range: from.range()?,
+                advice: from.code(&ADVICES)?,
+            },
+            MARK => Self::Mark(from.code(&MARKS)?),
+            _ => return None,
+        })
+    }
+}
+
+/// Where the numbers come from.
+struct Source<F>(F);
+
+impl<F: FnMut() -> Option<u64>> Source<F> {
+    fn u32(&mut self) -> Option<u32> {
+        (self.0)()?.try_into().ok()
+    }
+
+    fn below(&mut self, limit: u32) -> Option<u32> {
+        self.u32().filter(|number| *number < limit)
+    }
+
+    fn pid(&mut self) -> Option<Pid> {
+        self.u32().map(Pid)
+    }
+
+    fn tid(&mut self) -> Option<Tid> {
+        self.u32().map(Tid)
+    }
+
+    fn code<T: Copy>(&mut self, table: &[T]) -> Option<T> {
+        table.get(usize::try_from((self.0)()?).ok()?).copied()
+    }
+
+    fn range(&mut self) -> Option<Range<Virtual>> {
+        let (start, bytes) = (Gva::new((self.0)()?), (self.0)()?);
+        Some(Range::new(start, start.checked_add(bytes)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn events() -> impl Strategy<Value = Event> {
+        let pid = || any::<u32>().prop_map(Pid);
+        let tid = || any::<u32>().prop_map(Tid);
+        let range = || {
+            (0..1u64 << 56, 1..1u64 << 40)
+                .prop_map(|(start, bytes)| Range::sized(Gva::new(start), bytes))
+        };
+        let protection = || (0..8u32).prop_map(Protection::from_bits);
+        let map =
+            ((pid(), range()), (prop::sample::select(&BACKINGS[..]), protection(), any::<bool>()));
+        prop_oneof![
+            pid().prop_map(|pid| Event::ProcessStart { pid }),
+            (pid(), pid()).prop_map(|(parent, child)| Event::Fork { parent, child }),
+            pid().prop_map(|pid| Event::Exec { pid }),
+            pid().prop_map(|pid| Event::ProcessExit { pid }),
+            (pid(), tid()).prop_map(|(pid, tid)| Event::ThreadStart { pid, tid }),
+            tid().prop_map(|tid| Event::ThreadExit { tid }),
+            map.prop_map(|((pid, range), (backing, protection, fixed))| Event::Map {
+                pid,
+                range,
+                backing,
+                protection,
+                fixed
+            }),
+            (pid(), range()).prop_map(|(pid, range)| Event::Unmap { pid, range }),
+            (pid(), range(), range()).prop_map(|(pid, from, to)| Event::Remap { pid, from, to }),
+            (pid(), range(), protection()).prop_map(|(pid, range, protection)| Event::Protect {
+                pid,
+                range,
+                protection
+            }),
+            (pid(), range(), prop::sample::select(&ADVICES[..]))
+                .prop_map(|(pid, range, advice)| Event::Advise { pid, range, advice }),
+            prop::sample::select(&MARKS[..]).prop_map(Event::Mark),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_event_is_its_numbers(event in events()) {
+            let numbers = Numbers::from(&event);
+            let mut rest = numbers.as_slice().iter().copied();
+            prop_assert_eq!(Event::from_numbers(numbers.tag, || rest.next()), Some(event));
+            prop_assert_eq!(rest.next(), None);
+            // An end that comes early is noticed.
+            let mut short = numbers.as_slice()[1..].iter().copied();
+            prop_assert_eq!(Event::from_numbers(numbers.tag, || short.next()), None);
+        }
+
+        #[test]
+        fn any_numbers_are_an_event_or_none(tag in 0u8..20, numbers in prop::collection::vec(any::<u64>(), 0..7)) {
+            let mut rest = numbers.iter().copied();
+            let event = Event::from_numbers(tag, || rest.next());
+            prop_assert!(event.is_none() || (1..=Numbers::LAST_TAG).contains(&tag));
+        }
+    }
+}

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use strata_engine::StackKind;
-use strata_lab::{Make, Variant};
+use strata_lab::{KernelVariant, Make};
 
 /// Predicts what memory virtualisation costs.
 ///
@@ -159,7 +159,7 @@ pub enum KernelChoice {
     Debug,
 }
 
-impl From<KernelChoice> for Variant {
+impl From<KernelChoice> for KernelVariant {
     fn from(choice: KernelChoice) -> Self {
         match choice {
             KernelChoice::Vanilla => Self::Vanilla,

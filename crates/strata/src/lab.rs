@@ -16,8 +16,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_lab::{
-    BuildProgress, Cache, Choices, Console, Kernel, LabError, Make, Parts, Scenario, StepReport,
-    Trace, Variant,
+    BuildProgress, Cache, Choices, Console, Kernel, KernelVariant, LabError, Make, Parts, Scenario,
+    StepReport, Trace,
 };
 use strata_wire::machine::PLUGIN_FILE;
 
@@ -56,11 +56,11 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
 }
 
 fn build(cache: &Cache, kernels: &[KernelChoice], make: Make) -> Result<(), LabError> {
-    let asked: Vec<Variant> = kernels.iter().map(|&kernel| kernel.into()).collect();
+    let asked: Vec<KernelVariant> = kernels.iter().map(|&kernel| kernel.into()).collect();
     // The layers above a patched L0 run the vanilla one.
-    let variants = Variant::ALL.into_iter();
-    let variants: Vec<Variant> = variants
-        .filter(|variant| *variant == Variant::Vanilla || asked.contains(variant))
+    let variants = KernelVariant::ALL.into_iter();
+    let variants: Vec<KernelVariant> = variants
+        .filter(|variant| *variant == KernelVariant::Vanilla || asked.contains(variant))
         .collect();
     let programs = binaries()?;
     let interrupt = Interrupt::watch_all();

@@ -4,7 +4,7 @@ use crate::number::{bytes, count, percent, share};
 use crate::table::{Cells, paragraph};
 use anstyle::Style;
 use std::fmt::Write;
-use strata_inspect::join::report::{Join, Layer, VmReport};
+use strata_inspect::join::report::{Join, JoinedLayer, VmReport};
 use strata_inspect::snapshot::model::Blind;
 use strata_inspect::{Snapshot, delay};
 
@@ -189,7 +189,7 @@ fn process_rows(join: &Join) -> String {
     out
 }
 
-fn layer_lines(layer: &Layer, width: usize) -> String {
+fn layer_lines(layer: &JoinedLayer, width: usize) -> String {
     let mut out = String::new();
     let mut text = format!(
         "{}: {}, Linux {}, FMFI {:.2}, {} free huge pages",

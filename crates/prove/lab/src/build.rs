@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::error::LabError;
 use crate::intel;
-use crate::kernel::{self, BuildProgress, Variant};
+use crate::kernel::{self, BuildProgress, KernelVariant};
 use crate::make::Make;
 use crate::parts::Parts;
 use crate::stock;
@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 /// then is kept, and the next build goes on from there.
 pub fn build(
     cache: &Cache,
-    (make, variants): (Make, &[Variant]),
+    (make, variants): (Make, &[KernelVariant]),
     (agent, strata): (PathBuf, PathBuf),
     interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
@@ -41,7 +41,7 @@ pub fn build(
 
 /// What is there for a machine of this make, without building anything.
 pub fn built(cache: &Cache, make: Make, agent: PathBuf, strata: PathBuf) -> Parts {
-    let lab = Variant::ALL
+    let lab = KernelVariant::ALL
         .into_iter()
         .filter_map(|variant| Some((variant, kernel::cached(cache, variant, make)?)))
         .collect();

@@ -153,7 +153,7 @@ fn add_vmm(files: &mut Initramfs) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{LabKernel, Variant};
+    use crate::kernel::{KernelVariant, LabKernel};
     use crate::make::Make;
     use std::collections::BTreeMap;
 
@@ -172,7 +172,7 @@ mod tests {
             agent: "/bin/sh".into(),
             strata,
             make: Make::Amd,
-            lab: BTreeMap::from([(Variant::Vanilla, lab)]),
+            lab: BTreeMap::from([(KernelVariant::Vanilla, lab)]),
             stock: None,
             bochs: None,
         };

@@ -156,7 +156,7 @@ impl LayerJournal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Variant;
+    use crate::kernel::KernelVariant;
 
     #[test]
     fn a_panic_is_noticed_and_shown_with_what_led_to_it() {
@@ -201,10 +201,14 @@ mod tests {
             "[ 1.0] BUG: sleeping function called from invalid context at x.c:1",
         ];
         for line in lines {
-            let said = complaint(Kernel::Lab(Variant::Debug), line);
+            let said = complaint(Kernel::Lab(KernelVariant::Debug), line);
             assert_eq!(said.as_deref(), Some(line));
             let fatal = line.contains("BUG:");
-            assert_eq!(complaint(Kernel::Lab(Variant::Aligned), line).is_some(), fatal, "{line}");
+            assert_eq!(
+                complaint(Kernel::Lab(KernelVariant::Aligned), line).is_some(),
+                fatal,
+                "{line}"
+            );
             assert_eq!(complaint(Kernel::Debian, line).is_some(), fatal, "{line}");
         }
     }

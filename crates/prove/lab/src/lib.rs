@@ -42,7 +42,7 @@ pub use counters::Counters;
 pub use error::LabError;
 pub use events::TraceEvent;
 pub use intel::Bochs;
-pub use kernel::{BuildProgress, LabKernel, Variant};
+pub use kernel::{BuildProgress, KernelVariant, LabKernel};
 pub use make::{MachineReport, Make};
 pub use parts::Parts;
 pub use report::{LabReport, LayerReport};

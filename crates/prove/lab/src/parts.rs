@@ -2,7 +2,7 @@
 
 use crate::error::LabError;
 use crate::intel::Bochs;
-use crate::kernel::{LabKernel, Variant};
+use crate::kernel::{KernelVariant, LabKernel};
 use crate::make::Make;
 use crate::scenario::Kernel;
 use crate::stock::StockKernel;
@@ -19,7 +19,7 @@ pub struct Parts {
     /// The machine that the kernels are for.
     pub make: Make,
     /// The kernels that `strata lab build` made.
-    pub lab: BTreeMap<Variant, LabKernel>,
+    pub lab: BTreeMap<KernelVariant, LabKernel>,
     /// Debian's image, if it is there.
     pub stock: Option<StockKernel>,
     /// The emulator of Intel processors, if it was built and the machine has these.
@@ -48,10 +48,10 @@ impl Parts {
         }
     }
 
-    pub(crate) fn lab(&self, variant: Variant) -> Result<&LabKernel, LabError> {
+    pub(crate) fn lab(&self, variant: KernelVariant) -> Result<&LabKernel, LabError> {
         self.lab.get(&variant).ok_or_else(|| {
             let more = match variant {
-                Variant::Vanilla => String::new(),
+                KernelVariant::Vanilla => String::new(),
                 variant => format!(" --kernel {variant}"),
             };
             LabError::NotBuilt {
@@ -90,15 +90,15 @@ mod tests {
             bochs: None,
         };
         let says = |kernel| none.kernel(kernel).unwrap_err().to_string();
-        let debug = says(Kernel::Lab(Variant::Debug));
+        let debug = says(Kernel::Lab(KernelVariant::Debug));
         assert_eq!(
             debug,
             "the kernel 'debug' is not built; run 'strata lab build --kernel debug' first"
         );
-        assert!(says(Kernel::Lab(Variant::Vanilla)).contains("run 'strata lab build' first"));
+        assert!(says(Kernel::Lab(KernelVariant::Vanilla)).contains("run 'strata lab build' first"));
         assert!(says(Kernel::Debian).contains("'debian' is not built; run 'strata lab build'"));
         let intel = Parts { make: Make::Intel, ..none };
-        let debug = intel.kernel(Kernel::Lab(Variant::Debug)).unwrap_err().to_string();
+        let debug = intel.kernel(Kernel::Lab(KernelVariant::Debug)).unwrap_err().to_string();
         assert!(debug.contains("run 'strata lab build --machine intel --kernel debug'"), "{debug}");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::scene::{counts, numbers, step, three_layers};
 use common::{machine, rise, run_scenario, tell_alignment};
-use strata_lab::{LabReport, Scenario, Variant};
+use strata_lab::{KernelVariant, LabReport, Scenario};
 
 /// L0's kernel, and the parameters of its KVM.
 type Kernel = (&'static str, &'static str);
@@ -69,7 +69,7 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
 }
 
 /// A scenario of the documentation: no huge page is free in L1, and few in L0.
-fn fragmented(name: &str, kernel: Variant) -> LabReport {
+fn fragmented(name: &str, kernel: KernelVariant) -> LabReport {
     let mut scenario = Scenario::load(name).unwrap();
     scenario.layers[0].kernel = strata_lab::Kernel::Lab(kernel);
     run_scenario(name, scenario)
@@ -79,8 +79,9 @@ fn fragmented(name: &str, kernel: Variant) -> LabReport {
 #[ignore = "boots real kernels: make lab-test"]
 fn fragmented_memory_is_put_in_a_row_within_ten_seconds() {
     let _machine = machine();
-    let (vanilla, ours) =
-        [Variant::Vanilla, Variant::Aligned].map(|kernel| fragmented("scattered", kernel)).into();
+    let (vanilla, ours) = [KernelVariant::Vanilla, KernelVariant::Aligned]
+        .map(|kernel| fragmented("scattered", kernel))
+        .into();
     let entries = ours.layers[0].after.kvm("nested_align_pseudo_huge");
     let (by_chance, whole) = (in_a_row(&vanilla), well_aligned(&ours));
     println!("in a row: {by_chance}; well aligned: {whole}; {entries} entries");
@@ -108,8 +109,8 @@ fn fragmented_memory_that_l1_has_backed_is_mapped_huge_at_once() {
         println!("exits, faults fixed and taken: {taken:?}; in a row: {}", in_a_row(&report));
         (taken, report)
     };
-    let (vanilla, by_chance) = second(Variant::Vanilla);
-    let (ours, report) = second(Variant::Aligned);
+    let (vanilla, by_chance) = second(KernelVariant::Vanilla);
+    let (ours, report) = second(KernelVariant::Aligned);
     assert!(in_a_row(&by_chance) < 0.2);
     assert!(well_aligned(&report) >= 0.9, "{}", well_aligned(&report));
     let [[exits, fixed, taken], [vanilla_exits, vanilla_fixed, vanilla_taken]] =
@@ -305,7 +306,7 @@ fn machines_beside_each_other_are_aligned_each_within_its_budget() {
     let (kernel, parameters) = OURS;
     // The second machine's L1 comes up by itself: its kernel has KVM built in.
     let scene = three_layers(kernel, parameters, SCATTERED)
-        .layer(1, |l1| l1.kernel = strata_lab::Kernel::Lab(Variant::Vanilla))
+        .layer(1, |l1| l1.kernel = strata_lab::Kernel::Lab(KernelVariant::Vanilla))
         .then(MACHINES);
     let report = scene.run(kernel);
     let samples = &report.layers[0].samples;

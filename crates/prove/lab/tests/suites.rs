@@ -10,7 +10,7 @@ use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use strata_lab::{Make, Scenario, Variant};
+use strata_lab::{KernelVariant, Make, Scenario};
 
 /// KVM's parameters: as much alignment as there can be. `vanilla` passes over them.
 const FORCED: &str = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=100 \
@@ -62,7 +62,7 @@ const SWAP: [&[&str]; 2] =
 
 /// Builds programs of a suite from the source of the lab's kernel, outside of it.
 fn build(suite: &str, programs: &[(&str, i32)]) -> Vec<PathBuf> {
-    let source = parts(Make::Amd).lab[&Variant::Vanilla].source.clone();
+    let source = parts(Make::Amd).lab[&KernelVariant::Vanilla].source.clone();
     let version = source.split(' ').nth(1).expect("a package has a version");
     let built = cache().root().join("selftests").join(version);
     let (tree, headers) = (built.join("tree"), built.join("headers"));
@@ -109,7 +109,7 @@ fn make(directory: &Path, arguments: &[String]) {
 /// Runs programs with these arguments in an L0 with this kernel, each as often as [`RACY`] says, and tells
 /// which never end with the status they should.
 fn run_programs(
-    variant: Variant,
+    variant: KernelVariant,
     layer: &str,
     files: &[PathBuf],
     programs: &BTreeMap<String, i32>,
@@ -147,7 +147,7 @@ fn run_programs(
 }
 
 /// Runs both suites in an L0 with this kernel.
-fn suites(variant: Variant) {
+fn suites(variant: KernelVariant) {
     let _machine = machine();
     let files = [build("kvm", &KVM), build("mm", &MM)].concat();
     let of_two = "cpus = 2\nwrite = { '/proc/sys/vm/overcommit_memory' = '1' }";
@@ -167,19 +167,19 @@ fn suites(variant: Variant) {
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn suites_on_the_vanilla_kernel() {
-    suites(Variant::Vanilla);
+    suites(KernelVariant::Vanilla);
 }
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn suites_on_the_aligned_kernel() {
-    suites(Variant::Aligned);
+    suites(KernelVariant::Aligned);
 }
 
 #[test]
 #[ignore = "needs the kernel's source: make lab-test"]
 fn checkpatch_passes_the_kernel_code() {
-    let source = parts(Make::Amd).lab[&Variant::Vanilla].source.clone();
+    let source = parts(Make::Amd).lab[&KernelVariant::Vanilla].source.clone();
     let version = source.split(' ').nth(1).expect("a package has a version");
     let script = cache().root().join("source").join(version).join("scripts/checkpatch.pl");
     let linux = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../linux");
@@ -271,7 +271,7 @@ fn without_hexadecimals(line: &str) -> String {
 }
 
 /// What each of these tests came to, in an L0 with this kernel.
-fn run_unit_tests(variant: Variant, directory: &Path) -> Vec<String> {
+fn run_unit_tests(variant: KernelVariant, directory: &Path) -> Vec<String> {
     let image = |program: &str| directory.join(format!("x86/{program}.flat")).display().to_string();
     let mut files = vec![image("svm"), image("svm_npt")];
     files.extend(FIRMWARE.map(str::to_owned));
@@ -325,10 +325,10 @@ fn unit_tests_end_on_the_aligned_kernel_as_on_the_vanilla_one() {
         .expect("STRATA_KVM_UNIT_TESTS names the directory where kvm-unit-tests was built");
     let _machine = machine();
     let directory = fs::canonicalize(directory).unwrap();
-    let vanilla = run_unit_tests(Variant::Vanilla, &directory);
+    let vanilla = run_unit_tests(KernelVariant::Vanilla, &directory);
     println!("{}", vanilla.join("\n"));
     let passed = vanilla.iter().filter(|line| line.contains(": PASS")).count();
     assert!(passed > 100, "the suite itself did not run");
-    let ours = run_unit_tests(Variant::Aligned, &directory);
+    let ours = run_unit_tests(KernelVariant::Aligned, &directory);
     assert_eq!(ours, vanilla);
 }

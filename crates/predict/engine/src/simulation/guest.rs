@@ -13,7 +13,7 @@ use strata_stack::{HostWork, NodeId};
 use strata_stream::Tid;
 
 /// A kernel before anything runs.
-pub(super) struct Layer {
+pub(super) struct KernelBefore {
     pub(super) node: NodeId,
     /// Bytes of memory.
     pub(super) memory: u64,
@@ -65,7 +65,7 @@ pub(super) struct Guest {
     pub(super) frames_before: u64,
     pub(super) peak_frames: u64,
     /// Its kernel and those below it down to the host's, as they were before the workload.
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<KernelBefore>,
     /// What memory looked like when the guest used most of it.
     pub(super) fullest: State,
     /// Why the whole VM is gone, once it is.

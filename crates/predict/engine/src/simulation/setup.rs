@@ -3,7 +3,7 @@
 use super::asids::Asids;
 use super::clock::Clock;
 use super::cores::Cores;
-use super::guest::{Context, Guest, Layer, State};
+use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
 use super::{Relocation, Samples, Simulation};
 use crate::memory::{Extent, Need};
@@ -303,8 +303,8 @@ impl<'a> Blueprint<'a> {
     }
 
     /// The kernels below a guest and its own, which comes first, as they are before anything runs.
-    fn layers(&self, guest: &GuestPlan, stack: &Stack) -> Vec<Layer> {
-        let layer = |(node, kernel): (NodeId, &usize)| Layer {
+    fn layers(&self, guest: &GuestPlan, stack: &Stack) -> Vec<KernelBefore> {
+        let layer = |(node, kernel): (NodeId, &usize)| KernelBefore {
             node,
             memory: self.memory(*kernel),
             is_fragmented: self.is_fragmented(*kernel),

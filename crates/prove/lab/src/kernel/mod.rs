@@ -7,7 +7,7 @@ mod sources;
 mod tree;
 
 pub use progress::BuildProgress;
-pub use sources::Variant;
+pub use sources::KernelVariant;
 
 use crate::cache::{Cache, checksum};
 use crate::error::{LabError, on};
@@ -50,7 +50,7 @@ pub struct LabKernel {
 
 /// The kernel of a variant for machines of this make in the cache, as this program describes it, of
 /// the newest source.
-pub(crate) fn cached(cache: &Cache, variant: Variant, make: Make) -> Option<LabKernel> {
+pub(crate) fn cached(cache: &Cache, variant: KernelVariant, make: Make) -> Option<LabKernel> {
     let sources = Sources::of(variant, make).ok()?;
     fs::read_dir(cache.root().join("kernels"))
         .ok()?
@@ -67,7 +67,7 @@ pub(crate) fn cached(cache: &Cache, variant: Variant, make: Make) -> Option<LabK
 /// Builds the kernel of a variant from the newest source, if it is not there.
 pub(crate) fn get(
     cache: &Cache,
-    (variant, make): (Variant, Make),
+    (variant, make): (KernelVariant, Make),
     interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
     progress: &mut dyn FnMut(BuildProgress),

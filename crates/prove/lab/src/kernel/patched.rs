@@ -120,7 +120,7 @@ fn refused(said: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::sources::Variant;
+    use crate::kernel::sources::KernelVariant;
     use crate::make::Make;
 
     /// A hook in `mm/a.c` where the pristine line is as given.
@@ -137,7 +137,7 @@ mod tests {
         for (name, text) in hooks {
             files.insert(format!("hooks/{name}.patch").into(), text.as_bytes().to_vec());
         }
-        Sources::choose(Variant::Aligned, Make::Amd, &files).unwrap()
+        Sources::choose(KernelVariant::Aligned, Make::Amd, &files).unwrap()
     }
 
     fn apply(hooks: &[(&str, String)]) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {

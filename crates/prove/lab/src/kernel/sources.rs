@@ -17,7 +17,7 @@ const DIRECTORY: &str = "STRATA_LINUX";
 
 /// One of the lab's own kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Variant {
+pub enum KernelVariant {
     /// Debian's source as it is.
     Vanilla,
     /// With our files and hooks.
@@ -26,7 +26,7 @@ pub enum Variant {
     Debug,
 }
 
-impl Variant {
+impl KernelVariant {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Vanilla, Self::Aligned, Self::Debug];
 
@@ -76,7 +76,7 @@ impl Variant {
     }
 }
 
-impl fmt::Display for Variant {
+impl fmt::Display for KernelVariant {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Vanilla => "vanilla",
@@ -99,7 +99,7 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Those that came with this program, or in the directory that the environment names.
-    pub(crate) fn of(variant: Variant, make: Make) -> Result<Self, LabError> {
+    pub(crate) fn of(variant: KernelVariant, make: Make) -> Result<Self, LabError> {
         match std::env::var_os(DIRECTORY) {
             Some(directory) => Self::choose(variant, make, &read(Path::new(&directory))?),
             None => Self::choose(variant, make, &shipped(&SHIPPED)),
@@ -108,7 +108,7 @@ impl Sources {
 
     /// What `variant` takes of these files, for machines of this make.
     pub(super) fn choose(
-        variant: Variant,
+        variant: KernelVariant,
         make: Make,
         files: &BTreeMap<PathBuf, Vec<u8>>,
     ) -> Result<Self, LabError> {
@@ -194,7 +194,7 @@ mod tests {
         ("hooks/call.patch", "--- a/x\n+++ b/x\n"),
     ];
 
-    fn key_of(variant: Variant, texts: &[(&str, &str)]) -> String {
+    fn key_of(variant: KernelVariant, texts: &[(&str, &str)]) -> String {
         Sources::choose(variant, Make::Amd, &files(texts))
             .unwrap()
             .key("linux-source-6.12 6.12.1-1")
@@ -202,22 +202,23 @@ mod tests {
 
     #[test]
     fn a_vanilla_kernel_depends_on_its_configuration_alone() {
-        let first = key_of(Variant::Vanilla, &SOME);
+        let first = key_of(KernelVariant::Vanilla, &SOME);
         // As kernels have been named before there were others.
         assert_eq!(first, key([b"linux-source-6.12 6.12.1-1".as_slice(), b"CONFIG_KVM=y\n"]));
         for index in 1..SOME.len() {
             let mut other = SOME;
             other[index].1 = "other\n";
-            assert_eq!(key_of(Variant::Vanilla, &other), first);
+            assert_eq!(key_of(KernelVariant::Vanilla, &other), first);
         }
         let mut other = SOME;
         other[0].1 = "other\n";
-        assert_ne!(key_of(Variant::Vanilla, &other), first);
+        assert_ne!(key_of(KernelVariant::Vanilla, &other), first);
     }
 
     #[test]
     fn a_patched_kernel_depends_on_all_that_it_is_made_of() {
-        for (variant, counts) in [(Variant::Aligned, [0, 1, 3, 4]), (Variant::Debug, [0, 2, 3, 4])]
+        for (variant, counts) in
+            [(KernelVariant::Aligned, [0, 1, 3, 4]), (KernelVariant::Debug, [0, 2, 3, 4])]
         {
             let first = key_of(variant, &SOME);
             assert_eq!(key_of(variant, &SOME), first);
@@ -236,7 +237,7 @@ mod tests {
             let note = [&SOME[..], &[("hooks/README", "words")]].concat();
             assert_eq!(key_of(variant, &note), first);
         }
-        let keys = Variant::ALL.map(|variant| key_of(variant, &SOME[..3]));
+        let keys = KernelVariant::ALL.map(|variant| key_of(variant, &SOME[..3]));
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
     }
 
@@ -245,7 +246,7 @@ mod tests {
         let shipped = shipped(&SHIPPED);
         let there = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../linux");
         assert_eq!(shipped, read(&there).unwrap());
-        for variant in Variant::ALL {
+        for variant in KernelVariant::ALL {
             let of = |make| Sources::of(variant, make).unwrap();
             let (amd, intel) = (of(Make::Amd), of(Make::Intel));
             assert!(amd.configuration().contains("CONFIG_KVM=y"));
@@ -254,8 +255,9 @@ mod tests {
             assert_ne!(amd.key("x"), intel.key("x"));
             assert_ne!(variant.name(Make::Amd), variant.name(Make::Intel));
         }
-        let missing =
-            Sources::choose(Variant::Debug, Make::Amd, &files(&SOME[..2])).unwrap_err().to_string();
+        let missing = Sources::choose(KernelVariant::Debug, Make::Amd, &files(&SOME[..2]))
+            .unwrap_err()
+            .to_string();
         assert!(missing.contains("debug.config"), "{missing}");
     }
 }

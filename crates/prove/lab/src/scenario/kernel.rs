@@ -1,6 +1,6 @@
 //! The kernels that a layer can run.
 
-use crate::kernel::Variant;
+use crate::kernel::KernelVariant;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// Built by `strata lab build`: `vanilla` (or `lab`), `aligned`, `debug`.
-    Lab(Variant),
+    Lab(KernelVariant),
     /// Debian's own image for clouds, as it comes: `debian`.
     Debian,
 }
@@ -25,9 +25,9 @@ impl<'de> Deserialize<'de> for Kernel {
             Debian,
         }
         Ok(match Name::deserialize(deserializer)? {
-            Name::Vanilla => Self::Lab(Variant::Vanilla),
-            Name::Aligned => Self::Lab(Variant::Aligned),
-            Name::Debug => Self::Lab(Variant::Debug),
+            Name::Vanilla => Self::Lab(KernelVariant::Vanilla),
+            Name::Aligned => Self::Lab(KernelVariant::Aligned),
+            Name::Debug => Self::Lab(KernelVariant::Debug),
             Name::Debian => Self::Debian,
         })
     }
@@ -66,8 +66,8 @@ mod tests {
             let text = format!("about = 'x'\n[[layer]]\nkernel = '{name}'\nmemory = '1G'\n");
             Scenario::parse(&text, "x").unwrap().layers[0].kernel
         };
-        assert_eq!(kernel("lab"), Kernel::Lab(Variant::Vanilla));
-        for named in Variant::ALL.map(Kernel::Lab).into_iter().chain([Kernel::Debian]) {
+        assert_eq!(kernel("lab"), Kernel::Lab(KernelVariant::Vanilla));
+        for named in KernelVariant::ALL.map(Kernel::Lab).into_iter().chain([Kernel::Debian]) {
             assert_eq!(kernel(&named.to_string()), named);
         }
         refused(&LAYER.replace("lab", "allign"), "`aligned`");

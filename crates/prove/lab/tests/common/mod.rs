@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use strata_inspect::Snapshot;
 use strata_lab::{
-    Cache, Choices, LabError, LabReport, Make, PROGRAM_LIMIT, Parts, Scenario, Variant,
+    Cache, Choices, KernelVariant, LabError, LabReport, Make, PROGRAM_LIMIT, Parts, Scenario,
 };
 
 /// Emulated machines are slow enough one at a time.
@@ -52,7 +52,7 @@ pub fn cache() -> Cache {
 pub fn parts(make: Make) -> Parts {
     let parts = strata_lab::built(&cache(), make, binary("strata-agent"), binary("strata"));
     assert!(
-        parts.lab.contains_key(&Variant::Vanilla) && parts.stock.is_some(),
+        parts.lab.contains_key(&KernelVariant::Vanilla) && parts.stock.is_some(),
         "the lab's kernels are missing; run 'strata lab build --machine {make}' first"
     );
     parts

@@ -2,7 +2,9 @@
 
 use super::cause::{Cause, nx_splits};
 use super::compose::{descend, is_aligned_block};
-use super::report::{CauseCount, Composite, Join, Layer, Pair, ProcessCount, Totals, VmReport};
+use super::report::{
+    CauseCount, Composite, Join, JoinedLayer, Pair, ProcessCount, Totals, VmReport,
+};
 use super::verdict::{Below, Verdict, executable, judge};
 use crate::snapshot::region::Region;
 use crate::snapshot::{BackedVm, Snapshot};
@@ -41,7 +43,7 @@ pub(super) fn vm_report(below: &Below<'_>, how: &str) -> VmReport {
 }
 
 /// What the numbers of a VM mean beyond its regions.
-pub(super) fn notes_on(below: &Below<'_>, layer: &Layer, notes: &mut Vec<String>) {
+pub(super) fn notes_on(below: &Below<'_>, layer: &JoinedLayer, notes: &mut Vec<String>) {
     let vm = &below.vm.vm;
     let split = nx_splits(vm);
     if split > 0 && below.whole.split.is_none() {

@@ -56,8 +56,8 @@ pub fn is_aligned_block(runs: &[Run]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::entry::PagemapEntry;
     use crate::snapshot::region::{Region, Special, pack};
-    use crate::snapshot::word::Word;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -68,7 +68,11 @@ mod tests {
         let region = |index: u64| -> Region {
             let words: Vec<_> = (index * 512..(index + 1) * 512)
                 .map(|frame| {
-                    Some(plain.get(&frame).map_or(Word::default(), |&f| Word::present_at(f)))
+                    Some(
+                        plain
+                            .get(&frame)
+                            .map_or(PagemapEntry::default(), |&f| PagemapEntry::present_at(f)),
+                    )
                 })
                 .collect();
             pack(index, &words, false, |_| Special::None)

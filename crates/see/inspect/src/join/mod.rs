@@ -18,7 +18,7 @@ use crate::snapshot::Snapshot;
 use account::{count, notes_on, pair_of, vm_report};
 use cause::Ground;
 use matching::span;
-use report::{Join, Layer, VERSION};
+use report::{Join, JoinedLayer, VERSION};
 use strata_addr::{Gpa, Gva};
 use verdict::{Below, executable, judge};
 
@@ -100,10 +100,10 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
     Ok(report)
 }
 
-fn layer(snapshot: &Snapshot, number: usize) -> Layer {
+fn layer(snapshot: &Snapshot, number: usize) -> JoinedLayer {
     let machine = &snapshot.head.machine;
     let ground = Ground::new(&snapshot.head.settings);
-    Layer {
+    JoinedLayer {
         name: format!("L{number}"),
         host: machine.host.clone(),
         kernel: machine.kernel.clone(),
@@ -113,7 +113,7 @@ fn layer(snapshot: &Snapshot, number: usize) -> Layer {
         free_huge_pages: ground.free_huge,
         uncertain_regions: snapshot.tail.uncertain,
         blind: snapshot.tail.blind.clone(),
-        ..Layer::default()
+        ..JoinedLayer::default()
     }
 }
 

@@ -113,7 +113,7 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
     use crate::join::cause::Cause;
-    use crate::join::report::{CauseCount, Layer, ProcessCount};
+    use crate::join::report::{CauseCount, JoinedLayer, ProcessCount};
 
     #[test]
     fn no_sample_stands_twice() {
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn every_line_is_a_comment_or_a_sample_and_names_are_escaped() {
         let process = ProcessCount { name: "a\"b\\c\nd".to_owned(), ..ProcessCount::default() };
-        let layer = Layer { name: "L1".to_owned(), ..Layer::default() };
+        let layer = JoinedLayer { name: "L1".to_owned(), ..JoinedLayer::default() };
         let join = Join { processes: vec![process], layers: vec![layer], ..Join::default() };
         let text = text(&join);
         assert!(text.contains("process=\"a\\\"b\\\\c\\nd\""), "{text}");

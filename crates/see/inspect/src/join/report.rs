@@ -15,7 +15,7 @@ pub struct Join {
     /// [`VERSION`].
     pub strata_join: u32,
     /// The layers, the guest first.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<JoinedLayer>,
     /// What to know before trusting the numbers.
     pub notes: Vec<String>,
     /// Huge pages of the guest.
@@ -35,7 +35,7 @@ pub struct Join {
 
 /// A layer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Layer {
+pub struct JoinedLayer {
     /// `L0` is the lowest that was scanned.
     pub name: String,
     /// Host name.

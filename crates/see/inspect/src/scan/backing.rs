@@ -1,9 +1,9 @@
 //! Scanning how a VM's memory is backed, piece by piece, each read twice.
 
 use crate::scan::pagemap::{AddressSpace, BLOCK, FrameFlags};
+use crate::snapshot::entry::{PagemapEntry, flags};
 use crate::snapshot::model::{Slot, Vm};
 use crate::snapshot::region::{PAGES, Region, Special, pack};
-use crate::snapshot::word::{Word, flags};
 use std::io;
 
 /// Regions read before they are read again: 128 MiB of memory, 256 KiB of words. Few, so that
@@ -49,7 +49,7 @@ impl Merged {
 #[derive(Debug, Default)]
 struct Chunk {
     /// `None` where no slot is.
-    words: Vec<Option<Word>>,
+    words: Vec<Option<PagemapEntry>>,
     /// Whether one huge mapping maps the region.
     huge: Vec<bool>,
 }
@@ -134,7 +134,7 @@ fn reading(
             continue;
         }
         words.clear();
-        words.resize(((to - from) / 4096) as usize, Word::default());
+        words.resize(((to - from) / 4096) as usize, PagemapEntry::default());
         let mut huge = Vec::new();
         let hva = slot.hva(from);
         space.read(hva, &mut words, &mut huge, frames)?;
@@ -153,7 +153,7 @@ fn reading(
 
 /// Regions that two readings have different.
 fn differences(before: &Chunk, after: &Chunk) -> Vec<usize> {
-    let place = |word: &Option<Word>| word.map(Word::place);
+    let place = |word: &Option<PagemapEntry>| word.map(PagemapEntry::place);
     let differs = |at: &usize| {
         let pages = at * PAGES..(at + 1) * PAGES;
         let (old, new) = (&before.words[pages.clone()], &after.words[pages]);

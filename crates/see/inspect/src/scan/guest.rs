@@ -3,10 +3,10 @@
 
 use crate::scan::pagemap::{AddressSpace, BLOCK, FrameFlags, Method, USER_END, gone};
 use crate::scan::tree::Tree;
+use crate::snapshot::entry::PagemapEntry;
 use crate::snapshot::model::{GuestArea, HugePage, Process};
 use crate::snapshot::region::PAGES;
 use crate::snapshot::usage::Usage;
-use crate::snapshot::word::Word;
 use crate::text::{maps, pairs};
 use std::io::{self, BufRead, BufReader};
 
@@ -123,7 +123,7 @@ fn reading_by_flags(
             || area.kind() == maps::Kind::Hugetlb
     });
     let mut pages = Vec::new();
-    let mut words = vec![Word::default(); 32 * PAGES];
+    let mut words = vec![PagemapEntry::default(); 32 * PAGES];
     for area in &areas {
         let (mut at, end) = (area.start.next_multiple_of(BLOCK), area.end / BLOCK * BLOCK);
         while at < end {
@@ -139,10 +139,11 @@ fn reading_by_flags(
     Ok(Reading { areas, pages })
 }
 
-fn push(pages: &mut Vec<HugePage>, block: u64, word: Word, frames: &FrameFlags) {
+fn push(pages: &mut Vec<HugePage>, block: u64, word: PagemapEntry, frames: &FrameFlags) {
     // The huge zero page is memory of nobody.
-    let zero =
-        |frame| frames.of(frame).is_some_and(|bits| bits & crate::snapshot::word::flags::ZERO != 0);
+    let zero = |frame| {
+        frames.of(frame).is_some_and(|bits| bits & crate::snapshot::entry::flags::ZERO != 0)
+    };
     match word.frame() {
         Some(frame) if zero(frame) => {}
         frame => pages.push(HugePage {

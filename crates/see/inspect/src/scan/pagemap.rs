@@ -6,8 +6,8 @@
 
 use crate::scan::sys::huge_ranges;
 use crate::scan::tree::Tree;
+use crate::snapshot::entry::{PagemapEntry, flags};
 use crate::snapshot::region::PAGES;
-use crate::snapshot::word::{Word, flags};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -140,10 +140,10 @@ impl AddressSpace {
     ///
     /// # Errors
     /// When the process is gone.
-    pub fn word(&self, address: u64) -> io::Result<Word> {
+    pub fn word(&self, address: u64) -> io::Result<PagemapEntry> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, address / PAGE * 8)?;
-        Ok(Word(u64::from_ne_bytes(bytes)))
+        Ok(PagemapEntry(u64::from_ne_bytes(bytes)))
     }
 
     /// Reads the words of `words.len()` pages from `start` on and appends to `huge` the 2 MiB
@@ -154,7 +154,7 @@ impl AddressSpace {
     pub fn read(
         &self,
         start: u64,
-        words: &mut [Word],
+        words: &mut [PagemapEntry],
         huge: &mut Vec<u64>,
         frames: &FrameFlags,
     ) -> io::Result<()> {
@@ -173,7 +173,7 @@ impl AddressSpace {
                 let own = &mut words[pages(start, block)..][..PAGES];
                 for (page, word) in (0u64..).zip(own) {
                     // All 512 follow from the first; hidden frames stay hidden.
-                    *word = Word(first.0 + if first.frame().is_some() { page } else { 0 });
+                    *word = PagemapEntry(first.0 + if first.frame().is_some() { page } else { 0 });
                 }
                 huge.push(block);
             }
@@ -186,16 +186,16 @@ impl AddressSpace {
         Ok(())
     }
 
-    fn bulk(&self, start: u64, words: &mut [Word]) -> io::Result<()> {
+    fn bulk(&self, start: u64, words: &mut [PagemapEntry]) -> io::Result<()> {
         let count = words.len();
         let mut slots = words.iter_mut();
         read_words(&self.file, start / PAGE, count, |word| {
             if let Some(slot) = slots.next() {
-                *slot = Word(word);
+                *slot = PagemapEntry(word);
             }
         })?;
         // Behind the end of user space nothing is mapped.
-        slots.for_each(|slot| *slot = Word::default());
+        slots.for_each(|slot| *slot = PagemapEntry::default());
         Ok(())
     }
 }
@@ -206,7 +206,7 @@ fn pages(start: u64, address: u64) -> usize {
 }
 
 /// Blocks that a huge mapping may map, going by their frames.
-fn huge_by_flags(start: u64, words: &[Word], huge: &mut Vec<u64>, frames: &FrameFlags) {
+fn huge_by_flags(start: u64, words: &[PagemapEntry], huge: &mut Vec<u64>, frames: &FrameFlags) {
     let first = start.next_multiple_of(BLOCK);
     let lead = pages(start, first).min(words.len());
     for (block, words) in (first..).step_by(BLOCK as usize).zip(words[lead..].chunks_exact(PAGES)) {
@@ -241,10 +241,10 @@ mod tests {
         std::fs::create_dir_all(directory.path().join("proc/5")).unwrap();
         let start = 2 * BLOCK - 2 * PAGE;
         let mut words = vec![0u64; 2 + 3 * PAGES];
-        words[0] = Word::present_at(7).0;
+        words[0] = PagemapEntry::present_at(7).0;
         for page in 0..PAGES {
-            words[2 + page] = Word::present_at((512 + page) as u64).0;
-            words[2 + PAGES + page] = Word::present_at((1024 + page) as u64).0;
+            words[2 + page] = PagemapEntry::present_at((512 + page) as u64).0;
+            words[2 + PAGES + page] = PagemapEntry::present_at((1024 + page) as u64).0;
         }
         let pagemap = File::create(directory.path().join("proc/5/pagemap")).unwrap();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -258,7 +258,7 @@ mod tests {
         assert!(frames.readable());
         let space = AddressSpace::open(&tree, 5).unwrap().unwrap();
         assert_eq!(space.method(), Method::Flags);
-        let mut read = vec![Word::default(); words.len()];
+        let mut read = vec![PagemapEntry::default(); words.len()];
         let mut huge = Vec::new();
         space.read(start, &mut read, &mut huge, &frames).unwrap();
         assert!(read.iter().zip(&words).all(|(read, word)| read.0 == *word));

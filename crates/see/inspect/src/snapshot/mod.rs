@@ -1,11 +1,11 @@
 //! A whole snapshot in memory, and what takes a scan's findings one by one.
 
+pub mod entry;
 pub mod format;
 pub mod model;
 pub mod pseudo;
 pub mod region;
 pub mod usage;
-pub mod word;
 
 use crate::snapshot::model::{Head, Process, Tail, Vm};
 use crate::snapshot::pseudo::PseudoHuge;

@@ -7,7 +7,7 @@
 //! scattered       |  run   |gap|  run      |   run           |  runs of (first page, pages, frame)
 //! ```
 
-use crate::snapshot::word::{FRAMES, Word};
+use crate::snapshot::entry::{FRAMES, PagemapEntry};
 
 /// Base pages in a region.
 pub const PAGES: usize = 512;
@@ -153,7 +153,7 @@ pub enum Special {
 /// holds the page. `huge` says that one huge mapping maps all of it.
 pub fn pack(
     index: u64,
-    words: &[Option<Word>],
+    words: &[Option<PagemapEntry>],
     huge: bool,
     mut special: impl FnMut(u64) -> Special,
 ) -> Region {
@@ -216,8 +216,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn word(frame: u64) -> Option<Word> {
-        Some(Word::present_at(frame))
+    fn word(frame: u64) -> Option<PagemapEntry> {
+        Some(PagemapEntry::present_at(frame))
     }
 
     #[test]
@@ -231,13 +231,13 @@ mod tests {
         let shifted: Vec<_> = (0..512).map(|page| word(1025 + page)).collect();
         let region = pack(3, &shifted, false, plain);
         assert_eq!((region.class, region.one_aligned_block()), (Class::Contiguous, false));
-        let absent = vec![Some(Word::default()); 512];
+        let absent = vec![Some(PagemapEntry::default()); 512];
         assert_eq!(pack(0, &absent, false, plain).class, Class::Absent);
         let mut mixed = contiguous.clone();
-        mixed[7] = Some(Word::default());
+        mixed[7] = Some(PagemapEntry::default());
         let region = pack(0, &mixed, false, plain);
         assert_eq!((region.class, region.present, region.runs.len()), (Class::Scattered, 511, 2));
-        mixed[7] = Some(Word::in_swap());
+        mixed[7] = Some(PagemapEntry::in_swap());
         assert_eq!(pack(0, &mixed, false, plain).class, Class::Swapped);
         let merged = pack(0, &contiguous, false, |frame| match frame {
             1030 => Special::Ksm,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn hidden_frames_are_not_taken_for_frame_zero() {
-        let words = vec![Some(Word::present_hidden()); 512];
+        let words = vec![Some(PagemapEntry::present_hidden()); 512];
         let region = pack(0, &words, false, |_| Special::None);
         assert_eq!((region.class, region.present), (Class::Scattered, 512));
         assert!(region.runs.is_empty() && region.frame(0).is_none());
@@ -269,7 +269,7 @@ mod tests {
                 .map(|(page, frame)| frame.map(|frame| frame * 1000 + page % run))
                 .collect();
             let words: Vec<_> =
-                frames.iter().map(|frame| frame.map(Word::present_at)).collect();
+                frames.iter().map(|frame| frame.map(PagemapEntry::present_at)).collect();
             let region = pack(9, &words, false, |_| Special::None);
             for (page, frame) in (0u16..).zip(&frames) {
                 prop_assert_eq!(region.frame(page), *frame);

@@ -1,7 +1,7 @@
 //! What a guest uses each 2 MiB of its physical memory for, from `/proc/kpageflags`.
 
+use crate::snapshot::entry::flags;
 use crate::snapshot::region::PAGES;
-use crate::snapshot::word::flags;
 
 /// Base pages of a region by use; what is in none is the kernel's, page cache, or not RAM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

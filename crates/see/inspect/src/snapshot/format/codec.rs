@@ -1,10 +1,10 @@
 //! Packed parts: regions, uses, huge pages. Numbers that follow from the one before cost a byte.
 
+use crate::snapshot::entry::FRAMES;
 use crate::snapshot::model::HugePage;
 use crate::snapshot::pseudo::PseudoHuge;
 use crate::snapshot::region::{Class, PAGES, Region, Run};
 use crate::snapshot::usage::Usage;
-use crate::snapshot::word::FRAMES;
 use strata_files::varint::{put, put_signed, take, take_signed};
 
 /// What comes after what, so that differences are stored.
@@ -253,15 +253,15 @@ pub fn take_huge(input: &mut &[u8]) -> Option<Vec<HugePage>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::entry::PagemapEntry;
     use crate::snapshot::region::{Special, pack};
-    use crate::snapshot::word::Word;
     use proptest::prelude::*;
 
     fn regions() -> impl Strategy<Value = Vec<Region>> {
         let page = prop_oneof![
-            6 => (1..1u64 << 30).prop_map(Word::present_at),
-            1 => Just(Word::in_swap()),
-            1 => Just(Word::default()),
+            6 => (1..1u64 << 30).prop_map(PagemapEntry::present_at),
+            1 => Just(PagemapEntry::in_swap()),
+            1 => Just(PagemapEntry::default()),
         ];
         let region = (1..5u64, prop::collection::vec(page, 8), any::<bool>(), 1..1u64 << 20);
         prop::collection::vec(region, 0..20).prop_map(|parts| {
@@ -270,7 +270,7 @@ mod tests {
                 index += gap;
                 let words: Vec<_> = (0..512)
                     .map(|page| match huge {
-                        true => Some(Word::present_at(block * 512 + page as u64)),
+                        true => Some(PagemapEntry::present_at(block * 512 + page as u64)),
                         false => Some(pages[page % 8]),
                     })
                     .collect();

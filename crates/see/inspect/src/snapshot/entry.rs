@@ -3,7 +3,7 @@
 
 /// A word of pagemap: what maps one base page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Word(pub u64);
+pub struct PagemapEntry(pub u64);
 
 /// Most frames there can be: 4 PiB, x86-64's limit (52 bits).
 pub const FRAMES: u64 = 1 << 40;
@@ -13,7 +13,7 @@ const SWAPPED: u64 = 1 << 62;
 const FILE: u64 = 1 << 61;
 const FRAME: u64 = (1 << 55) - 1;
 
-impl Word {
+impl PagemapEntry {
     /// A page in this frame.
     pub const fn present_at(frame: u64) -> Self {
         Self(PRESENT | frame)
@@ -86,12 +86,12 @@ mod tests {
 
     #[test]
     fn words_are_read_as_the_kernel_documents_them() {
-        let word = Word(0x8600_0000_0001_2345);
+        let word = PagemapEntry(0x8600_0000_0001_2345);
         assert!(word.present() && !word.swapped() && !word.file());
         assert_eq!(word.frame(), Some(0x12345), "bits 55 and up are no part of the frame");
-        assert_eq!(word.place(), Word::present_at(0x12345).0);
-        assert!(Word::in_swap().swapped());
-        assert_eq!(Word::present_hidden().frame(), None);
-        assert!(Word(FILE | PRESENT | 1).file());
+        assert_eq!(word.place(), PagemapEntry::present_at(0x12345).0);
+        assert!(PagemapEntry::in_swap().swapped());
+        assert_eq!(PagemapEntry::present_hidden().frame(), None);
+        assert!(PagemapEntry(FILE | PRESENT | 1).file());
     }
 }

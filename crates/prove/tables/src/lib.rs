@@ -12,7 +12,7 @@
 //! | [`walk`] | page walks in memory that was not built by this program |
 //! | [`vmcb`] | AMD's control blocks, which name the nested tables |
 //! | [`search`] | finds the tables, without a word from any kernel, and proves them |
-//! | [`seen`] | which access was where; the check of all of them |
+//! | [`observed`] | which access was where; the check of all of them |
 //! | [`capture`] | the tables as they are kept |
 //! | [`file`](mod@file) | their file; `docs/tables-format.md` describes the bytes |
 //! | [`truth`] | how each huge page of the program is backed, layer by layer |

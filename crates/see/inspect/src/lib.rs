@@ -1,6 +1,6 @@
 //! Live Linux/KVM layers, seen: one snapshot per layer, and their join.
 //!
-//! [`scan`] and [`scan_to_file`] take a snapshot of the layer they run in: as a guest, which of its
+//! [`scan()`] and [`scan_to_file`] take a snapshot of the layer they run in: as a guest, which of its
 //! memory is in huge pages; as a hypervisor, how each VM's memory is backed. [`join()`] composes
 //! snapshots from the guest down and says for each huge page of the guest whether it is well
 //! aligned, and if not, which layer and cause are responsible and what helps.

@@ -4,6 +4,7 @@ use crate::number::{bytes, count, percent, share};
 use crate::table::{Cells, paragraph};
 use anstyle::Style;
 use std::fmt::Write;
+use strata_inspect::join::colours::ColourUse;
 use strata_inspect::join::report::{Join, JoinedLayer, VmReport};
 use strata_inspect::snapshot::model::Blind;
 use strata_inspect::{Snapshot, delay};
@@ -77,6 +78,7 @@ pub fn vm(vm: &VmReport, width: usize) -> String {
     if !causes.is_empty() {
         out += &cells.to_string();
     }
+    out += &colour_uses(&vm.colours);
     if let (Some(small), Some(large)) = (vm.kvm.get("pages_4k"), vm.kvm.get("pages_2m")) {
         let (small, large) = (count(*small), count(*large));
         let mut text = format!("KVM itself maps {small} base and {large} huge pages now");
@@ -87,6 +89,59 @@ pub fn vm(vm: &VmReport, width: usize) -> String {
                 count(pseudo)
             );
         }
+        paragraph(&mut out, &text, width);
+    }
+    out
+}
+
+/// How a VM's memory lies over the colours of the layer's caches.
+fn colour_uses(uses: &[ColourUse]) -> String {
+    if uses.is_empty() {
+        return String::new();
+    }
+    let mut cells =
+        Cells::new(["cache", "slices", "colours", "used", "fullest", "most shared with"]);
+    for used in uses {
+        let slices = match used.slices_assumed {
+            1 => "1".to_owned(),
+            slices => format!("{slices} (assumed)"),
+        };
+        let shared = used.shared_with.first();
+        let shared = shared.map(|other| format!("{}: {}", other.vm, percent(other.share)));
+        cells.row([
+            used.cache.clone(),
+            slices,
+            used.colours.to_string(),
+            used.used.to_string(),
+            format!("{:.2} x mean", used.fullest),
+            shared.unwrap_or_default(),
+        ]);
+    }
+    cells.to_string()
+}
+
+/// Whether the guest's colours survive, a sentence for each cache.
+fn colouring(join: &Join, width: usize) -> String {
+    let mut out = String::new();
+    for it in &join.colouring {
+        let mut about = it.colours.to_string();
+        if it.slices_assumed > 1 {
+            let _ = write!(about, ", {} slices assumed", it.slices_assumed);
+        }
+        if it.guest_colours != it.colours {
+            let _ = write!(about, ", the guest is told of {}", it.guest_colours);
+        }
+        let end = match it.survives {
+            true => "what the guest keeps apart stays apart",
+            false => "what the guest keeps apart meets in the cache",
+        };
+        let text = format!(
+            "Colours of {} ({about}): {} of {} pages keep the guest's, {} would by chance; {end}.",
+            it.cache,
+            percent(it.kept),
+            count(it.pages),
+            percent(it.by_chance),
+        );
         paragraph(&mut out, &text, width);
     }
     out
@@ -124,6 +179,7 @@ pub fn joined(join: &Join, width: usize) -> String {
     for layer in &join.layers {
         out += &layer_lines(layer, width);
     }
+    out += &colouring(join, width);
     for note in &join.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
     }

@@ -1,6 +1,7 @@
 //! What a join counts: verdicts by process and cause, each VM's memory, each pair of layers.
 
 use super::cause::{Cause, nx_splits};
+use super::colours;
 use super::compose::{descend, is_aligned_block};
 use super::report::{
     CauseCount, Composite, Join, JoinedLayer, Pair, ProcessCount, Totals, VmReport,
@@ -12,7 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// An account of one VM, whoever uses its memory: for `strata top` and the layers of a join.
 pub fn vm_account(snapshot: &Snapshot, vm: &BackedVm) -> VmReport {
-    vm_report(&Below::new(snapshot, vm, None), "by its process")
+    let report = vm_report(&Below::new(snapshot, vm, None), "by its process");
+    VmReport { colours: colours::uses(snapshot, vm), ..report }
 }
 
 pub(super) fn vm_report(below: &Below<'_>, how: &str) -> VmReport {

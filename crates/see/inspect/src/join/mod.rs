@@ -3,6 +3,7 @@
 mod account;
 pub mod cause;
 mod choice;
+pub mod colours;
 pub mod compose;
 pub mod matching;
 pub mod prometheus;
@@ -14,11 +15,11 @@ pub use choice::{Options, chosen};
 pub use verdict::{Judged, Verdict};
 
 use crate::error::Error;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{BackedVm, Snapshot};
 use account::{count, notes_on, pair_of, vm_report};
 use cause::Ground;
 use matching::span;
-use report::{Join, JoinedLayer, VERSION};
+use report::{Join, JoinedLayer, VERSION, VmReport};
 use strata_addr::{Gpa, Gva};
 use verdict::{Below, executable, judge};
 
@@ -75,7 +76,8 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
             None => after(guest, host),
         };
         layer.by_own_clocks = taken.is_none();
-        layer.vm = Some(vm_report(&own, &found.how));
+        layer.vm =
+            Some(VmReport { colours: colours::uses(host, vm), ..vm_report(&own, &found.how) });
         notes_on(&own, &layer, &mut report.notes);
         report.layers.push(layer);
         below.push(own);
@@ -92,6 +94,8 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
     }
     count(&mut report, &snapshots[0], &below);
     report.notes.extend(unproven);
+    let vms: Vec<&BackedVm> = below.iter().map(|layer| layer.vm).collect();
+    report.colouring = colours::colouring(&snapshots[0], &snapshots[snapshots.len() - 1], &vms);
     for (number, pair) in snapshots.windows(2).enumerate() {
         let names = (report.layers[number].name.as_str(), report.layers[number + 1].name.as_str());
         let pair = pair_of(&pair[0], &below[number], names);

@@ -69,6 +69,7 @@ pub fn text(join: &Join) -> String {
     for pair in &join.pairs {
         out.sample(&[("guest", guest), ("layer", &pair.lower)], pair.lower_unused as f64);
     }
+    colours(&mut out, join, guest);
     out.metric("strata_fmfi", "Unusable free space index for order 9");
     for layer in &join.layers {
         out.sample(&[("layer", &layer.name), ("host", &layer.host)], layer.fmfi);
@@ -84,6 +85,32 @@ pub fn text(join: &Join) -> String {
         out.sample(&labels, layer.scanned_ms as f64 / 1000.0);
     }
     out.text
+}
+
+/// Cache colours, where the caches are known.
+fn colours(out: &mut Metrics, join: &Join, guest: &str) {
+    if !join.colouring.is_empty() {
+        out.metric(
+            "strata_colours_kept_ratio",
+            "Pages with the real cache colour that most pages of their colour in the guest have",
+        );
+    }
+    for colouring in &join.colouring {
+        out.sample(&[("guest", guest), ("cache", &colouring.cache)], colouring.kept);
+    }
+    let vms = join.layers.iter().filter_map(|layer| Some((&layer.name, layer.vm.as_ref()?)));
+    let uses = vms.flat_map(|(layer, vm)| vm.colours.iter().map(move |used| (layer, vm, used)));
+    let mut uses = uses.peekable();
+    if uses.peek().is_some() {
+        out.metric(
+            "strata_colour_fullest_ratio",
+            "Pages of a VM's fullest cache colour over the mean",
+        );
+    }
+    for (layer, vm, used) in uses {
+        let labels = [("guest", guest), ("layer", layer), ("vm", &vm.vm), ("cache", &used.cache)];
+        out.sample(&labels, used.fullest);
+    }
 }
 
 #[derive(Default)]

@@ -2,6 +2,7 @@
 //! and the Prometheus text.
 
 use crate::join::cause::Cause;
+use crate::join::colours::{ColourUse, Colouring};
 use crate::snapshot::model::{Blind, SlotSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +32,10 @@ pub struct Join {
     pub causes: Vec<CauseCount>,
     /// Processes of the guest with huge pages, the most first.
     pub processes: Vec<ProcessCount>,
+    /// Whether the guest's cache colours survive, by cache of the lowest layer; empty where its caches
+    /// are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub colouring: Vec<Colouring>,
 }
 
 /// A layer.
@@ -88,6 +93,9 @@ pub struct VmReport {
     /// Regions of the VM's own guests that KVM maps huge although the VM has base pages there;
     /// `None` where the kernel does not tell.
     pub pseudo_huge: Option<u64>,
+    /// How it lies over the colours of the layer's caches; empty where these are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub colours: Vec<ColourUse>,
 }
 
 /// Huge pages of a guest.

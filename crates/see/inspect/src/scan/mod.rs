@@ -1,6 +1,7 @@
 //! A scan of one layer, from the head to the tail.
 
 pub mod backing;
+mod caches;
 pub mod guest;
 pub mod hypervisor;
 pub mod infer;
@@ -20,6 +21,7 @@ use crate::snapshot::model::{Blind, Head, SlotSource, Tail, Vm};
 use crate::snapshot::{Sink, Snapshot};
 use backing::Merged;
 use guest::Looked;
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -100,7 +102,7 @@ pub fn scan_into(tree: &Tree, sink: &mut impl Sink) -> io::Result<Tail> {
     let mut scan = Scan { tree, sink, frames: FrameFlags::open(tree), tail: Tail::default() };
     scan.sink.head(head.clone())?;
     scan.processes(&pids)?;
-    let vms = scan.vms(&pids);
+    let vms = scan.vms(&pids, &head.settings.cache_classes);
     let merged = scan.frames_of_all(&head, &vms)?;
     for vm in vms {
         scan.vm(vm, &merged)?;
@@ -164,7 +166,7 @@ impl<S: Sink> Scan<'_, S> {
         Ok(())
     }
 
-    fn vms(&mut self, pids: &[u32]) -> Vec<Vm> {
+    fn vms(&mut self, pids: &[u32], classes: &BTreeMap<String, String>) -> Vec<Vm> {
         let (found, refused) = hypervisor::find(self.tree, pids);
         if let Some(who) = named(&refused) {
             let what = format!("the open files of {who}");
@@ -173,12 +175,22 @@ impl<S: Sink> Scan<'_, S> {
         let mut vms = Vec::new();
         for (pid, fd) in found {
             match hypervisor::describe(self.tree, pid, fd) {
-                Ok(vm) => vms.push(vm),
+                Ok(vm) => {
+                    let cache_class = caches::class_of(self.tree, pid, classes.keys());
+                    vms.push(Vm { cache_class, ..vm });
+                }
                 Err(error) if gone(&error) => self.tail.gone += 1,
                 Err(error) => {
                     self.blind(format!("the VM of process {pid} ({error})"), "it is missing");
                 }
             }
+        }
+        if !vms.is_empty() && caches::is_sharing_hidden(self.tree, classes) {
+            self.blind(
+                "classes of service of the L3 (resctrl is not there: mount -t resctrl resctrl \
+                 /sys/fs/resctrl)",
+                "VMs count as sharing all ways of the L3",
+            );
         }
         if !vms.is_empty() && vms.iter().all(|vm| vm.stats.is_empty()) {
             self.blind(

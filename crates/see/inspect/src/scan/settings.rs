@@ -1,5 +1,6 @@
 //! What machine this is and what its memory management is set to.
 
+use crate::scan::caches;
 use crate::scan::tree::Tree;
 use crate::snapshot::model::{Head, Machine, Settings};
 use crate::text::{buddy, iomem, pairs};
@@ -73,6 +74,8 @@ fn settings(tree: &Tree) -> Settings {
             .names("sys/bus/virtio/drivers/virtio_balloon")
             .iter()
             .any(|name| name.starts_with("virtio")),
+        caches: caches::caches(tree),
+        cache_classes: caches::classes(tree),
     }
 }
 

@@ -70,6 +70,31 @@ pub struct Settings {
     pub vmstat: BTreeMap<String, u64>,
     /// Whether a balloon driver is bound in this layer.
     pub balloon: bool,
+    /// Caches of the layer's processors, each once.
+    #[serde(default)]
+    pub caches: Vec<CpuCache>,
+    /// Classes of service of resctrl: for each the `L3:` line of its schemata, empty where it has none.
+    /// The class that everything is in to begin with is called `/`.
+    #[serde(default)]
+    pub cache_classes: BTreeMap<String, String>,
+}
+
+/// A cache as the layer's kernel knows it (CPUID leaf 4, or AMD's 0x8000001d, through sysfs). In a VM
+/// that is what the VMM says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuCache {
+    /// 1 is nearest to the core.
+    pub level: u8,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Sets, of all slices together.
+    pub sets: u64,
+    /// Ways.
+    pub ways: u32,
+    /// Bytes in a line.
+    pub line_bytes: u32,
+    /// The processors that share it, such as `0-19`.
+    pub cpus: String,
 }
 
 /// A process of a guest.
@@ -160,6 +185,9 @@ pub struct Vm {
     /// base pages.
     #[serde(default)]
     pub lists_pseudo_huge: bool,
+    /// The class of service of resctrl that the VMM is in, where there are any.
+    #[serde(default)]
+    pub cache_class: Option<String>,
     /// KVM's counters of the VM, from debugfs.
     pub stats: BTreeMap<String, u64>,
 }

@@ -144,16 +144,16 @@ fn vms_meet_in_colours_and_ways() {
         used.shared_with.iter().map(|it| (it.vm.clone(), it.share)).collect::<Vec<_>>()
     };
     let other = ("qemu (pid 2)".to_owned(), 1.0);
-    assert_eq!(shared(&snapshot, 1), [other.clone()]);
+    assert_eq!(shared(&snapshot, 1), std::slice::from_ref(&other));
     // In other ways of the L3 they do not meet; the L2 has no classes.
     let classes = [("/", "L3:0=7ff;1=7ff"), ("a", "L3:0=003;1=003"), ("b", "L3:0=700;1=700")];
     snapshot.head.settings.cache_classes =
         classes.map(|(name, l3)| (name.to_owned(), l3.to_owned())).into();
     snapshot.vms[0].vm.cache_class = Some("a".into());
-    assert_eq!(shared(&snapshot, 1), [other.clone()], "not known of the other");
+    assert_eq!(shared(&snapshot, 1), std::slice::from_ref(&other), "not known of the other");
     snapshot.vms[1].vm.cache_class = Some("b".into());
     assert_eq!(shared(&snapshot, 1), []);
-    assert_eq!(shared(&snapshot, 0), [other.clone()]);
+    assert_eq!(shared(&snapshot, 0), std::slice::from_ref(&other));
     snapshot.vms[1].vm.cache_class = Some("/".into());
     assert_eq!(shared(&snapshot, 1), [other]);
 }

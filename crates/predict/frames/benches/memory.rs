@@ -5,7 +5,10 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use strata_frames::{Fragmenter, Frame, HUGE_ORDER, Holders, Memory, REGION_FRAMES};
+use strata_colours::{CacheIndex, Colour, Colours, SliceHash};
+use strata_frames::{
+    ColouredParameters, Fragmenter, Frame, HUGE_ORDER, Holders, Memory, REGION_FRAMES,
+};
 
 const GIB: u64 = 1 << 18;
 
@@ -31,6 +34,8 @@ fn main() {
     bench.huge_blocks();
     bench.reservations();
     bench.contiguity();
+    bench.coloured("fragmented 0.9", bench.gib);
+    bench.coloured("fragmented 0.9, 5 times the size", 5 * bench.gib);
 }
 
 impl Bench {
@@ -40,6 +45,30 @@ impl Bench {
             .apply(&mut memory, Holders::default())
             .expect("settings in range");
         memory
+    }
+
+    /// A frame of each of 32 colours in turn, and back in no order.
+    fn coloured(&self, memory: &str, gib: u64) {
+        let prepare = || {
+            let mut memory = Self { gib, ..*self }.fragmented(0.9);
+            let index = CacheIndex { line_bytes: 64, sets: 2048, slices: 1, hash: SliceHash::None };
+            let colours = Colours::new(&index).expect("whole pages");
+            memory.tell_colours(colours, ColouredParameters::default()).expect("few colours");
+            memory
+        };
+        let what = format!("frame of a colour and back, {memory}");
+        self.time(&what, self.operations, prepare, |memory| {
+            let mut held = Vec::new();
+            for operation in 0..self.operations {
+                let colour = Colour::new((operation % 32) as u32);
+                held.extend(memory.take_coloured(colour));
+                if operation % 4 == 3 {
+                    let at = (operation * 7919 % held.len() as u64) as usize;
+                    memory.free(held.swap_remove(at), 0);
+                }
+            }
+            black_box(held.len());
+        });
     }
 
     /// Best of the rounds, in nanoseconds for one of `operations`.

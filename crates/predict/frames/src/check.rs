@@ -1,6 +1,7 @@
 //! A walk over everything that verifies what the other files rely on.
 
 use crate::bitmap::Bitmap;
+use crate::colour_books::WrongColours;
 use crate::{Frame, HUGE_ORDER, MAX_ORDER, Memory, REGION_FRAMES};
 
 /// An invariant of [`Memory`] that does not hold: a bug of this crate, or of the caller in builds
@@ -38,6 +39,12 @@ pub enum Violation {
         /// The truth.
         counted: u64,
     },
+    /// The list of free runs is not that of the memory.
+    #[error("the list of free runs by size is wrong")]
+    Runs,
+    /// A frame in a page list is free, owned, of another colour, or in it twice.
+    #[error("{0:?} cannot be in the page list it is in")]
+    Listed(Frame),
     /// The upper levels of a bitmap differ from its bits.
     #[error("bitmap of {0} is inconsistent")]
     Summary(&'static str),
@@ -54,6 +61,7 @@ impl Memory {
         self.check_frames(&listed)?;
         self.check_regions()?;
         self.check_folds()?;
+        self.check_colours()?;
         for bitmap in &self.blocks {
             summary("free blocks", bitmap)?;
         }
@@ -117,6 +125,17 @@ impl Memory {
         }
         counter("free frames", self.free, free)?;
         counter("free reserved frames", self.reservations.free, reserved)
+    }
+
+    fn check_colours(&self) -> Result<(), Violation> {
+        match self.wrong_colours() {
+            None => Ok(()),
+            Some(WrongColours::Count { counter, counted }) => {
+                Err(Violation::Counter { what: "frames of a colour", counter, counted })
+            }
+            Some(WrongColours::Runs) => Err(Violation::Runs),
+            Some(WrongColours::Listed(frame)) => Err(Violation::Listed(frame)),
+        }
     }
 
     fn check_folds(&self) -> Result<(), Violation> {
@@ -240,6 +259,30 @@ mod tests {
         );
         let found = after(|memory| memory.folds.lowest[0] = 3);
         assert_eq!(found, counted("the lowest folded region with a block", 3, 0));
+    }
+
+    #[test]
+    fn colours_are_checked() {
+        use crate::ColouredParameters;
+        use strata_colours::{CacheIndex, Colour, Colours, SliceHash};
+        let index = CacheIndex { line_bytes: 64, sets: 512, slices: 1, hash: SliceHash::None };
+        let colours = Colours::new(&index).expect("eight colours");
+        let after = |how| {
+            after(|memory| {
+                memory.tell_colours(colours, ColouredParameters::default()).expect("few colours");
+                memory.take_coloured(Colour::new(5)).expect("most is free");
+                memory.check().expect("nothing is wrong yet");
+                memory.damage_colours(how);
+            })
+        };
+        let is_counter = |found: Result<(), Violation>| {
+            matches!(found, Err(Violation::Counter { what: "frames of a colour", .. }))
+        };
+        assert!(is_counter(after(0)));
+        assert_eq!(after(1), Err(Violation::Runs));
+        assert_eq!(after(2), Err(Violation::Listed(Frame::new(3))));
+        assert!(is_counter(after(3)));
+        assert!(matches!(after(4), Err(Violation::Listed(_))));
     }
 
     #[test]

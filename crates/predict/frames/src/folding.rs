@@ -54,6 +54,7 @@ impl Memory {
         }
         self.nonempty |= u32::from(orders_seen);
         self.folds = Folds { patterns: Some(patterns), holders, ..folds };
+        self.recount_colours();
     }
 
     /// Writes a folded region out; its blocks and frames are counted already.
@@ -75,6 +76,7 @@ impl Memory {
         self.owners.set_all(base, &both(true), self.folds.holders.movable);
         self.owners.set_all(base, &both(false), self.folds.holders.unmovable);
         self.folds.remove(region);
+        self.colours_unfolded(region);
     }
 
     /// Unfolds the regions of a block, so that it can be changed.

@@ -3,7 +3,8 @@
 //! [`Memory`] is a binary buddy allocator as in Linux, with what the systems of the papers need on
 //! top of one: *reservations* of huge-page-aligned-and-sized (HPAS) regions for booking, a
 //! *contiguity list* of free HPAS regions with next-fit search, the *owner* of every frame, and
-//! the fragmentation indices of Linux. A [`Fragmenter`] brings a memory to a wanted index.
+//! the fragmentation indices of Linux. It can tell cache colours apart and give frames of wanted ones
+//! ([`Memory::tell_colours`]). A [`Fragmenter`] brings a memory to a wanted index.
 //!
 //! A layer's own memory is the role [`space::Lower`](strata_addr::space::Lower), so every frame
 //! here is a [`Frame`] of that role.
@@ -38,6 +39,8 @@
 
 mod bitmap;
 mod check;
+mod colour_books;
+mod coloured;
 mod contiguity;
 mod fold;
 mod folding;
@@ -51,8 +54,10 @@ mod pattern;
 mod random;
 mod reservations;
 mod reserve;
+mod runs;
 
 pub use check::Violation;
+pub use coloured::{ColouredParameters, ColouringError, MAX_COLOURS};
 pub use contiguity::Run;
 pub use fold::Holders;
 pub use fragment::{Fragmented, Fragmenter, FragmenterError};

@@ -1,6 +1,7 @@
 //! The buddy allocator.
 
 use crate::bitmap::Bitmap;
+use crate::colour_books::Coloured;
 use crate::fold::Folds;
 use crate::occupancy::{Occupancy, REGION_WORDS, for_each_free_block};
 use crate::owners::Owners;
@@ -53,6 +54,8 @@ pub struct Memory {
     pub(crate) reservations: Reservations,
     pub(crate) folds: Folds,
     pub(crate) owners: Owners,
+    /// Only where cache colours are told apart.
+    pub(crate) coloured: Option<Box<Coloured>>,
 }
 
 impl Memory {
@@ -77,6 +80,7 @@ impl Memory {
             reservations: Reservations::new(frames / REGION_FRAMES),
             folds: Folds::none(),
             owners: Owners::new(frames),
+            coloured: None,
         };
         let largest = frames >> MAX_ORDER;
         memory.blocks[MAX_ORDER as usize].set_below(largest);
@@ -102,10 +106,10 @@ impl Memory {
         self.free
     }
 
-    /// Frames that are allocated.
+    /// Frames that are allocated; those in page lists are not.
     #[inline]
     pub fn used_frames(&self) -> u64 {
-        self.frames - self.free - self.reservations.free
+        self.frames - self.free - self.reservations.free - self.listed_frames()
     }
 
     /// Free blocks of exactly this order (a column of `/proc/buddyinfo`); reserved regions are
@@ -144,7 +148,7 @@ impl Memory {
         debug_assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
         let candidates = self.nonempty >> order;
         if candidates == 0 {
-            return None;
+            return self.alloc_drained(order);
         }
         let from = order + candidates.trailing_zeros();
         let listed = self.blocks[from as usize].first();
@@ -157,6 +161,13 @@ impl Memory {
         }
         self.carve(from, frame, order);
         Some(Frame::new(frame))
+    }
+
+    /// [`alloc`](Self::alloc) with what the page lists give back.
+    #[cold]
+    #[inline(never)]
+    fn alloc_drained(&mut self, order: u32) -> Option<Frame> {
+        if self.drain() > 0 { self.alloc(order) } else { None }
     }
 
     /// Allocates exactly the block at `frame`, if all of it is free and none of it reserved.
@@ -176,7 +187,7 @@ impl Memory {
             self.unfold(frame / REGION_FRAMES);
         }
         if !self.used.all_free(frame, order) {
-            return false;
+            return self.drain() > 0 && self.alloc_at(Frame::new(frame), order);
         }
         // Free blocks are maximal, so a free range lies in one block, unless it is reserved.
         let holder =
@@ -244,6 +255,9 @@ impl Memory {
         }
         self.used.give(number, order);
         self.free += 1 << order;
+        if self.coloured.is_some() {
+            self.colours_given(number, order);
+        }
         self.insert_merged(order, number >> order);
     }
 
@@ -289,6 +303,9 @@ impl Memory {
         debug_assert!(self.used.all_free(frame, order));
         self.used.take(frame, order);
         self.free -= 1 << order;
+        if self.coloured.is_some() {
+            self.colours_taken(frame, order);
+        }
     }
 
     /// Lists a free block, merged with its buddies as far as they are free.
@@ -313,6 +330,7 @@ impl Memory {
         }
         self.least_regions = self.least_regions.min(self.free_regions());
         self.free -= REGION_FRAMES;
+        self.colours_isolated(region);
     }
 
     /// Lists the free frames of a region of which none is listed; returns their number.
@@ -329,6 +347,7 @@ impl Memory {
         });
         let listed = u64::from(self.used.free_in(region));
         self.free += listed;
+        self.colours_listed(region);
         listed
     }
 

@@ -65,7 +65,12 @@ pub(crate) fn scan_all<P: Coordinating>(
 impl Policy for Gemini {
     fn settings(&mut self, at: Position) -> KernelSettings {
         self.coordination.add(at);
-        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+        KernelSettings {
+            thp: ThpMode::Always,
+            align_areas: AlignAreas::Never,
+            fragmented: true,
+            coloured: false,
+        }
     }
 
     fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {

@@ -36,7 +36,7 @@ impl Linux {
 impl Policy for Linux {
     fn settings(&mut self, at: Position) -> KernelSettings {
         let thp = if at.is_guest() { self.guest } else { self.hypervisors };
-        KernelSettings { thp, align_areas: AlignAreas::Never, fragmented: true }
+        KernelSettings { thp, align_areas: AlignAreas::Never, fragmented: true, coloured: false }
     }
 }
 
@@ -47,6 +47,11 @@ pub struct Aligned;
 
 impl Policy for Aligned {
     fn settings(&mut self, _: Position) -> KernelSettings {
-        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Large, fragmented: false }
+        KernelSettings {
+            thp: ThpMode::Always,
+            align_areas: AlignAreas::Large,
+            fragmented: false,
+            coloured: false,
+        }
     }
 }

@@ -41,6 +41,7 @@ impl PerVm {
             thp: self.thp_of_host.iter().copied().max().unwrap_or(ThpMode::Never),
             align_areas: settings[self.governs[at.node.index()]].align_areas,
             fragmented: settings.iter().any(|settings| settings.fragmented),
+            coloured: settings.iter().any(|settings| settings.coloured),
         }
     }
 }

@@ -337,7 +337,7 @@ impl Policy for XGemini {
         let between = at.level > 0 && !at.is_guest();
         let thp =
             if between && !self.settings.xgemini.l1_thp { ThpMode::Never } else { ThpMode::Always };
-        KernelSettings { thp, align_areas: AlignAreas::Always, fragmented: true }
+        KernelSettings { thp, align_areas: AlignAreas::Always, fragmented: true, coloured: false }
     }
 
     fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {

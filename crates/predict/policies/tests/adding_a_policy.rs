@@ -37,7 +37,12 @@ impl Utilization {
 
 impl Policy for Utilization {
     fn settings(&mut self, _at: Position) -> KernelSettings {
-        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+        KernelSettings {
+            thp: ThpMode::Always,
+            align_areas: AlignAreas::Never,
+            fragmented: true,
+            coloured: false,
+        }
     }
 
     fn place(&mut self, _node: NodeId, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {

@@ -9,6 +9,7 @@ use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpMode;
 use crate::tree::{NodeId, Position};
 use strata_addr::{Frame, space::Lower, space::Upper};
+use strata_colours::Colour;
 
 impl Stack {
     /// When [`Stack::wake`] has something to do next for `vm`, a VM of the host, in seconds of simulated
@@ -104,6 +105,25 @@ impl Stack {
         to: Frame<Lower>,
     ) -> Result<bool, Exhausted> {
         let moved = self.nodes[node].kernel.migrate_to(space, page, to);
+        self.settle(policy, node, Spending::HypervisorFault)?;
+        Ok(moved.unwrap_or(false))
+    }
+
+    /// Moves a base page of a kernel's space to a frame of a cache colour, splitting a huge page if need
+    /// be, unless it is in one. Where it does not copy no copy is charged, as if the page were free; the
+    /// content is kept all the same. Returns whether it is there.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn recolour(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        (space, page): (SpaceId, Frame<Upper>),
+        colour: Colour<Lower>,
+        copies: bool,
+    ) -> Result<bool, Exhausted> {
+        let moved = self.nodes[node].kernel.recolour(space, page, colour, copies);
         self.settle(policy, node, Spending::HypervisorFault)?;
         Ok(moved.unwrap_or(false))
     }

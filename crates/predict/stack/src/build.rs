@@ -5,13 +5,17 @@ use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::Owner;
 use crate::place::AlignerParameters;
 use crate::policy::Policy;
+use crate::ppm::{PagePlacement, Placer, Purpose};
 use crate::settings::KernelSettings;
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpParameters;
 use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, Range, space::Lower};
-use strata_frames::{Fragmenter, FragmenterError, Holders, Memory, shuffled};
+use strata_colours::Colours;
+use strata_frames::{
+    ColouredParameters, ColouringError, Fragmenter, FragmenterError, Holders, Memory, shuffled,
+};
 use strata_nested::{ExitCosts, Nesting, Virtualization};
 use strata_stream::{Backing, Event, Pid, Protection};
 
@@ -49,6 +53,8 @@ pub struct KernelConfig {
     pub fragmentation: f64,
     /// Seed of what is random about its memory.
     pub seed: u64,
+    /// How it places base pages.
+    pub placement: PagePlacement,
 }
 
 /// What a tree of kernels is made of.
@@ -73,6 +79,11 @@ pub struct StackConfig {
     pub start: MemoryParameters,
     /// Huge Aligner.
     pub aligner: AlignerParameters,
+    /// The colours of the last-level cache; VMs are told of one like it. `None` where nobody places
+    /// pages by colour.
+    pub colours: Option<Colours>,
+    /// How frames of a colour are found.
+    pub coloured: ColouredParameters,
 }
 
 impl StackConfig {
@@ -85,6 +96,7 @@ impl StackConfig {
             fragmentation,
             // Counted from the guest, whose memory then looks the same whatever is below.
             seed: seed.wrapping_add((kernels.len() - 1 - index) as u64),
+            placement: PagePlacement::Linux,
         };
         kernels.iter().enumerate().map(kernel).collect()
     }
@@ -150,6 +162,20 @@ pub enum BuildError {
         level: u8,
         /// Why.
         source: FragmenterError,
+    },
+    /// Pages are to be placed by the colours of a cache that has none.
+    #[error("L{level} places pages by cache colour, and the last-level cache has no colours")]
+    NoColours {
+        /// Level of the kernel.
+        level: u8,
+    },
+    /// A kernel cannot tell the colours apart.
+    #[error("L{level}: {source}")]
+    Colouring {
+        /// Level of the kernel.
+        level: u8,
+        /// Why.
+        source: ColouringError,
     },
     /// Memory ran out before the workload started.
     #[error("{0} before the workload started: give it more memory or less fragmentation")]
@@ -270,7 +296,7 @@ fn go_on(stopped: &dyn Fn() -> bool) -> Result<(), BuildError> {
 }
 
 fn table_root(kernel: &mut Kernel) -> Result<Frame<Lower>, OutOfMemory> {
-    let root = kernel.take(0, None).ok_or(OutOfMemory)?;
+    let root = kernel.frames.base_page(Purpose::Kernel).ok_or(OutOfMemory)?;
     kernel.set_owner(root, Owner::Table);
     kernel.zeroed(root, 0);
     Ok(root)
@@ -325,7 +351,17 @@ fn add_kernel(
         let (have, need) = (memory >> 20, vms >> 20);
         return Err(BuildError::TooSmall { level: at.level, have, need });
     }
-    let kernel = Kernel::new(fragmented_memory(config, at, settings)?, config.levels, settings.thp);
+    let mut kernel =
+        Kernel::new(fragmented_memory(config, at, settings)?, config.levels, settings.thp);
+    let KernelConfig { placement, seed, .. } = config.kernels[at.node.index()];
+    if settings.coloured || placement != PagePlacement::Linux {
+        let level = at.level;
+        let colours = config.colours.ok_or(BuildError::NoColours { level })?;
+        let told = kernel.frames.memory.tell_colours(colours, config.coloured.clone());
+        told.map_err(|source| BuildError::Colouring { level, source })?;
+        let places = placement != PagePlacement::Linux;
+        kernel.frames.placer = places.then(|| Placer::new(placement, colours, seed));
+    }
     let vm = match below {
         Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, advice)?),
         None => None,

@@ -2,10 +2,12 @@
 
 use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::{Owner, SpaceId};
+use crate::ppm::Purpose;
 use crate::thp::Fallback;
 use crate::tree::NodeId;
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_paging::{Mapping, Region, Rights};
 
 /// A fault on a page that is not mapped, for a policy to place.
@@ -15,6 +17,8 @@ pub struct PageFault {
     pub space: SpaceId,
     /// The VM whose memory it is; `None` for a program's.
     pub vm: Option<NodeId>,
+    /// The page of that VM's memory.
+    pub vm_page: Option<Frame<Upper>>,
     /// The base page.
     pub page: Frame<Upper>,
     /// The area it is in.
@@ -31,6 +35,8 @@ pub enum Placement {
     Linux,
     /// Any base page.
     Base,
+    /// A base page of this colour, if there is one; else any base page.
+    BaseOf(Colour<Lower>),
     /// The base page in this frame, if it is still free; else any base page.
     BaseAt(Frame<Lower>),
     /// A huge page in this HPAS region, if it is still free; else as [`Placement::Linux`].
@@ -65,7 +71,7 @@ impl Kernel {
             }
             Region::Absent => self.thp.allows(&vma) && vma.fits_huge(page),
         };
-        Some(PageFault { space, vm: None, page, vma, huge_possible })
+        Some(PageFault { space, vm: None, vm_page: None, page, vma, huge_possible })
     }
 
     /// Maps the page of `fault` where `placement` says. Where the program asked for huge pages, a
@@ -83,7 +89,7 @@ impl Kernel {
         let wanted = match placement {
             Placement::HugeAt(frame) => Some(Some(frame)),
             Placement::Linux => Some(None),
-            Placement::Base | Placement::BaseAt(_) => None,
+            Placement::Base | Placement::BaseAt(_) | Placement::BaseOf(_) => None,
         };
         if let Some(at) = wanted.filter(|_| fault.huge_possible) {
             let mut block = self
@@ -99,9 +105,11 @@ impl Kernel {
         self.note_fallback(fault, wanted.is_some());
         let at = match placement {
             Placement::BaseAt(frame) => self.take(0, Some(frame)),
+            Placement::BaseOf(colour) => self.frames.memory.take_coloured(colour),
             _ => None,
         };
-        let frame = at.or_else(|| self.take(0, None)).ok_or(OutOfMemory)?;
+        let purpose = Purpose::Page(fault.space, fault.page);
+        let frame = at.or_else(|| self.frames.base_page(purpose)).ok_or(OutOfMemory)?;
         self.map_base(fault.space, fault.page, frame, &fault.vma)
             .inspect_err(|_| self.frames.memory.free(frame, 0))?;
         self.zeroed(frame, 0);
@@ -174,7 +182,7 @@ impl Kernel {
         page: Frame<Upper>,
         mapping: Mapping<Lower>,
     ) -> Result<(), OutOfMemory> {
-        let copy = self.take(0, None).ok_or(OutOfMemory)?;
+        let copy = self.frames.base_page(Purpose::Page(space, page)).ok_or(OutOfMemory)?;
         if mapping.size == PageSize::Huge {
             self.split(space, page).inspect_err(|_| self.frames.memory.free(copy, 0))?;
         }

@@ -92,7 +92,7 @@ impl Stack {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
         if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
-            fault.vm = Some(vm);
+            (fault.vm, fault.vm_page) = (Some(vm), Some(page));
             self.kernel_fault(policy, below, &fault)?;
             self.settle(policy, below, Spending::HypervisorFault)?;
         }

@@ -1,7 +1,9 @@
 //! The frames of one kernel: its memory, what was done to it, and what was counted.
 
 use crate::owner::{Owner, SpaceId};
+use crate::ppm::{Placer, Purpose};
 use strata_addr::{Frame, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_counters::counters;
 use strata_frames::Memory;
 use strata_paging::FrameSource;
@@ -71,22 +73,71 @@ pub(crate) struct Frames {
     pub(crate) memory: Memory,
     pub(crate) log: Log,
     pub(crate) counters: KernelCounters,
+    /// Places base pages by colour; none in a kernel that does as Linux.
+    pub(crate) placer: Option<Placer>,
 }
 
 impl Frames {
     pub(crate) fn new(memory: Memory) -> Self {
-        Self { memory, log: Log::default(), counters: KernelCounters::default() }
+        Self { memory, log: Log::default(), counters: KernelCounters::default(), placer: None }
+    }
+
+    /// Takes a base page where the kernel places such pages.
+    #[inline]
+    pub(crate) fn base_page(&mut self, purpose: Purpose) -> Option<Frame<Lower>> {
+        if self.memory.colours().is_some() {
+            self.coloured_page(purpose)
+        } else {
+            self.memory.alloc(0)
+        }
+    }
+
+    fn coloured_page(&mut self, purpose: Purpose) -> Option<Frame<Lower>> {
+        let colours = self.memory.colours()?;
+        let first = match (purpose, &mut self.placer) {
+            (_, Some(placer)) => placer.wish(&self.memory, purpose),
+            (Purpose::Moved(from), None) => colours.of(from),
+            (_, None) => return self.memory.alloc(0),
+        };
+        let count = colours.count();
+        let (colour, frame) = (0..count).find_map(|further| {
+            let colour = Colour::new((first.index() + further) % count);
+            Some((colour, self.memory.take_coloured(colour)?))
+        })?;
+        if let Some(placer) = &mut self.placer {
+            placer.took(purpose, colour);
+        }
+        Some(frame)
+    }
+
+    /// Gives a frame to an owner, whoever had it before.
+    #[inline]
+    pub(crate) fn set_owner(&mut self, frame: Frame<Lower>, owner: Owner) {
+        self.disown(frame);
+        self.memory.set_owner(frame, owner.to_bits());
+        if let Some(placer) = &mut self.placer {
+            placer.owned(frame, owner, true);
+        }
+    }
+
+    /// Takes a frame from its owner.
+    #[inline]
+    pub(crate) fn disown(&mut self, frame: Frame<Lower>) {
+        let owner = self.memory.take_owner(frame);
+        if let Some(placer) = &mut self.placer {
+            placer.owned(frame, Owner::from_bits(owner), false);
+        }
     }
 }
 
 impl FrameSource<Lower> for Frames {
     fn table_frame(&mut self) -> Option<Frame<Lower>> {
-        let frame = self.memory.alloc(0).or_else(|| {
+        let frame = self.base_page(Purpose::Kernel).or_else(|| {
             // What is booked is given up before anything dies for want of a page table.
             self.memory.release_all_regions();
-            self.memory.alloc(0)
+            self.base_page(Purpose::Kernel)
         })?;
-        self.memory.set_owner(frame, Owner::Table.to_bits());
+        self.set_owner(frame, Owner::Table);
         self.log.actions.push(Action::Zero(frame, 0));
         self.counters.zeroed_pages += 1;
         Some(frame)
@@ -94,7 +145,7 @@ impl FrameSource<Lower> for Frames {
 
     fn free_table_frame(&mut self, frame: Frame<Lower>) {
         debug_assert_eq!(Owner::from_bits(self.memory.owner(frame)), Owner::Table);
-        self.memory.take_owner(frame);
+        self.disown(frame);
         self.memory.free(frame, 0);
     }
 }

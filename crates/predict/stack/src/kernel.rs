@@ -144,8 +144,7 @@ impl Kernel {
     /// Gives a frame to an owner, whoever had it before.
     #[inline]
     pub(crate) fn set_owner(&mut self, frame: Frame<Lower>, owner: Owner) {
-        self.frames.memory.take_owner(frame);
-        self.frames.memory.set_owner(frame, owner.to_bits());
+        self.frames.set_owner(frame, owner);
     }
 
     /// The lowest number that no live space has.
@@ -173,7 +172,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes a free block for content; `at` names the frame wanted. Reserved frames are given
+    /// Takes a free block for content, for a base page use [`Frames::base_page`]; `at` names the frame wanted. Reserved frames are given
     /// only when named.
     pub(crate) fn take(&mut self, order: u32, at: Option<Frame<Lower>>) -> Option<Frame<Lower>> {
         match at {
@@ -191,7 +190,7 @@ impl Kernel {
 
     pub(crate) fn give_back(&mut self, frame: Frame<Lower>, order: u32) {
         for i in 0..1 << order {
-            self.frames.memory.take_owner(frame + i);
+            self.frames.disown(frame + i);
         }
         self.frames.memory.free(frame, order);
     }

@@ -1,10 +1,13 @@
 //! Moving pages: promotion to a huge page, migration to a wanted frame, compaction.
 
 use crate::fault::{frame_of, rights_of};
+use crate::frames::Action;
 use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::{Owner, SpaceId};
+use crate::ppm::Purpose;
 use crate::thp::ThpParameters;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_paging::{ENTRIES, Format, Region, X86};
 
 /// How a region became huge.
@@ -190,13 +193,43 @@ impl Kernel {
         if mapping.size == PageSize::Huge {
             self.split(space, page).inspect_err(|_| self.frames.memory.free(to, 0))?;
         }
-        self.relocate(from, to);
+        self.relocate(from, to, true);
+        Ok(true)
+    }
+
+    /// Moves the base page at `page` to a frame of a colour, unless it is in one. Its content goes with
+    /// it, which is a copy to pay for if it `copies`. Returns whether it is there now.
+    ///
+    /// # Errors
+    /// As [`migrate_to`](Self::migrate_to).
+    pub(crate) fn recolour(
+        &mut self,
+        space: SpaceId,
+        page: Frame<Upper>,
+        colour: Colour<Lower>,
+        copies: bool,
+    ) -> Result<bool, OutOfMemory> {
+        let Some(colours) = self.frames.memory.colours() else { return Ok(false) };
+        let mapping = self.space(space).and_then(|s| s.table.mapping(page.addr()));
+        let Some(mapping) = mapping else { return Ok(false) };
+        let from = frame_of(&mapping, page);
+        if colours.of(from) == colour {
+            return Ok(true);
+        }
+        if !matches!(self.owner(from), Owner::Page(..)) {
+            return Ok(false);
+        }
+        let Some(to) = self.frames.memory.take_coloured(colour) else { return Ok(false) };
+        if mapping.size == PageSize::Huge {
+            self.split(space, page).inspect_err(|_| self.frames.memory.free(to, 0))?;
+        }
+        self.relocate(from, to, copies);
         Ok(true)
     }
 
     /// Moves the content of one frame to another that is taken already, with everything that
     /// points to it.
-    fn relocate(&mut self, from: Frame<Lower>, to: Frame<Lower>) {
+    fn relocate(&mut self, from: Frame<Lower>, to: Frame<Lower>, copies: bool) {
         let owner = self.owner(from);
         debug_assert!(matches!(owner, Owner::Page(..) | Owner::Movable));
         if let Owner::Page(space, page) = owner {
@@ -209,7 +242,8 @@ impl Kernel {
             self.changed(space, page, 1);
         }
         self.set_owner(to, owner);
-        self.copied(from, to);
+        self.frames.log.actions.push(Action::Copy(from, to));
+        self.frames.counters.copied_pages += u64::from(copies);
         self.frames.counters.migrated_pages += 1;
         self.give_back(from, 0);
     }
@@ -228,6 +262,8 @@ impl Kernel {
     /// Empties one HPAS region by moving its pages elsewhere and takes it. Looks at `limit`
     /// regions from where it stopped last (Linux, `mm/compaction.c`: the migration scanner).
     pub(crate) fn compact(&mut self, limit: u64) -> Option<Frame<Lower>> {
+        // What is in page lists cannot be moved and need not be (Linux, `compact_zone_order`).
+        self.frames.memory.drain();
         let regions = self.frames.memory.frames() / REGION;
         for _ in 0..limit.min(regions) {
             let region = Frame::new(self.compaction_cursor % regions * REGION);
@@ -263,8 +299,8 @@ impl Kernel {
             debug_assert!(taken, "{hole:?} was free");
         }
         for from in used {
-            let to = self.frames.memory.alloc(0).expect("room was counted");
-            self.relocate(from, to);
+            let to = self.frames.base_page(Purpose::Moved(from)).expect("room was counted");
+            self.relocate(from, to, true);
             let taken = self.frames.memory.alloc_at(from, 0);
             debug_assert!(taken, "{from:?} was just freed");
         }

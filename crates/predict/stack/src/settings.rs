@@ -23,4 +23,6 @@ pub struct KernelSettings {
     pub align_areas: AlignAreas,
     /// The kernel's memory is as fragmented as the user asked. Off only for the upper bound.
     pub fragmented: bool,
+    /// The kernel's memory tells cache colours apart, because the policy asks for frames by colour.
+    pub coloured: bool,
 }

@@ -1,5 +1,6 @@
 //! The shadow table: GPA to HPA in one table, composed by the lowest layer.
 
+use crate::owner::Owner;
 use crate::policy::Policy;
 use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, page_range};
@@ -28,6 +29,23 @@ impl Stack {
             at = (mapping.frame + at.index_in(mapping.size)).cross();
         }
         Some(ComposedPage { frame: at.cross(), size })
+    }
+
+    /// The guest, and the page of its memory, that a page of a VM's memory backs: the second stages of all
+    /// hypervisors above say so, which the host shadows. The page itself where the VM is a guest.
+    pub fn backs(&self, vm: NodeId, page: Frame<Upper>) -> Option<(NodeId, Frame<Upper>)> {
+        let (mut at, mut vm) = (page, vm);
+        while !self.position(vm).is_guest() {
+            let Owner::Page(process, hva) = self.kernel(vm).owner(at.cross()) else { return None };
+            let above = self.above(vm, process)?;
+            let page = Frame::new(hva.get().checked_sub(self.nodes[above].vm().slot)?);
+            let mapped = self.second_stage(above).translate(page.addr())?;
+            if mapped.page() != at.cross() {
+                return None;
+            }
+            (at, vm) = (page, above);
+        }
+        Some((vm, at))
     }
 
     fn second_stage_maps(&self, vm: NodeId, page: Frame<Upper>) -> bool {

@@ -53,7 +53,7 @@ pub enum Flush {
 /// ```
 /// use strata_addr::{Gva, PageSize, Range};
 /// use strata_stack::{
-///     AlignAreas, AlignerParameters, Costs, ExitCosts, ExitReason, Faulted, KernelSettings,
+///     AlignAreas, AlignerParameters, ColouredParameters, Costs, ExitCosts, ExitReason, Faulted, KernelSettings,
 ///     MemoryParameters, NodeId, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
 ///     Virtualization,
 /// };
@@ -63,7 +63,7 @@ pub enum Flush {
 /// impl Policy for Linux {
 ///     fn settings(&mut self, _: Position) -> KernelSettings {
 ///         let (thp, align_areas) = (ThpMode::Always, AlignAreas::Never);
-///         KernelSettings { thp, align_areas, fragmented: false }
+///         KernelSettings { thp, align_areas, fragmented: false, coloured: false }
 ///     }
 /// }
 ///
@@ -78,6 +78,8 @@ pub enum Flush {
 ///     thp: ThpParameters::default(),
 ///     start: MemoryParameters::default(),
 ///     aligner: AlignerParameters::default(),
+///     colours: None,
+///     coloured: ColouredParameters::default(),
 /// };
 /// let mut stack = Stack::build(&config, &mut Linux, &|| false)?;
 /// let guest = stack.guests().next().unwrap();

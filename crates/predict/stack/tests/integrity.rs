@@ -4,7 +4,9 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize};
-use strata_stack::{AlignAreas, ExitReason, KernelSettings, Policy, Position, ThpMode};
+use strata_stack::{
+    AlignAreas, ExitReason, KernelSettings, PagePlacement, Policy, Position, ThpMode,
+};
 use world::{PAGES, World, op};
 
 /// Linux with huge pages always, optionally with Huge Aligner.
@@ -18,6 +20,7 @@ impl Policy for Always {
             thp: ThpMode::Always,
             align_areas: if self.align { AlignAreas::Always } else { AlignAreas::Never },
             fragmented: true,
+            coloured: false,
         }
     }
 }
@@ -34,6 +37,26 @@ proptest! {
     ) {
         let new = if backed { World::backed } else { World::new };
         let mut world = new(layers, fragmentation, Box::new(Always { align }));
+        for op in &ops {
+            world.apply(op);
+            world.check();
+        }
+        world.finish();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn nothing_is_lost_wherever_pages_are_placed(
+        layers in 1usize..=4,
+        fragmentation in prop_oneof![Just(0.0), Just(0.5), Just(1.0)],
+        placement in 1..PagePlacement::ALL.len(),
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        let placement = PagePlacement::ALL[placement];
+        let mut world =
+            World::placed(layers, fragmentation, placement, Box::new(Always { align: false }));
         for op in &ops {
             world.apply(op);
             world.check();

@@ -2,9 +2,9 @@
 
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
-    AlignAreas, AlignerParameters, BuildError, Costs, ExitCosts, ExitCounts, Flush, Kernel,
-    KernelSettings, MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position,
-    SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    AlignAreas, AlignerParameters, BuildError, ColouredParameters, Costs, ExitCosts, ExitCounts,
+    Flush, Kernel, KernelSettings, MemoryParameters, NodeId, Owner, PageFault, Placement, Policy,
+    Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -19,7 +19,12 @@ struct Linux {
 
 impl Policy for Linux {
     fn settings(&mut self, _: Position) -> KernelSettings {
-        KernelSettings { thp: ThpMode::Always, align_areas: AlignAreas::Never, fragmented: true }
+        KernelSettings {
+            thp: ThpMode::Always,
+            align_areas: AlignAreas::Never,
+            fragmented: true,
+            coloured: false,
+        }
     }
 
     fn place(&mut self, _: NodeId, _: &mut Kernel, _: &PageFault) -> Placement {
@@ -44,6 +49,8 @@ impl Guest {
             thp,
             start: MemoryParameters::default(),
             aligner: AlignerParameters::default(),
+            colours: None,
+            coloured: ColouredParameters::default(),
         };
         let mut policy = Linux { huge_faults };
         let stack = Stack::build(&config, &mut policy, &|| false).unwrap();
@@ -212,6 +219,8 @@ fn nested(backed: bool, huge_faults: bool) -> Stack {
         thp: ThpParameters::default(),
         start: MemoryParameters { backed, ..MemoryParameters::default() },
         aligner: AlignerParameters::default(),
+        colours: None,
+        coloured: ColouredParameters::default(),
     };
     Stack::build(&config, &mut Linux { huge_faults }, &|| false).unwrap()
 }
@@ -262,6 +271,8 @@ fn setting_up_can_be_stopped_at_any_time() {
         thp: ThpParameters::default(),
         start: MemoryParameters { backed, ..MemoryParameters::default() },
         aligner: AlignerParameters::default(),
+        colours: None,
+        coloured: ColouredParameters::default(),
     };
     // A question for each layer, page of the process before, and region of the layers backed.
     for (reused, backed, least) in [(false, false, 3), (true, false, 8000), (false, true, 3 + 72)] {

@@ -18,8 +18,8 @@ use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
 use strata_stack::{
-    BuildError, Costs, HostWork, KernelConfig, KernelSettings, MemoryParameters, NodeId, Policy,
-    Stack, StackConfig, ThpMode, ThpParameters,
+    BuildError, ColouredParameters, Costs, HostWork, KernelConfig, KernelSettings,
+    MemoryParameters, NodeId, PagePlacement, Policy, Stack, StackConfig, ThpMode, ThpParameters,
 };
 
 strata_params::parameters! {
@@ -174,6 +174,7 @@ impl<'a> Tree<'a> {
                 StackKind::Vm | StackKind::Nested => setup.common.fragmentation.host,
             },
             seed: setup.seed,
+            placement: PagePlacement::Linux,
         };
         let mut tree = Self {
             setup,
@@ -229,6 +230,7 @@ impl<'a> Tree<'a> {
             memory: whole_regions(memory),
             fragmentation: if above == 0 { guest } else { l1 },
             seed: vm.seed.wrapping_add(above),
+            placement: PagePlacement::Linux,
         });
         self.governs.push(self.policies.len() - 1);
         self.kernels.len() - 1
@@ -286,6 +288,8 @@ impl<'a> Blueprint<'a> {
             thp: parameters.thp.clone(),
             start: parameters.memory.clone(),
             aligner: parameters.policies.get(),
+            colours: None,
+            coloured: ColouredParameters::default(),
         };
         let positions = config.positions().map_err(refused)?;
         let settings = positions.iter().map(|at| policies.settings(*at)).collect();

@@ -4,13 +4,21 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::{Frame, Gva, Range, space::Upper};
+use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
-    AlignerParameters, Costs, ExitCosts, Faulted, Feedback, KernelConfig, MemoryParameters, NodeId,
-    Owner, Policy, SpaceId, Stack, StackConfig, ThpParameters, Virtualization,
+    AlignerParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback, KernelConfig,
+    MemoryParameters, NodeId, Owner, PagePlacement, Policy, SpaceId, Stack, StackConfig,
+    ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
 const MIB: u64 = 1 << 20;
+
+/// Those of a cache of 1024 sets: 16.
+pub fn colours() -> Colours {
+    let index = CacheIndex { line_bytes: 64, sets: 1024, slices: 1, hash: SliceHash::None };
+    Colours::new(&index).unwrap()
+}
 
 /// Kernels of which each runs on the one before, `layers` of them.
 fn chain(layers: usize, fragmentation: f64) -> Vec<KernelConfig> {
@@ -31,6 +39,8 @@ fn config(kernels: Vec<KernelConfig>) -> StackConfig {
         thp: ThpParameters { scan_sleep: 1.0, alloc_sleep: 1.0, ..ThpParameters::default() },
         start: MemoryParameters::default(),
         aligner: AlignerParameters::default(),
+        colours: Some(colours()),
+        coloured: ColouredParameters::default(),
     }
 }
 
@@ -114,6 +124,19 @@ impl World {
         Self::of(config, policy)
     }
 
+    /// A world in which every kernel places its pages like this.
+    #[allow(dead_code)] // not every test has one
+    pub fn placed(
+        layers: usize,
+        fragmentation: f64,
+        placement: PagePlacement,
+        policy: Box<dyn Policy>,
+    ) -> Self {
+        let mut config = config(chain(layers, fragmentation));
+        config.kernels.iter_mut().for_each(|kernel| kernel.placement = placement);
+        Self::of(config, policy)
+    }
+
     /// A tree: of each kernel the one it runs on, the host first, and its memory in MiB.
     #[allow(dead_code)] // not every test has one
     pub fn tree(kernels: &[(Option<usize>, u64)], policy: Box<dyn Policy>) -> Self {
@@ -122,6 +145,7 @@ impl World {
             memory: mib * MIB,
             fragmentation: 0.3,
             seed,
+            placement: PagePlacement::Linux,
         };
         Self::of(config((0..).zip(kernels).map(kernel).collect()), policy)
     }

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use strata_engine::StackKind;
+use strata_engine::{PagePlacement, StackKind};
 use strata_lab::{KernelVariant, Make};
 
 /// Predicts what memory virtualisation costs.
@@ -344,6 +344,11 @@ pub struct RunArgs {
     /// besides [default: all that the CPU has].
     #[arg(long, value_name = "none|1d|2d|2d+ntlb", value_parser = ["none", "1d", "2d", "2d+ntlb"])]
     pub walk_caches: Option<String>,
+
+    /// Where the guest's kernel puts base pages, natively the host's: wherever Linux does, or by cache
+    /// colour: random, bin-hopping, colouring, best-bin or hierarchical [default: linux].
+    #[arg(long, value_name = "NAME")]
+    pub placement: Option<PagePlacement>,
 
     /// Accesses before counting begins [default: 0].
     #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]

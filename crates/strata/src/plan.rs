@@ -121,6 +121,7 @@ pub fn setups(
         warmup,
         from_mark: part.begins_late(),
         seed: args.seed.unwrap_or(DEFAULT_SEED),
+        placement: args.placement.unwrap_or_default(),
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),
     };

@@ -36,6 +36,7 @@ pub fn read(path: &Path, args: &RunArgs) -> Result<Capture, Failure> {
         ("--memory", args.memory.is_some()),
         ("--fragmentation", args.fragmentation.is_some()),
         ("--reused", args.reused.is_some()),
+        ("--placement", args.placement.is_some()),
         ("--explain", args.explain.is_some()),
         ("--workload", args.input.workload.is_some()),
     ];

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use strata_engine::StackKind;
+use strata_engine::{PagePlacement, StackKind};
 use strata_stream::{WorkloadInfo, command_line};
 use strata_workloads::{Format, Generator};
 use toml::{Table, Value};
@@ -30,6 +30,8 @@ pub struct VmArgs {
     pub start: f64,
     /// Its program begins anew until the others have ended.
     pub repeat: bool,
+    /// How its kernel places base pages, if that is its own.
+    pub placement: Option<PagePlacement>,
     /// The VM that it runs in.
     pub within: Option<String>,
     /// The format of its trace, if that was said.
@@ -39,13 +41,14 @@ pub struct VmArgs {
 }
 
 /// Keys, each with what it takes. The last three take all that follows.
-pub const KEYS: [(&str, &str); 11] = [
+pub const KEYS: [(&str, &str); 12] = [
     ("stack", "vm or nested"),
     ("policy", "a policy"),
     ("memory", "a size, or 3x for a multiple of what it touches"),
     ("cores", "the cores it is bound to, such as 0-3 or 0+2"),
     ("start", "seconds of simulated time until its program starts"),
     ("repeat", "true to begin anew until the others have ended"),
+    ("placement", "where its kernel puts base pages, as --placement takes it"),
     ("in", "the VM it runs in, which has no program then"),
     ("format", "the format of its trace"),
     ("workload", "a generator; all that follows"),
@@ -171,6 +174,10 @@ impl VmArgs {
                 self.start = seconds.ok_or_else(takes)?;
             }
             "repeat" => self.repeat = value.parse().map_err(|_| takes())?,
+            "placement" => {
+                let placement = value.parse::<PagePlacement>();
+                self.placement = Some(placement.map_err(|error| wrong(error.to_string()))?);
+            }
             "in" => self.within = Some(value.to_owned()),
             "format" => {
                 let format: Format = value.parse().map_err(wrong)?;
@@ -222,6 +229,7 @@ impl fmt::Display for VmArgs {
             ("cores", (!cores.is_empty()).then(|| cores.join("+"))),
             ("start", (self.start > 0.0).then(|| self.start.to_string())),
             ("repeat", self.repeat.then(|| "true".to_owned())),
+            ("placement", self.placement.map(|placement| placement.to_string())),
             ("in", self.within.clone()),
             ("format", self.format.map(|format| format.name().to_owned())),
             match &self.input {
@@ -278,6 +286,7 @@ mod tests {
             "a",
             "a:policy=thp,workload=random:size=64MiB,accesses=1M",
             "web.1:stack=nested,memory=1.5x,cores=0+2+3,start=0.5,repeat=true,trace=a,b.strata",
+            "d:repeat=true,placement=best-bin,workload=random:size=64MiB",
             "b:in=hypervisor,format=champsim,trace=x.xz",
             "c:program=sh -c 'echo \"a b\"'",
         ] {
@@ -320,6 +329,7 @@ mod tests {
             ("a:start=-1", "seconds"),
             ("a:start=inf", "seconds"),
             ("a:repeat=yes", "true"),
+            ("a:placement=colour", "choose linux, random"),
             ("a:format=elf", "format"),
             ("a:workload=randm", "did you mean"),
             ("a:program=", "has no name"),

@@ -109,6 +109,7 @@ fn setup(policy: &str) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        placement: strata_engine::PagePlacement::Linux,
         overrides: Vec::new(),
     }
 }
@@ -291,6 +292,7 @@ fn shared_host() {
             cores: Vec::new(),
             start: 0.0,
             repeat: false,
+            placement: strata_engine::PagePlacement::Linux,
             within: None,
             seed: 1,
             workload: Some(info.clone()),

@@ -3,26 +3,32 @@
 use std::collections::BTreeMap;
 use strata_counters::Counter;
 use strata_hardware::HardwareCounters;
-use strata_stack::{HostWork, KernelCounters};
+use strata_stack::{HostWork, KernelCounters, PlacementCounts};
 
 /// Every counter that a result can have, with its meaning; the values are 0.
 pub fn counters() -> Vec<Counter> {
     let hardware = HardwareCounters::default().named();
     let software = KernelCounters::default().named().into_iter();
-    hardware.into_iter().chain(software).chain(HostWork::default().named()).collect()
+    let host = HostWork::default().named().into_iter().chain(PlacementCounts::default().named());
+    hardware.into_iter().chain(software).chain(host).collect()
 }
 
-/// Those of a modelled machine: of its hardware, of its kernels together, of the host's.
+/// Those of a modelled machine: of its hardware, of its kernels together, of the host's, of a policy of
+/// cache colours.
 pub(crate) fn of_machine<'a>(
     hardware: &HardwareCounters,
     kernels: impl Iterator<Item = &'a KernelCounters>,
     host: &HostWork,
+    placement: Option<&PlacementCounts>,
 ) -> BTreeMap<String, u64> {
     let mut software = KernelCounters::default();
     kernels.for_each(|kernel| software += kernel);
     let mut all = of_hardware(hardware);
     all.extend(by_name(software.named()));
     all.extend(by_name(host.named()));
+    if let Some(placement) = placement {
+        all.extend(by_name(placement.named()));
+    }
     all
 }
 

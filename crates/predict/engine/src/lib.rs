@@ -38,4 +38,5 @@ pub use simulation::Simulation;
 pub use simulation::host::{HostSetup, VmSetup};
 pub use simulation::setup::catalogue;
 pub use simulation::together::{GuestOutcome, Host, HostError, HostOutcome, OpenVm};
+pub use strata_stack::{PagePlacement, UnknownPlacement};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

@@ -35,6 +35,9 @@ pub struct Options {
     pub walk_caches: Option<String>,
     /// The part run is between marks of the program.
     pub marked: bool,
+    /// How the guests' kernels place base pages, if it was said.
+    #[serde(default)]
+    pub placement: Option<String>,
     /// Accesses passed over first.
     pub skip: u64,
     /// Accesses before counting begins.

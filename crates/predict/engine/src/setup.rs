@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use strata_hardware::{CpuModel, Misaligned};
 use strata_params::Parameter;
 use strata_policies::{REGISTRY, Words};
+use strata_stack::PagePlacement;
 use strata_stream::WorkloadInfo;
 
 /// One machine: a stack, a policy, and everything they depend on.
@@ -34,6 +35,8 @@ pub struct Setup {
     pub from_mark: bool,
     /// Seed of everything random.
     pub seed: u64,
+    /// How the guest's kernel places base pages; natively that is the host's.
+    pub placement: PagePlacement,
     /// Find out where misalignment comes from.
     pub explain: bool,
     /// Model and policy parameters to set, in order. Constants of the CPU are already in `cpu`.

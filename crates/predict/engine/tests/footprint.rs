@@ -50,6 +50,7 @@ fn machines_take_what_was_estimated() {
         from_mark: false,
         seed: 1,
         explain: false,
+        placement: strata_engine::PagePlacement::Linux,
         overrides: Vec::new(),
     };
     let small = "random:size=16MiB,accesses=10k";

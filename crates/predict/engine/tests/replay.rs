@@ -83,6 +83,7 @@ fn setup(warmup: u64) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        placement: strata_engine::PagePlacement::Linux,
         overrides: Vec::new(),
     }
 }

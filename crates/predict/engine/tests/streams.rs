@@ -228,6 +228,7 @@ fn build(machine: &Machine) -> Option<Simulation> {
         from_mark: false,
         seed: 3,
         explain: true,
+        placement: strata_engine::PagePlacement::Linux,
         overrides: [("time.scale", machine.scale), ("slot.offset", machine.slot)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .to_vec(),

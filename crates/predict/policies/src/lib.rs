@@ -1,12 +1,15 @@
 //! Memory policies: what each layer of a stack does with its pages.
 //!
-//! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`].
-//! What Gemini and xGemini share is in files of its own, one mechanism each. [`registry`] lists
+//! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`],
+//! [`coplace`], [`xplace`].
+//! What several of them share is in files of its own, one mechanism each. [`registry`] lists
 //! them all; adding a policy is a file and a line there.
 
 pub mod allocator;
 pub mod booking;
-pub mod coordination;
+pub mod colour_table;
+mod coordination;
+pub mod coplace;
 pub mod gemini;
 pub mod linux;
 pub mod offsets;
@@ -18,6 +21,7 @@ pub mod registry;
 pub mod scanner;
 pub mod timeout;
 pub mod xgemini;
+pub mod xplace;
 
 pub use parameters::{ParameterSet, PolicyParameters};
 pub use per_vm::PerVm;

@@ -5,8 +5,8 @@
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_stack::{
-    Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy,
-    Position, Stack, ThpMode,
+    Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
+    PlacementCounts, Policy, Position, Stack, ThpMode,
 };
 
 /// The policies of the VMs on one host.
@@ -119,6 +119,10 @@ impl Policy for PerVm {
         feedback: Feedback,
     ) -> Result<(), Exhausted> {
         self.of(vm, None).wake(stack, vm, now, feedback)
+    }
+
+    fn placement(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
+        self.policies[self.governs[guest.index()]].placement(stack, guest)
     }
 
     fn next_wake(&self, vm: NodeId) -> f64 {

@@ -1,10 +1,12 @@
 //! Every policy by name.
 
 use crate::coordination::GeminiSettings;
+use crate::coplace::CoPlace;
 use crate::gemini::Gemini;
 use crate::linux::{Aligned, Linux};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::xgemini::{XGemini, XGeminiSettings};
+use crate::xplace::XPlace;
 use strata_stack::{AlignerParameters, Policy};
 
 /// A policy that can be asked for by name, and all that other parts of the program must know of it.
@@ -131,6 +133,20 @@ pub const REGISTRY: &[Entry] = &[
               for each base page comes before each huge page.",
     }),
     Entry::new(
+        "coplace",
+        "base pages; the host backs a VM's memory by cache colour, which a nested guest loses",
+        "CoPlace (PACT 2021); xPlace 4.2",
+        |parameters| Box::new(CoPlace::new(parameters)),
+    )
+    .reads(CoPlace::SETS),
+    Entry::new(
+        "xplace",
+        "base pages; the host keeps a nested guest's cache colours across an unmodified L1",
+        "xPlace, section 5",
+        |parameters| Box::new(XPlace::new(parameters)),
+    )
+    .reads(XPlace::SETS),
+    Entry::new(
         "aligned",
         "the upper bound: memory without fragmentation, every huge page well aligned",
         "Host-H-VM-H of Gemini (EuroSys 2023) Fig. 2",
@@ -193,6 +209,8 @@ mod tests {
         assert_eq!(readers("ema.prealloc_pages"), ["gemini", "xgemini"]);
         assert_eq!(readers("booking.cap"), ["gemini", "xgemini"]);
         assert_eq!(readers("xgemini.period"), ["xgemini"]);
+        assert_eq!(readers("colours.table_seed"), ["coplace", "xplace"]);
+        assert_eq!(readers("xplace.copy"), ["xplace"]);
         assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "aligned"]);
         for parameter in PolicyParameters::default().parameters() {
             assert!(!readers(&parameter.name).is_empty(), "{}", parameter.name);

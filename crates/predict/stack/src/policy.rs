@@ -8,6 +8,7 @@ use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, Position};
 use crate::vma::HugeAdvice;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_counters::counters;
 
 /// What hardware showed since it was last told; measured over all vCPUs of the VMs it is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,6 +19,23 @@ pub struct Feedback {
     pub accesses: u64,
     /// Cycles per second of one vCPU.
     pub frequency: f64,
+}
+
+counters! {
+    /// How a policy that places memory by cache colour does with a guest.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PlacementCounts {
+        /// Entries of guest hypervisors' second stages whose colour the host looked at.
+        checks: u64, "strata.colour_checks";
+        /// Frames of a wrong colour that the host replaced.
+        replaced: u64, "strata.recoloured_pages";
+        /// Frames of a wrong colour that stayed because no frame of the right one was free.
+        colour_was_out: u64, "strata.colour_was_out";
+        /// Pages of the guest's memory with a real frame behind them, at the end.
+        backed: u64, "strata.coloured_pages";
+        /// Of these, pages whose frame has not the colour that their virtual colour was assigned.
+        violations: u64, "strata.colour_violations";
+    }
 }
 
 /// A memory policy. The defaults are those of stock Linux.
@@ -99,6 +117,11 @@ pub trait Policy: Send {
         _feedback: Feedback,
     ) -> Result<(), Exhausted> {
         Ok(())
+    }
+
+    /// How a guest's memory lies over the cache's colours; `None` for a policy without regard to them.
+    fn placement(&self, _stack: &Stack, _guest: NodeId) -> Option<PlacementCounts> {
+        None
     }
 
     /// When [`Policy::wake`] wants to be called next for `_vm`, in seconds; infinity for never.

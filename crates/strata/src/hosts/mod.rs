@@ -107,6 +107,13 @@ fn host(
         let runs_vms = plan.vms.iter().any(|other| other.within.as_ref() == Some(&vm.name));
         let policy = vm.policy.clone().or_else(|| below(vm)?.policy.clone());
         let by_place = (vm.within.is_some() || runs_vms).then_some(StackKind::Vm);
+        if runs_vms && vm.placement.is_some() {
+            return Err(Failure::usage(format!(
+                "VM '{}' runs VMs and no program, whose pages it would place: give placement to the \
+                 VMs in it",
+                vm.name
+            )));
+        }
         let nothing = WorkloadInfo::default();
         let memory = vm.memory.map(|memory| memory.in_bytes(workload.as_ref().unwrap_or(&nothing)));
         Ok(VmSetup {
@@ -117,6 +124,7 @@ fn host(
             cores: vm.cores.clone(),
             start: vm.start,
             repeat: vm.repeat,
+            placement: vm.placement.unwrap_or(setup.placement),
             within: vm.within.clone(),
             seed: 0,
             workload,

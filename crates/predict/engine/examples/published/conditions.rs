@@ -161,6 +161,7 @@ fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        placement: strata_engine::PagePlacement::Linux,
         overrides: Vec::new(),
     }
 }
@@ -282,6 +283,7 @@ pub fn pair(of: &Pair, stack: StackKind) -> Vec<RunResult> {
             cores: Vec::new(),
             start: 0.0,
             repeat: name == "beside",
+            placement: strata_engine::PagePlacement::Linux,
             within: None,
             seed: 1,
             workload: open(name).ok().map(|source| source.info()),

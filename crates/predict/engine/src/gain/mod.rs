@@ -228,6 +228,7 @@ fn replayed(
         from_mark: false,
         seed: 1,
         explain: false,
+        placement: crate::PagePlacement::Linux,
         overrides: Vec::new(),
     };
     let mut run = replay(capture, variant, &setup)?;

@@ -1,6 +1,7 @@
 //! What a user can choose for a host with several VMs.
 
 use crate::{Setup, SetupError, StackKind};
+use strata_stack::PagePlacement;
 use strata_stream::WorkloadInfo;
 
 /// A VM of a host, with a guest that runs a stream; or a guest hypervisor that only runs other VMs.
@@ -22,6 +23,8 @@ pub struct VmSetup {
     pub start: f64,
     /// Its program begins anew until those of the other VMs have ended.
     pub repeat: bool,
+    /// How its kernel places base pages; a guest hypervisor does as Linux.
+    pub placement: PagePlacement,
     /// The VM that it runs in, which is then a guest hypervisor.
     pub within: Option<String>,
     /// Seed of what is random about its memory.
@@ -56,6 +59,7 @@ impl HostSetup {
             cores: Vec::new(),
             start: 0.0,
             repeat: false,
+            placement: setup.placement,
             within: None,
             seed: setup.seed,
             workload: Some(workload.clone()),

@@ -14,7 +14,7 @@ use std::mem;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, Machine};
-use strata_stack::{ExitReason, HostWork, KernelCounters, NodeId};
+use strata_stack::{ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy};
 
 impl Simulation {
     /// Keeps the present state of a guest if it has never used more memory.
@@ -121,6 +121,7 @@ impl Simulation {
         let breakdown = self.machine.explain(&counted);
         let cycles_by_kind = cycles(&breakdown);
         let bill = self.account(guest, &counted, breakdown, &kernels).bill(&cycles_by_kind);
+        let placement = self.policies.placement(&self.stack, self.guests[guest].node);
         let samples = mem::take(&mut self.guests[guest].samples).into_series();
         let state = &self.guests[guest];
         RunResult {
@@ -153,9 +154,9 @@ impl Simulation {
             memory: memory(state),
             layers: self.layers(state),
             relative_throughput: None,
-            counters: counters::of_machine(&counted, kernels.values(), &work),
+            counters: counters::of_machine(&counted, kernels.values(), &work, placement.as_ref()),
             cpus: self.cpu_totals(guest),
-            notes: self.notes(guest),
+            notes: self.notes(guest, placement.as_ref()),
             explained: state.context.explain,
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
@@ -300,9 +301,16 @@ impl Simulation {
         guest.dead.iter().cloned().chain(processes).collect()
     }
 
-    fn notes(&self, guest: GuestId) -> Vec<String> {
+    fn notes(&self, guest: GuestId, placement: Option<&PlacementCounts>) -> Vec<String> {
         let guest = &self.guests[guest];
         let mut notes = Vec::new();
+        if let Some(counts) = placement {
+            let PlacementCounts { checks, replaced, backed, violations, .. } = counts;
+            notes.push(format!(
+                "of {backed} pages of the guest's memory {violations} lie in another cache colour \
+                 than theirs; the host looked at {checks} entries and replaced {replaced} frames"
+            ));
+        }
         if guest.lost_accesses > 0 {
             notes.push(format!(
                 "{} accesses of killed or unknown threads were left out",

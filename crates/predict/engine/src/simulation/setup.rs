@@ -13,7 +13,8 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::iter;
 use strata_addr::PageSize;
-use strata_hardware::{CpuId, Machine, PHYSICAL_LIMIT};
+use strata_colours::{CacheIndex, Colours, SliceHash};
+use strata_hardware::{CpuId, CpuModel, Machine, PHYSICAL_LIMIT};
 use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
@@ -51,17 +52,18 @@ struct ModelParameters {
     policies: PolicyParameters,
     time: TimeParameters,
     scheduler: SchedulerParameters,
+    coloured: ColouredParameters,
 }
 
 impl ModelParameters {
-    fn sets(&self) -> [&dyn Parameters; 7] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler } = self;
-        [costs, exits, thp, memory, policies, time, scheduler]
+    fn sets(&self) -> [&dyn Parameters; 8] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured } = self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured]
     }
 
-    fn sets_mut(&mut self) -> [&mut dyn Parameters; 7] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler } = self;
-        [costs, exits, thp, memory, policies, time, scheduler]
+    fn sets_mut(&mut self) -> [&mut dyn Parameters; 8] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured } = self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured]
     }
 }
 
@@ -129,6 +131,9 @@ fn whole_regions(bytes: u64) -> u64 {
     bytes & !((2 << 20) - 1)
 }
 
+/// Bytes in a line of the model's caches.
+const LINE_BYTES: u32 = 64;
+
 /// Less memory than this holds no kernel worth modelling.
 const LEAST_MEMORY: u64 = 16 << 20;
 
@@ -174,7 +179,12 @@ impl<'a> Tree<'a> {
                 StackKind::Vm | StackKind::Nested => setup.common.fragmentation.host,
             },
             seed: setup.seed,
-            placement: PagePlacement::Linux,
+            placement: match depth {
+                StackKind::Native => {
+                    setup.vms.first().map_or(PagePlacement::Linux, |vm| vm.placement)
+                }
+                StackKind::Vm | StackKind::Nested => PagePlacement::Linux,
+            },
         };
         let mut tree = Self {
             setup,
@@ -230,7 +240,7 @@ impl<'a> Tree<'a> {
             memory: whole_regions(memory),
             fragmentation: if above == 0 { guest } else { l1 },
             seed: vm.seed.wrapping_add(above),
-            placement: PagePlacement::Linux,
+            placement: if above == 0 { vm.placement } else { PagePlacement::Linux },
         });
         self.governs.push(self.policies.len() - 1);
         self.kernels.len() - 1
@@ -278,7 +288,8 @@ impl<'a> Blueprint<'a> {
                  apart: lower --memory or make the workload smaller"
             )));
         }
-        let config = StackConfig {
+        let colours = colours(&setup.common.cpu);
+        let mut config = StackConfig {
             kernels,
             levels: setup.common.levels,
             reused: setup.common.reused,
@@ -289,10 +300,15 @@ impl<'a> Blueprint<'a> {
             start: parameters.memory.clone(),
             aligner: parameters.policies.get(),
             colours: None,
-            coloured: ColouredParameters::default(),
+            coloured: parameters.coloured.clone(),
         };
         let positions = config.positions().map_err(refused)?;
-        let settings = positions.iter().map(|at| policies.settings(*at)).collect();
+        let settings: Vec<KernelSettings> =
+            positions.iter().map(|at| policies.settings(*at)).collect();
+        let placed = config.kernels.iter().any(|kernel| kernel.placement != PagePlacement::Linux);
+        if placed || settings.iter().any(|settings| settings.coloured) {
+            config.colours = Some(colours?);
+        }
         Ok(Self { setup, parameters, policies, config, guests, settings })
     }
 
@@ -384,6 +400,19 @@ impl HostSetup {
     pub fn host_memory(&self) -> u64 {
         host_memory(self)
     }
+}
+
+/// The colours of a CPU's last-level cache.
+fn colours(cpu: &CpuModel) -> Result<Colours, SetupError> {
+    let llc = cpu.cache.llc;
+    let index =
+        CacheIndex { line_bytes: LINE_BYTES, sets: llc.sets(), slices: 1, hash: SliceHash::None };
+    Colours::new(&index).map_err(|error| {
+        refused(format!(
+            "pages cannot be placed by the colours of the last-level cache of {}: {error}",
+            cpu.name
+        ))
+    })
 }
 
 fn check_guest_memory(vm: &VmSetup, memory: u64) -> Result<(), SetupError> {

@@ -97,6 +97,7 @@ fn two_nested_vms_share_their_hypervisor() {
         name: "l1".to_owned(),
         memory: None,
         workload: None,
+        placement: strata_engine::PagePlacement::Linux,
         within: None,
         ..l1.setup
     };

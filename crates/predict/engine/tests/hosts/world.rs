@@ -27,6 +27,7 @@ pub fn common() -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        placement: strata_engine::PagePlacement::Linux,
         overrides: Vec::new(),
     }
 }
@@ -53,6 +54,7 @@ pub fn vm(name: &str, stack: StackKind, policy: &str, workload: &str) -> Vm {
         cores: Vec::new(),
         start: 0.0,
         repeat: false,
+        placement: strata_engine::PagePlacement::Linux,
         within: None,
         seed: 0,
         workload: Some(info),

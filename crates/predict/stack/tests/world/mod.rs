@@ -7,8 +7,8 @@ use strata_addr::{Frame, Gva, Range, space::Upper};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
     AlignerParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback, KernelConfig,
-    MemoryParameters, NodeId, Owner, PagePlacement, Policy, SpaceId, Stack, StackConfig,
-    ThpParameters, Virtualization,
+    MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts, Policy, SpaceId, Stack,
+    StackConfig, ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -170,6 +170,12 @@ impl World {
     pub fn act_in(&mut self, guest: usize) {
         let guests: Vec<_> = self.stack.guests().collect();
         self.guest = guests[guest % guests.len()];
+    }
+
+    /// What the policy says of the colours of the guest's memory.
+    #[allow(dead_code)] // not every test asks
+    pub fn placement(&self) -> PlacementCounts {
+        self.policy.placement(&self.stack, self.guest).expect("a policy of colours")
     }
 
     /// A VM ends, and with it what runs in it.

@@ -73,6 +73,20 @@ impl<const GROUPS: usize> Tags<GROUPS> {
         Self { sets: sets_of_tags.into_boxed_slice(), ways }
     }
 
+    /// See [`Cache::remove`]. The lines used before it move up.
+    fn remove(&mut self, line: u64) -> bool {
+        let sets = self.sets.len() as u64;
+        let (set, tag) = match sets.is_power_of_two() {
+            true => Shift(sets.trailing_zeros()).split(line),
+            false => Divide::new(sets).split(line),
+        };
+        let tags = &mut self.sets[set].0.as_flattened_mut()[..self.ways];
+        let Some(at) = tags.iter().position(|other| *other == tag) else { return false };
+        tags[at..].rotate_left(1);
+        tags[self.ways - 1] = EMPTY;
+        true
+    }
+
     /// See [`Cache::read`].
     #[inline(always)]
     fn read(
@@ -185,6 +199,20 @@ impl Cache {
     /// and nothing is put in.
     pub(crate) fn read(&mut self, reads: &mut [Read], data_only: bool, hits: &mut Hits) -> usize {
         host::with_vectors(Look { cache: self, reads, data_only, hits })
+    }
+
+    /// Drops a line; returns whether it was there.
+    pub(crate) fn remove(&mut self, line: u64) -> bool {
+        each!(self, false, tags => tags.remove(line))
+    }
+
+    /// Whether it holds a line.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, line: u64) -> bool {
+        each!(self, false, tags => {
+            let (set, tag) = Divide::new(tags.sets.len() as u64).split(line);
+            tags.sets[set].0.as_flattened().contains(&tag)
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::access::{Asid, Request};
 use crate::cache::Cache;
 use crate::counters::HardwareCounters;
+use crate::llc::Owner;
 use crate::model::CpuModel;
 use crate::tlb::{Tlb, Translation};
 use crate::walkcache::WalkCaches;
@@ -51,6 +52,8 @@ pub(crate) struct Cpu {
     pub(crate) counters: HardwareCounters,
     /// Whether runs of accesses look ahead.
     pub(crate) looks_ahead: bool,
+    /// Whom what it reads is filled into the last-level cache for.
+    pub(crate) owner: Owner,
     /// Cycles counted before the counters were reset.
     pub(crate) earlier: f64,
 }
@@ -66,6 +69,7 @@ impl Cpu {
             l2: Cache::new(&model.cache.l2),
             counters: HardwareCounters::default(),
             looks_ahead: false,
+            owner: Owner::default(),
             earlier: 0.0,
         }
     }

@@ -16,6 +16,12 @@ pub enum ModelError {
     /// A value that no machine could have.
     #[error(transparent)]
     Value(#[from] ParameterError),
+    /// A last-level cache that cannot be as asked for.
+    #[error("the last-level cache: {cause}")]
+    LastLevel {
+        /// What is wrong, and what would be right.
+        cause: String,
+    },
     /// The text is not a model.
     #[error("CPU model, line {line}: {cause}")]
     Syntax {

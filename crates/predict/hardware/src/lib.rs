@@ -27,6 +27,7 @@ mod error;
 mod full;
 mod host;
 mod limits;
+mod llc;
 mod machine;
 mod model;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss, WalkPosition};
 pub use cycles::Cycles;
 pub use error::ModelError;
 pub use limits::PHYSICAL_LIMIT;
+pub use llc::{LlcCounters, LlcOptions, MaskError, MissCauses, Owner, Replacement, WayMask};
 pub use machine::{Machine, Misaligned};
 pub use model::{
     CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkCaches,

@@ -5,9 +5,11 @@ use crate::cache::Cache;
 use crate::counters::{Charge, HardwareCounters};
 use crate::cpu::{Cpu, Held, Last};
 use crate::cycles::{Account, Cycles};
+use crate::error::ModelError;
 use crate::limits::LINE_SHIFT;
+use crate::llc::{Llc, LlcCounters, LlcOptions, Owner};
 use crate::model::CpuModel;
-use crate::read::class;
+use crate::read::{Hits, Read, class};
 use crate::reads::{ReadRules, Reads};
 use crate::tlb::Translation;
 use crate::walker::{Observer, WalkRules, Walked, Walker};
@@ -23,6 +25,12 @@ pub enum Misaligned {
     Splinter,
     /// Does not hold it (Gemini, EuroSys 2023, section 2.2).
     NoFill,
+}
+
+/// The last-level cache: with nothing asked for but its size, or in detail.
+enum LastLevel {
+    Plain(Cache),
+    Detailed(Box<Llc>),
 }
 
 /// Reads of an access at most: two walks of (5+1)(5+1)-1 references, and the lines of two parts of
@@ -47,7 +55,7 @@ pub struct Machine {
     vms: Vec<VmTag>,
     /// There has been more than one VM.
     several_vms: bool,
-    llc: Cache,
+    llc: LastLevel,
     /// Reads of the CPU whose accesses are being made; none between accesses and runs.
     reads: Reads,
 }
@@ -55,6 +63,31 @@ pub struct Machine {
 impl Machine {
     /// A machine without CPUs.
     pub fn new(model: &CpuModel, misaligned: Misaligned) -> Self {
+        let llc = LastLevel::Plain(Cache::new(&model.cache.llc));
+        Self::build(model, misaligned, llc)
+    }
+
+    /// The same with a last-level cache as asked for. Asked for nothing it is that of [`Machine::new`].
+    ///
+    /// # Errors
+    /// [`ModelError`] when that of the model cannot be so.
+    pub fn with_llc(
+        model: &CpuModel,
+        misaligned: Misaligned,
+        options: &LlcOptions,
+    ) -> Result<Self, ModelError> {
+        let geometry = &model.cache.llc;
+        options.check(geometry)?;
+        Ok(match options.is_plain() {
+            true => Self::new(model, misaligned),
+            false => {
+                let llc = LastLevel::Detailed(Box::new(Llc::new(geometry, options)));
+                Self::build(model, misaligned, llc)
+            }
+        })
+    }
+
+    fn build(model: &CpuModel, misaligned: Misaligned, llc: LastLevel) -> Self {
         Self {
             model: model.clone(),
             misaligned,
@@ -64,7 +97,7 @@ impl Machine {
             cpus: Vec::new(),
             vms: Vec::new(),
             several_vms: false,
-            llc: Cache::new(&model.cache.llc),
+            llc,
             reads: Reads::new(),
         }
     }
@@ -89,8 +122,66 @@ impl Machine {
     /// Makes the reads noted, all of this CPU.
     #[inline]
     pub(crate) fn make_reads(&mut self, cpu: CpuId) {
-        let Cpu { l1d, l2, counters, .. } = &mut self.cpus[cpu.0 as usize];
-        self.reads.make([l1d, l2, &mut self.llc], &self.read_rules, counters);
+        let Self { reads, read_rules: rules, cpus, llc, .. } = self;
+        let Cpu { l1d, l2, counters, owner, .. } = &mut cpus[cpu.0 as usize];
+        match llc {
+            LastLevel::Plain(llc) => {
+                reads.make([l1d, l2], |reads, hits| llc.read(reads, false, hits), rules, counters);
+            }
+            LastLevel::Detailed(llc) if llc.is_inclusive() => {
+                reads.make_inclusive(cpus, cpu, llc, rules);
+            }
+            LastLevel::Detailed(llc) => {
+                let owner = *owner;
+                let last = |reads: &mut [Read], hits: &mut Hits| llc.read(owner, reads, hits);
+                reads.make([l1d, l2], last, rules, counters);
+            }
+        }
+    }
+
+    /// From now on a CPU fills the last-level cache for this owner, and into its ways; at first for
+    /// owner 0.
+    ///
+    /// # Panics
+    /// When there is no such CPU.
+    pub fn assign(&mut self, cpu: CpuId, owner: Owner) {
+        self.cpus[cpu.0 as usize].owner = owner;
+        if let LastLevel::Detailed(llc) = &mut self.llc {
+            llc.admit(owner);
+        }
+    }
+
+    /// What an owner did in the last-level cache since the last reset; `None` unless it is modelled in
+    /// detail.
+    ///
+    /// # Panics
+    /// When no CPU was ever assigned to the owner.
+    pub fn llc_counters(&self, owner: Owner) -> Option<&LlcCounters> {
+        match &self.llc {
+            LastLevel::Plain(_) => None,
+            LastLevel::Detailed(llc) => Some(llc.counters(owner)),
+        }
+    }
+
+    /// Bytes of the last-level cache that an owner holds; `None` unless it is modelled in detail.
+    ///
+    /// # Panics
+    /// As [`Machine::llc_counters`].
+    pub fn llc_occupancy(&self, owner: Owner) -> Option<u64> {
+        match &self.llc {
+            LastLevel::Plain(_) => None,
+            LastLevel::Detailed(llc) => Some(llc.lines(owner) << LINE_SHIFT),
+        }
+    }
+
+    /// Counts anew what an owner does in the last-level cache, which keeps its lines.
+    ///
+    /// # Panics
+    /// As [`Machine::llc_counters`].
+    pub fn reset_llc_counters(&mut self, owner: Owner) {
+        if let LastLevel::Detailed(llc) = &mut self.llc {
+            llc.reset_counters(owner);
+        }
     }
 
     /// Whether the reads of one more access can be noted.

@@ -7,13 +7,16 @@
 //! But one set's tags need not be at hand before the next set's are asked for, no branch depends on
 //! a hit, and what the last level will be asked is known well ahead.
 
+use crate::access::CpuId;
 use crate::cache::Cache;
 use crate::counters::{ByLevel, HardwareCounters, Level};
+use crate::cpu::Cpu;
+use crate::llc::Llc;
 use crate::model::CpuModel;
 use crate::read::{CLASSES, Hits, Read, class};
 
 /// Reads noted at most.
-const CAPACITY: usize = 512;
+pub(crate) const CAPACITY: usize = 512;
 
 /// What the data caches of a CPU model cost, and who asks them.
 pub(crate) struct ReadRules {
@@ -75,24 +78,64 @@ impl Reads {
     /// drops: they are neither inclusive nor exclusive.
     pub(crate) fn make(
         &mut self,
-        [l1d, l2, llc]: [&mut Cache; 3],
+        [l1d, l2]: [&mut Cache; 2],
+        last_level: impl FnOnce(&mut [Read], &mut Hits) -> usize,
         rules: &ReadRules,
         counters: &mut HardwareCounters,
     ) {
         let mut reads = &mut self.noted[..self.len];
         self.len = 0;
         let mut served = [[0; CLASSES]; 4];
-        for (cache, level) in [(l1d, Level::L1), (l2, Level::L2), (llc, Level::Llc)] {
+        for (cache, level) in [(l1d, Level::L1), (l2, Level::L2)] {
             let data_only = level == Level::L1 && !rules.through_l1d;
             let missed = cache.read(reads, data_only, &mut served[level as usize]);
             reads = &mut reads[..missed];
         }
-        for read in reads {
+        let missed = last_level(reads, &mut served[Level::Llc as usize]);
+        for read in &reads[..missed] {
             served[Level::Memory as usize][read.class()] += 1;
         }
-        for level in Level::ALL {
-            account(level, &served[level as usize], rules.latency[level as usize], counters);
+        account_all(&served, rules, counters);
+    }
+
+    /// The same with a last level that includes all private caches: a line that drops out of it leaves
+    /// those of every CPU, so that each read is made before the next one. The reads are of CPU `who`.
+    pub(crate) fn make_inclusive(
+        &mut self,
+        cpus: &mut [Cpu],
+        who: CpuId,
+        llc: &mut Llc,
+        rules: &ReadRules,
+    ) {
+        let (who, owner) = (who.0 as usize, cpus[who.0 as usize].owner);
+        let mut served = [[0; CLASSES]; 4];
+        let mut victims = 0;
+        for read in &mut self.noted[..self.len] {
+            let one = std::slice::from_mut(read);
+            let Cpu { l1d, l2, .. } = &mut cpus[who];
+            if l1d.read(one, !rules.through_l1d, &mut served[Level::L1 as usize]) == 0
+                || l2.read(one, false, &mut served[Level::L2 as usize]) == 0
+            {
+                continue;
+            }
+            let drop = |line| {
+                for cpu in &mut *cpus {
+                    victims += u64::from(cpu.l1d.remove(line)) + u64::from(cpu.l2.remove(line));
+                }
+            };
+            let missed = llc.read_telling(owner, one, &mut served[Level::Llc as usize], drop);
+            served[Level::Memory as usize][one[0].class()] += missed as u32;
         }
+        self.len = 0;
+        llc.book_inclusion_victims(owner, victims);
+        account_all(&served, rules, &mut cpus[who].counters);
+    }
+}
+
+#[inline]
+fn account_all(served: &[Hits; 4], rules: &ReadRules, counters: &mut HardwareCounters) {
+    for level in Level::ALL {
+        account(level, &served[level as usize], rules.latency[level as usize], counters);
     }
 }
 
@@ -133,6 +176,7 @@ impl ByLevel {
 mod tests {
     use super::*;
     use crate::CpuModel;
+    use crate::llc::{LlcOptions, Owner};
     use crate::model::CacheGeometry;
     use crate::naive::NaiveSets;
     use proptest::prelude::*;
@@ -210,9 +254,61 @@ mod tests {
                     expected.dtlb_load_misses_walk_duration += cycles;
                     expected.faulted_walk_cycles += cycles;
                 }
-                reads.make([&mut l1d, &mut l2, &mut llc], &rules, &mut counters);
+                reads.make(
+                    [&mut l1d, &mut l2],
+                    |reads, hits| llc.read(reads, false, hits),
+                    &rules,
+                    &mut counters,
+                );
                 prop_assert_eq!(&counters, &expected);
             }
+        }
+
+        /// No private cache ever has a line that the last level does not; and with one whose lines never
+        /// drop out it is as if it were not inclusive.
+        #[test]
+        fn an_inclusive_last_level_holds_what_private_caches_hold(
+            through_l1d in any::<bool>(),
+            large in any::<bool>(),
+            batches in prop::collection::vec(
+                (0usize..3, prop::collection::vec((0u64..80, any::<bool>()), 1..60)),
+                1..20,
+            ),
+        ) {
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 4, cycles: 1 };
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            model.walk.through_l1d = through_l1d;
+            model.cache.l1d = geometry(8);
+            model.cache.l2 = geometry(16);
+            let rules = ReadRules::new(&model);
+            let options = LlcOptions { inclusive: true, ..LlcOptions::default() };
+            let size = geometry(if large { 128 } else { 24 });
+            let mut llc = Llc::new(&size, &options);
+            let mut plain = Llc::new(&size, &LlcOptions::default());
+            let mut cpus = [0; 3].map(|_| Cpu::new(&model));
+            let mut others = [0; 3].map(|_| Cpu::new(&model));
+            let mut reads = Reads::new();
+            for (cpu, batch) in batches {
+                let note = |reads: &mut Reads| {
+                    for &(line, is_data) in &batch {
+                        reads.note(line, if is_data { class::DATA } else { 0 });
+                    }
+                };
+                note(&mut reads);
+                reads.make_inclusive(&mut cpus, CpuId(cpu as u32), &mut llc, &rules);
+                for line in 0..80 {
+                    let held = cpus.iter().any(|cpu| cpu.l1d.holds(line) || cpu.l2.holds(line));
+                    prop_assert!(!held || llc.holds(line), "line {line}");
+                }
+                note(&mut reads);
+                let Cpu { l1d, l2, counters, owner, .. } = &mut others[cpu];
+                let last = |reads: &mut [Read], hits: &mut Hits| plain.read(*owner, reads, hits);
+                reads.make([l1d, l2], last, &rules, counters);
+                if large {
+                    prop_assert_eq!(&cpus[cpu].counters, &others[cpu].counters);
+                }
+            }
+            prop_assert!(!large || llc.counters(Owner(0)).inclusion_victims == 0);
         }
     }
 }

@@ -1,0 +1,234 @@
+//! The last-level cache in detail: slices with a hash, two kinds of replacement, ways set apart for VMs,
+//! inclusion, misses told apart.
+//!
+//! A machine has it only when one of these is asked for; otherwise it has the faster
+//! [`Cache`](crate::cache::Cache), which does the same with none of them.
+//!
+//! - A mask of ways restricts what is filled, not what is found, as CAT does (SDM volume 3B, section
+//!   17.19). Within a mask the LRU line of its ways makes room.
+//! - Misses of a VM are compared with a fully associative LRU cache of as many lines as its mask gives.
+//!   VMs with equal masks share one. Where masks overlap but differ it is an approximation: each is
+//!   compared with a cache that it does not share with the others.
+//! - A line is of whoever filled it, as with CMT's occupancy; hits by others do not change that.
+
+mod counters;
+mod mask;
+mod model;
+mod place;
+mod replace;
+mod sets;
+#[cfg(test)]
+mod tests;
+mod twin;
+
+pub use counters::{LlcCounters, MissCauses};
+pub use mask::{MaskError, WayMask};
+pub use model::{LlcOptions, Replacement};
+
+use crate::host::{self, Vectors, Work};
+use crate::model::CacheGeometry;
+use crate::read::{Hits, Read};
+use crate::reads::CAPACITY;
+use place::Places;
+use replace::Mask;
+use sets::{Evicted, Found, Sets, each_kind};
+use twin::{Held, Twin};
+
+/// Who fills the last-level cache, such as a VM: numbers are dense from 0. It is what Intel's monitoring
+/// and allocation tag a CPU with (SDM volume 3B, section 17.18.6: RMID and class of service).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(pub u16);
+
+/// How many reads ahead sets and twins are asked for.
+const AHEAD: usize = 16;
+
+/// An owner's part of the cache.
+struct Part {
+    mask: Mask,
+    /// The twin of the mask, if misses are told apart.
+    twin: Option<usize>,
+    counters: LlcCounters,
+    /// Lines it holds.
+    lines: u64,
+}
+
+/// The last-level cache.
+pub(crate) struct Llc {
+    places: Places,
+    sets: Sets,
+    options: LlcOptions,
+    geometry: CacheGeometry,
+    parts: Vec<Part>,
+    twins: Vec<(WayMask, Twin)>,
+    /// What the twin said of each read of a batch; kept for its memory.
+    held: Box<[Held; CAPACITY]>,
+}
+
+impl Llc {
+    /// An empty cache; geometry and options have been checked.
+    pub(crate) fn new(geometry: &CacheGeometry, options: &LlcOptions) -> Self {
+        let mut llc = Self {
+            places: Places::new(options.index(geometry)),
+            sets: Sets::new(geometry.sets(), geometry.ways as usize, options.replacement),
+            options: options.clone(),
+            geometry: *geometry,
+            parts: Vec::new(),
+            twins: Vec::new(),
+            held: Box::new([Held::Yes; CAPACITY]),
+        };
+        llc.admit(Owner(0));
+        llc
+    }
+
+    /// Whether lines that drop out leave the private caches.
+    pub(crate) fn is_inclusive(&self) -> bool {
+        self.options.inclusive
+    }
+
+    /// An owner, and all with a lower number, may use the cache.
+    pub(crate) fn admit(&mut self, owner: Owner) {
+        while self.parts.len() <= usize::from(owner.0) {
+            let mask = self.options.masks.get(self.parts.len()).copied().flatten();
+            let mask = mask.unwrap_or(WayMask::first(self.geometry.ways));
+            let twin = self.options.classify.then(|| self.twin_of(mask));
+            let counters = LlcCounters::default();
+            self.parts.push(Part { mask: Mask::new(mask), twin, counters, lines: 0 });
+        }
+        let owners = self.parts.len();
+        self.parts.iter_mut().for_each(|part| part.counters.evicted.resize(owners, 0));
+    }
+
+    fn twin_of(&mut self, mask: WayMask) -> usize {
+        let known = self.twins.iter().position(|(other, _)| *other == mask);
+        known.unwrap_or_else(|| {
+            let lines = self.geometry.sets() * u64::from(mask.count());
+            self.twins.push((mask, Twin::new(lines as usize)));
+            self.twins.len() - 1
+        })
+    }
+
+    /// What was counted for an owner since the last reset.
+    pub(crate) fn counters(&self, owner: Owner) -> &LlcCounters {
+        &self.parts[usize::from(owner.0)].counters
+    }
+
+    /// Whether it holds a line.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, line: u64) -> bool {
+        let (set, tag) = self.places.of(line);
+        self.sets.held().iter().any(|(other, held, _)| (*other, *held) == (set, tag))
+    }
+
+    /// Lines that an owner holds.
+    pub(crate) fn lines(&self, owner: Owner) -> u64 {
+        self.parts[usize::from(owner.0)].lines
+    }
+
+    /// Counts anew for an owner; what is held stays.
+    pub(crate) fn reset_counters(&mut self, owner: Owner) {
+        let owners = self.parts.len();
+        let counters = LlcCounters { evicted: vec![0; owners], ..LlcCounters::default() };
+        self.parts[usize::from(owner.0)].counters = counters;
+    }
+
+    /// Books lines that left private caches since an owner's read put them out of this one.
+    pub(crate) fn book_inclusion_victims(&mut self, owner: Owner, lines: u64) {
+        self.parts[usize::from(owner.0)].counters.inclusion_victims += lines;
+    }
+
+    /// Looks lines up in order for an owner, and puts in those that are not there. The reads that missed
+    /// are moved to the front, in order; returns how many. The others are counted in `hits`.
+    pub(crate) fn read(&mut self, owner: Owner, reads: &mut [Read], hits: &mut Hits) -> usize {
+        self.read_telling(owner, reads, hits, |_| ())
+    }
+
+    /// The same; every line that drops out is told.
+    pub(crate) fn read_telling(
+        &mut self,
+        owner: Owner,
+        reads: &mut [Read],
+        hits: &mut Hits,
+        tell: impl FnMut(u64),
+    ) -> usize {
+        debug_assert!(reads.len() <= CAPACITY);
+        host::with_vectors(Look { llc: self, owner, reads, hits, tell })
+    }
+}
+
+/// The arguments of [`Llc::read_telling`].
+struct Look<'a, T> {
+    llc: &'a mut Llc,
+    owner: Owner,
+    reads: &'a mut [Read],
+    hits: &'a mut Hits,
+    tell: T,
+}
+
+impl<T: FnMut(u64)> Work for Look<'_, T> {
+    type Result = usize;
+
+    #[inline(always)]
+    fn work(self, vectors: impl Vectors) -> usize {
+        let Self { llc, owner, reads, hits, mut tell } = self;
+        let Llc { places, sets, parts, twins, held, .. } = llc;
+        let classified = parts[usize::from(owner.0)].twin;
+        if let Some(twin) = classified {
+            ask_twin(&mut twins[twin].1, reads, &mut held[..]);
+        }
+        let mut missed = 0;
+        each_kind!(sets, ways => {
+            reads[..AHEAD.min(reads.len())].iter().for_each(|read| {
+                ways.prefetch(places.of(read.line()).0);
+            });
+            for at in 0..reads.len() {
+                if let Some(later) = reads.get(at + AHEAD) {
+                    ways.prefetch(places.of(later.line()).0);
+                }
+                let read = reads[at];
+                let (set, tag) = places.of(read.line());
+                let part = &mut parts[usize::from(owner.0)];
+                let found = ways.read(set, tag, owner, &part.mask, vectors);
+                if found == Found::Hit {
+                    hits[read.class()] += 1;
+                    let is_lucky = classified.is_some() && held[at] != Held::Yes;
+                    part.counters.lucky_hits += u64::from(is_lucky);
+                    continue;
+                }
+                reads[missed] = read;
+                missed += 1;
+                part.lines += 1;
+                if classified.is_some() {
+                    let counters = &mut part.counters;
+                    let causes =
+                        if read.is_data() { &mut counters.data } else { &mut counters.walks };
+                    match held[at] {
+                        Held::Yes => causes.conflict += 1,
+                        Held::Dropped => causes.capacity += 1,
+                        Held::Never => causes.cold += 1,
+                    }
+                }
+                if let Found::Replaced(Evicted { tag, owner: of }) = found {
+                    part.counters.evicted[usize::from(of.0)] += 1;
+                    parts[usize::from(of.0)].lines -= 1;
+                    tell(places.line(set, tag));
+                }
+            }
+        });
+        let counters = &mut parts[usize::from(owner.0)].counters;
+        counters.reads += reads.len() as u64;
+        counters.misses += missed as u64;
+        missed
+    }
+}
+
+/// Asks the fully associative cache the same.
+#[inline(always)]
+fn ask_twin(twin: &mut Twin, reads: &[Read], held: &mut [Held]) {
+    reads[..AHEAD.min(reads.len())].iter().for_each(|read| twin.prefetch(read.line()));
+    for at in 0..reads.len() {
+        if let Some(later) = reads.get(at + AHEAD) {
+            twin.prefetch(later.line());
+        }
+        held[at] = twin.read(reads[at].line());
+    }
+}

@@ -1,0 +1,101 @@
+//! What is asked of the last-level cache beyond its size.
+
+use super::WayMask;
+use crate::error::ModelError;
+use crate::limits::{LINE_SHIFT, MIN_SETS};
+use crate::model::CacheGeometry;
+use serde::{Deserialize, Serialize};
+use strata_colours::{CacheIndex, SliceHash};
+
+/// Which line of a set makes room for another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Replacement {
+    /// The least recently used.
+    #[default]
+    Lru,
+    /// The one that a tree of bits leads to, each of which points away from the half used last. A
+    /// number of ways that is no power of two has the tree of the next one, with leaves missing.
+    TreePlru,
+}
+
+/// The last-level cache in detail. The default asks for nothing: one piece with LRU replacement that
+/// every VM may fill, not inclusive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LlcOptions {
+    /// How lines are spread over slices.
+    pub hash: SliceHash,
+    /// Slices; of no effect without a hash.
+    pub slices: u32,
+    /// Which line makes room.
+    pub replacement: Replacement,
+    /// A line that drops out leaves the private caches of all CPUs as well.
+    pub inclusive: bool,
+    /// The ways that each owner may fill, by its number; those without a mask may fill all.
+    pub masks: Vec<Option<WayMask>>,
+    /// Tell misses apart: cold, capacity, conflict.
+    pub classify: bool,
+}
+
+/// Lines of a cache whose misses can be told apart: 1 GiB of them.
+pub(super) const MOST_CLASSIFIED: u64 = 1 << 24;
+
+impl LlcOptions {
+    /// Whether nothing is asked for.
+    pub fn is_plain(&self) -> bool {
+        let Self { hash, slices: _, replacement, inclusive, masks, classify } = self;
+        *hash == SliceHash::None
+            && *replacement == Replacement::Lru
+            && !inclusive
+            && !classify
+            && masks.iter().all(Option::is_none)
+    }
+
+    /// In which set of which slice a line is. Without a hash it is one piece, whatever the slices.
+    pub(super) fn index(&self, geometry: &CacheGeometry) -> CacheIndex {
+        let slices = if self.hash == SliceHash::None { 1 } else { self.slices };
+        let sets = geometry.sets() / u64::from(slices);
+        CacheIndex { line_bytes: 1 << LINE_SHIFT, sets, slices, hash: self.hash }
+    }
+
+    /// Whether a cache of this size can be so.
+    ///
+    /// # Errors
+    /// [`ModelError::LastLevel`], with what would be right.
+    pub fn check(&self, geometry: &CacheGeometry) -> Result<(), ModelError> {
+        if self.is_plain() {
+            return Ok(());
+        }
+        let impossible = |cause: String| Err(ModelError::LastLevel { cause });
+        if geometry.bytes == 0 {
+            return impossible("there is none: choose a CPU that has one".into());
+        }
+        for mask in self.masks.iter().flatten() {
+            mask.check(geometry.ways)
+                .map_err(|error| ModelError::LastLevel { cause: error.to_string() })?;
+        }
+        let lines = geometry.bytes >> LINE_SHIFT;
+        if self.classify && lines > MOST_CLASSIFIED {
+            return impossible(format!(
+                "misses can be told apart up to {} MiB, and it has {}: leave that out, or choose a \
+                 smaller cache",
+                MOST_CLASSIFIED << LINE_SHIFT >> 20,
+                geometry.bytes >> 20
+            ));
+        }
+        if self.hash == SliceHash::None {
+            return Ok(());
+        }
+        if let Err(error) = self.hash.check(self.slices) {
+            return impossible(error.to_string());
+        }
+        let (sets, slices) = (geometry.sets(), u64::from(self.slices));
+        if slices == 0 || !sets.is_multiple_of(slices) || sets / slices < MIN_SETS {
+            return impossible(format!(
+                "{sets} sets in {slices} slices: each slice must have the same number, at least \
+                 {MIN_SETS}"
+            ));
+        }
+        Ok(())
+    }
+}

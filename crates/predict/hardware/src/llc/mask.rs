@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A class of service's ways, as Intel's Cache Allocation Technology has them: a bit for each way, those
-/// set next to each other (SDM volume 3B, section 17.19.4.3). It restricts what is *filled*; a line is
+/// set next to each other (SDM volume 3B, section 17.19). It restricts what is *filled*; a line is
 /// found in whatever way it is.
 ///
 /// ```

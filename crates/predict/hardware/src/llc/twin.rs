@@ -2,8 +2,7 @@
 
 use crate::host;
 
-/// Why a read missed, in the terms of Hill and Smith (IEEE Transactions on Computers 38(12), 1989,
-/// section III), read by read.
+/// Why a read missed, in the terms of Hill and Smith (IEEE Transactions on Computers 38(12), 1989), read by read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     /// A fully associative cache of as many lines would have had it.

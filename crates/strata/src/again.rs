@@ -13,6 +13,9 @@ use strata_params::Parameters;
 /// What the TLB does with a misaligned huge page unless something else is said.
 const SPLINTER: &str = "splinter";
 
+/// The last-level cache unless something else is said.
+const PLAIN: &str = "plain";
+
 /// The options in force before anything runs. `setups` are the machines that the other arguments
 /// ask for.
 pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
@@ -49,6 +52,9 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         },
         walk_caches: args.walk_caches.clone(),
         placement: args.placement.map(|placement| placement.to_string()),
+        llc: args.llc.clone().filter(|llc| llc != PLAIN),
+        llc_ways: args.llc_ways.map(|ways| ways.to_string()),
+        llc_misses: first.llc.classify,
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
         warmup: first.warmup,
@@ -124,6 +130,8 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("tlb-misaligned", (misaligned != SPLINTER).then(|| misaligned.clone()));
     option("walk-caches", options.walk_caches.clone());
     option("placement", options.placement.clone());
+    option("llc", options.llc.clone());
+    option("llc-ways", options.llc_ways.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));
     option("warmup", (options.warmup > 0).then(|| options.warmup.to_string()));
@@ -135,6 +143,7 @@ pub fn differing(options: &Options) -> Vec<String> {
         option("set", Some(format!("{name}={value}")));
     }
     let switches = [
+        ("--llc-misses", options.llc_misses),
         ("--marked", options.marked),
         ("--reused", options.reused == Some(true)),
         ("--alone", options.alone),

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use strata_engine::{PagePlacement, StackKind};
+use strata_hardware::WayMask;
 use strata_lab::{KernelVariant, Make};
 
 /// Predicts what memory virtualisation costs.
@@ -350,6 +351,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub placement: Option<PagePlacement>,
 
+    /// How the last-level cache is made: plain, of one piece with LRU replacement, or with the slices,
+    /// hash, replacement and inclusion of the CPU [default: plain].
+    #[arg(long, value_name = "plain|cpu", value_parser = ["plain", "cpu"])]
+    pub llc: Option<String>,
+
+    /// Ways of the last-level cache that each VM may fill: a number, or a mask such as 0x7c0 as CAT
+    /// takes it [default: all].
+    #[arg(long, value_name = "WAYS|0xMASK")]
+    pub llc_ways: Option<WayMask>,
+
+    /// Tell misses of the last-level cache apart: cold, capacity and conflict.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub llc_misses: Option<bool>,
+
     /// Accesses before counting begins [default: 0].
     #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]
     pub warmup: Option<u64>,
@@ -385,8 +400,8 @@ pub struct RunArgs {
     pub bill: Option<bool>,
 
     /// A VM on a host that all VMs given share, with a workload, trace or program of its own; may be
-    /// repeated. Keys are stack, policy, memory, cores, start, repeat, in, format, workload, trace and
-    /// program; docs/cli.md explains them.
+    /// repeated. Keys are stack, policy, memory, cores, start, repeat, placement, llc-ways, in, format,
+    /// workload, trace and program; docs/cli.md explains them.
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]", value_parser = VmArgs::parse)]
     pub vm: Vec<VmArgs>,
 

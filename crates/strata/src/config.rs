@@ -180,6 +180,9 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         tlb_misaligned: line.tlb_misaligned.or(file.tlb_misaligned),
         walk_caches: line.walk_caches.or(file.walk_caches),
         placement: line.placement.or(file.placement),
+        llc: line.llc.or(file.llc),
+        llc_ways: line.llc_ways.or(file.llc_ways),
+        llc_misses: line.llc_misses.or(file.llc_misses),
         warmup: line.warmup.or(file.warmup),
         seed: line.seed.or(file.seed),
         jobs: line.jobs.or(file.jobs),
@@ -213,6 +216,9 @@ mod tests {
         tlb-misaligned = "no-fill"
         walk-caches = "2d"
         placement = "bin-hopping"
+        llc = "cpu"
+        llc-ways = "0x7c0"
+        llc-misses = true
         warmup = "1M"
         skip = "2M"
         limit = "3M"
@@ -250,7 +256,7 @@ mod tests {
     #[test]
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
-            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping \
+            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses \
             --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain --bill \
             --workload random:size=1GiB --host-memory 4GiB --alone \
             --vm a:policy=thp,workload=zipf:size=1GiB --vm b:trace=b.strata --set gemini.share=0.5 --set thp.scan_sleep=5";

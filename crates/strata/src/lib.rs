@@ -19,6 +19,7 @@ mod interrupt;
 mod join;
 mod lab;
 mod lab_table;
+mod last_level;
 mod list;
 mod number;
 pub mod output;

@@ -12,7 +12,7 @@ use crate::{given, tables, text_file};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
-use strata_engine::{Catalogue, LayerFmfi, Setup, StackKind, default_policies};
+use strata_engine::{Catalogue, LayerFmfi, LlcSetup, Setup, StackKind, default_policies};
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_params::{Parameter, Parameters};
 use strata_stream::WorkloadInfo;
@@ -122,6 +122,11 @@ pub fn setups(
         from_mark: part.begins_late(),
         seed: args.seed.unwrap_or(DEFAULT_SEED),
         placement: args.placement.unwrap_or_default(),
+        llc: LlcSetup {
+            as_cpu: models_cpu_llc(args),
+            ways: args.llc_ways,
+            classify: args.llc_misses.unwrap_or(false),
+        },
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),
     };
@@ -244,6 +249,11 @@ fn constants(
     let (constants, parameters) = (names(&cpu.parameters()), names(&catalogue.parameters));
     let (mut of_cpu, mut overrides) = (Vec::new(), Vec::new());
     for (name, value) in &args.set {
+        if name.starts_with("cache.llc_design.") && !models_cpu_llc(args) {
+            return Err(Failure::usage(format!(
+                "--set {name} has no effect on the plain last-level cache; add --llc cpu"
+            )));
+        }
         if constants.contains(name) {
             of_cpu.push((name.as_str(), value.as_str()));
         } else if parameters.contains(name) {
@@ -268,6 +278,11 @@ fn constants(
     }
     cpu.set_all(of_cpu).map_err(|error| Failure::usage(format!("--set: {error}")))?;
     Ok((cpu, overrides))
+}
+
+/// Whether the last-level cache is made as that of the CPU.
+fn models_cpu_llc(args: &RunArgs) -> bool {
+    args.llc.as_deref() == Some("cpu")
 }
 
 /// Whether `--cpu` means a file, not a preset.

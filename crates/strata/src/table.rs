@@ -1,7 +1,7 @@
 //! The text report: what each policy costs, side by side.
 
 use crate::number::{bytes, count, percent, ratio, share};
-use crate::{again, verdict, version};
+use crate::{again, last_level, verdict, version};
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
@@ -158,17 +158,18 @@ pub(crate) struct Line {
     pub(crate) cells: Vec<String>,
 }
 
-struct Lines<'a> {
-    runs: &'a [&'a RunResult],
+/// The lines of a stack's table.
+pub(crate) struct Lines<'a> {
+    pub(crate) runs: &'a [&'a RunResult],
     lines: Vec<Line>,
 }
 
 impl Lines<'_> {
-    fn heading(&mut self, label: &str) {
+    pub(crate) fn heading(&mut self, label: &str) {
         self.lines.push(Line { label: label.to_owned(), cells: Vec::new() });
     }
 
-    fn row(&mut self, label: &str, cell: impl Fn(&RunResult) -> String) {
+    pub(crate) fn row(&mut self, label: &str, cell: impl Fn(&RunResult) -> String) {
         let cells = self.runs.iter().map(|run| cell(run)).collect();
         self.lines.push(Line { label: format!("  {label}"), cells });
     }
@@ -193,6 +194,7 @@ fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
         lines.relative("memory used", |run| run.memory.used_bytes as f64);
     }
     translation(&mut lines);
+    last_level::section(&mut lines);
     huge_pages(&mut lines);
     if modelled {
         events(&mut lines, stack);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Words that stand for the same in all outputs, by subject. A row of a table has the name of its
 /// term; those of layers, and of counts `per 1000` accesses, have the name of what is counted.
-const TERMS: [(&str, &[(&str, &str)]); 9] = [
+const TERMS: [(&str, &[(&str, &str)]); 10] = [
     (
         "layers and addresses",
         &[
@@ -50,6 +50,21 @@ const TERMS: [(&str, &[(&str, &str)]); 9] = [
             ("cycles per access", "all cycles, over the accesses"),
             ("throughput, estimated", "accesses per cycle, over those of the first policy"),
             ("throughput", "accesses per cycle, over those of the present state"),
+        ],
+    ),
+    (
+        "last-level cache",
+        &[
+            ("references", "all that the private caches lacked, those of page walks among them"),
+            ("share of them missed", "of the references to the last-level cache"),
+            ("cold misses", "of lines that were never read before"),
+            ("capacity misses", "a fully associative cache of as many lines has them, too"),
+            ("conflict misses", "a fully associative cache of as many lines has them not"),
+            ("lucky hits", "a fully associative cache of as many lines would have missed"),
+            ("own lines evicted", "put out to make room, of those the VM filled itself"),
+            ("lines of others evicted", "put out to make room, of those other VMs filled"),
+            ("inclusion victims", "dropped by a private cache since the last level dropped them"),
+            ("held at the end", "bytes of the cache that the VM's lines fill"),
         ],
     ),
     (

@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use strata_engine::{PagePlacement, StackKind};
+use strata_hardware::WayMask;
 use strata_stream::{WorkloadInfo, command_line};
 use strata_workloads::{Format, Generator};
 use toml::{Table, Value};
@@ -32,6 +33,8 @@ pub struct VmArgs {
     pub repeat: bool,
     /// How its kernel places base pages, if that is its own.
     pub placement: Option<PagePlacement>,
+    /// The ways of the last-level cache that it may fill, if these are its own.
+    pub llc_ways: Option<WayMask>,
     /// The VM that it runs in.
     pub within: Option<String>,
     /// The format of its trace, if that was said.
@@ -41,7 +44,7 @@ pub struct VmArgs {
 }
 
 /// Keys, each with what it takes. The last three take all that follows.
-pub const KEYS: [(&str, &str); 12] = [
+pub const KEYS: [(&str, &str); 13] = [
     ("stack", "vm or nested"),
     ("policy", "a policy"),
     ("memory", "a size, or 3x for a multiple of what it touches"),
@@ -49,6 +52,7 @@ pub const KEYS: [(&str, &str); 12] = [
     ("start", "seconds of simulated time until its program starts"),
     ("repeat", "true to begin anew until the others have ended"),
     ("placement", "where its kernel puts base pages, as --placement takes it"),
+    ("llc-ways", "the ways of the last-level cache it may fill, as --llc-ways takes them"),
     ("in", "the VM it runs in, which has no program then"),
     ("format", "the format of its trace"),
     ("workload", "a generator; all that follows"),
@@ -178,6 +182,10 @@ impl VmArgs {
                 let placement = value.parse::<PagePlacement>();
                 self.placement = Some(placement.map_err(|error| wrong(error.to_string()))?);
             }
+            "llc-ways" => {
+                let ways = value.parse::<WayMask>();
+                self.llc_ways = Some(ways.map_err(|error| wrong(error.to_string()))?);
+            }
             "in" => self.within = Some(value.to_owned()),
             "format" => {
                 let format: Format = value.parse().map_err(wrong)?;
@@ -230,6 +238,7 @@ impl fmt::Display for VmArgs {
             ("start", (self.start > 0.0).then(|| self.start.to_string())),
             ("repeat", self.repeat.then(|| "true".to_owned())),
             ("placement", self.placement.map(|placement| placement.to_string())),
+            ("llc-ways", self.llc_ways.map(|ways| ways.to_string())),
             ("in", self.within.clone()),
             ("format", self.format.map(|format| format.name().to_owned())),
             match &self.input {
@@ -286,7 +295,7 @@ mod tests {
             "a",
             "a:policy=thp,workload=random:size=64MiB,accesses=1M",
             "web.1:stack=nested,memory=1.5x,cores=0+2+3,start=0.5,repeat=true,trace=a,b.strata",
-            "d:repeat=true,placement=best-bin,workload=random:size=64MiB",
+            "d:repeat=true,placement=best-bin,llc-ways=0x3c,workload=random:size=64MiB",
             "b:in=hypervisor,format=champsim,trace=x.xz",
             "c:program=sh -c 'echo \"a b\"'",
         ] {
@@ -330,6 +339,8 @@ mod tests {
             ("a:start=inf", "seconds"),
             ("a:repeat=yes", "true"),
             ("a:placement=colour", "choose linux, random"),
+            ("a:llc-ways=0", "at least 1 way"),
+            ("a:llc-ways=0x5", "such as 0x7"),
             ("a:format=elf", "format"),
             ("a:workload=randm", "did you mean"),
             ("a:program=", "has no name"),

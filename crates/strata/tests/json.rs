@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
 
 /// Fields whose keys are data: reasons, page sizes, counter and parameter names.
-const MAPS: [&str; 5] = ["exits", "fills", "counters", "parameters", "set"];
+const MAPS: [&str; 6] = ["evicted_others", "exits", "fills", "counters", "parameters", "set"];
 
 /// Where the documentation of another command's JSON begins.
 const WALK: &str = "# The JSON of `strata walk`";
@@ -45,6 +45,7 @@ fn every_field_is_documented_and_every_documented_field_exists() {
         check: Default::default(),
         composition: Some(Default::default()),
     });
+    report.runs[0].llc = Some(common::last_level());
     report.vms.push(Default::default());
     report.hosts.push(Default::default());
     let mut report = serde_json::to_value(report).unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 use strata::table::render;
 use strata::terms;
 use strata::verdict::sentences;
-use strata_engine::report::Cycles;
+use strata_engine::report::{Cycles, LastLevel};
 use strata_engine::{Report, RunResult, StackKind};
 
 fn golden(name: &str, text: &str) {
@@ -36,6 +36,16 @@ fn three_stacks_are_three_sections_and_a_comparison() {
 }
 
 #[test]
+fn a_last_level_cache_in_detail_has_a_section_of_its_own() {
+    let mut report = report(&[StackKind::Vm]);
+    report.runs.truncate(2);
+    report.runs[0].llc = Some(common::last_level());
+    let told = LastLevel { data_misses: None, walk_misses: None, ..common::last_level() };
+    report.runs[1].llc = Some(LastLevel { lucky_hits: None, ..told });
+    golden("last-level.txt", &plain(&report));
+}
+
+#[test]
 fn a_partial_result_says_so_and_explanations_follow() {
     golden("partial.txt", &plain(&partial_report()));
 }
@@ -43,6 +53,7 @@ fn a_partial_result_says_so_and_explanations_follow() {
 #[test]
 fn every_row_of_the_table_has_a_term_and_a_name_of_its_own() {
     let mut report = report(&StackKind::ALL);
+    report.runs.iter_mut().for_each(|run| run.llc = Some(common::last_level()));
     for reason in ["ept_violation", "l1_ept_violation", "l1_ept_write", "l1_invept", "reflected"] {
         report.runs.last_mut().unwrap().exits.insert(reason.to_owned(), 1);
     }

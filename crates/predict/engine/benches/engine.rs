@@ -110,6 +110,7 @@ fn setup(policy: &str) -> Setup {
         seed: 1,
         explain: false,
         placement: strata_engine::PagePlacement::Linux,
+        llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),
     }
 }
@@ -293,6 +294,7 @@ fn shared_host() {
             start: 0.0,
             repeat: false,
             placement: strata_engine::PagePlacement::Linux,
+            llc_ways: None,
             within: None,
             seed: 1,
             workload: Some(info.clone()),

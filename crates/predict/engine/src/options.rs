@@ -38,6 +38,15 @@ pub struct Options {
     /// How the guests' kernels place base pages, if it was said.
     #[serde(default)]
     pub placement: Option<String>,
+    /// The last-level cache: `cpu`, or `None` for the plain one.
+    #[serde(default)]
+    pub llc: Option<String>,
+    /// The ways of it that each VM may fill, a mask in hexadecimal; `None` for all.
+    #[serde(default)]
+    pub llc_ways: Option<String>,
+    /// Its misses are told apart by their cause.
+    #[serde(default)]
+    pub llc_misses: bool,
     /// Accesses passed over first.
     pub skip: u64,
     /// Accesses before counting begins.

@@ -3,14 +3,16 @@
 
 use crate::bill::{self, Account};
 use crate::counters;
-use crate::report::{Alignment, CapturedTables, Memory, RunResult};
+use crate::report::{Alignment, CapturedTables, LastLevel, Memory, RunResult};
 use crate::simulation::outcome::{cpu_totals, cycles, tlb, walk_positions};
 use crate::warmup::Warmup;
 use crate::{Built, Run, Setup, SetupError, StackKind};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use strata_addr::Hpa;
-use strata_hardware::{Asid, CpuId, Fault, Machine, PHYSICAL_LIMIT, RunFault, Tables, VmTag};
+use strata_hardware::{
+    Asid, CpuId, Fault, LlcOptions, Machine, Owner, PHYSICAL_LIMIT, RunFault, Tables, VmTag,
+};
 use strata_stream::{Access, Batch, Event, Step, Tid};
 use strata_tables::variant::{self, HardwareTables, TableVariant};
 use strata_tables::{Capture, truth};
@@ -28,9 +30,12 @@ const ASID: Asid = Asid(1);
 pub fn replay(capture: &Capture, variant: TableVariant, setup: &Setup) -> Built {
     let tables = variant::tables(capture, variant, Hpa::new(PHYSICAL_LIMIT))
         .map_err(|error| SetupError::Refused(error.to_string()))?;
-    let cpu = &setup.cpu;
+    let Setup { cpu, llc, .. } = setup;
+    let options =
+        LlcOptions { design: llc.design(cpu), masks: vec![llc.ways], classify: llc.classify };
+    let machine = Machine::with_llc(cpu, setup.misaligned, &options);
     Ok(Box::new(Replay {
-        machine: Machine::new(cpu, setup.misaligned),
+        machine: machine.map_err(|error| SetupError::Refused(format!("{}: {error}", cpu.name)))?,
         alignment: alignment(capture, variant),
         stack: stack(capture),
         variant,
@@ -165,6 +170,7 @@ impl Replay {
 
     fn end_warmup(&mut self) {
         self.machine.reset_counters();
+        self.machine.reset_llc_counters(Owner::default());
         (self.unmapped, self.forbidden) = (0, 0);
     }
 
@@ -207,6 +213,7 @@ impl Replay {
             elapsed_cycles,
             elapsed_seconds: elapsed_cycles as f64 / self.frequency,
             cycles_by_kind,
+            llc: LastLevel::of(&self.machine, Owner::default(), |_| String::new()),
             bill,
             alignment: self.alignment,
             memory: Memory::default(),

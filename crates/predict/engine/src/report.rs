@@ -4,6 +4,7 @@
 //! the clock, the number of threads or the machine that ran the model, so equal inputs give equal
 //! bytes.
 
+pub use crate::last_level::{LastLevel, MissCauses};
 pub use crate::layers::PerLayer;
 use crate::layers::StackKind;
 use crate::options::{Options, Version};
@@ -258,6 +259,9 @@ pub struct RunResult {
     /// The same in more detail; the cycles of all lines add up to [`RunResult::cycles`].
     #[serde(default)]
     pub bill: Vec<BillItem>,
+    /// The last-level cache, if more than its size was modelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llc: Option<LastLevel>,
     /// Huge pages when the guest used most memory: at the end, unless memory was given back.
     pub alignment: Alignment,
     /// Page faults each layer handled.

@@ -3,7 +3,7 @@
 use crate::memory::Need;
 use crate::{Built, StackKind, Stop};
 use std::borrow::Cow;
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::{CpuModel, LlcDesign, Misaligned, WayMask};
 use strata_params::Parameter;
 use strata_policies::{REGISTRY, Words};
 use strata_stack::PagePlacement;
@@ -37,10 +37,31 @@ pub struct Setup {
     pub seed: u64,
     /// How the guest's kernel places base pages; natively that is the host's.
     pub placement: PagePlacement,
+    /// The last-level cache.
+    pub llc: LlcSetup,
     /// Find out where misalignment comes from.
     pub explain: bool,
     /// Model and policy parameters to set, in order. Constants of the CPU are already in `cpu`.
     pub overrides: Vec<(String, String)>,
+}
+
+/// The last-level cache: how much of it is modelled. The default is the plain one, of one piece with LRU
+/// replacement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LlcSetup {
+    /// It is made as that of the CPU, [`strata_hardware::Caches::llc_design`].
+    pub as_cpu: bool,
+    /// The ways that VMs without a mask of their own may fill; all if `None`.
+    pub ways: Option<WayMask>,
+    /// Tell misses apart by their cause.
+    pub classify: bool,
+}
+
+impl LlcSetup {
+    /// How it is made.
+    pub fn design(&self, cpu: &CpuModel) -> LlcDesign {
+        if self.as_cpu { cpu.cache.llc_design } else { LlcDesign::default() }
+    }
 }
 
 /// The FMFI of every kernel's free memory before a program starts; 0 is unfragmented. Kernels are told

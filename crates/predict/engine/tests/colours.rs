@@ -1,7 +1,9 @@
 //! What page placement does to conflicts in the last-level cache: a working set of exactly the cache's
 //! size is read round and round.
 
-use strata_engine::{LayerFmfi, PagePlacement, RunResult, Setup, StackKind, Stop, catalogue};
+use strata_engine::{
+    LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop, catalogue,
+};
 use strata_hardware::{CacheGeometry, Caches, CpuModel, Misaligned};
 use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
@@ -36,6 +38,7 @@ fn setup(stack: StackKind, policy: &str, placement: PagePlacement, seed: u64) ->
         seed,
         explain: false,
         placement,
+        llc: LlcSetup::default(),
         overrides: Vec::new(),
     }
 }
@@ -115,7 +118,7 @@ fn only_policies_of_colours_report_them() {
     let colours = |policy| {
         let found = run(&setup(StackKind::Nested, policy, PagePlacement::BinHopping, 1));
         let violations = found.counters.get("strata.colour_violations").copied();
-        let notes = found.notes.iter().filter(|note| note.contains("cache colour")).count();
+        let notes = found.notes.iter().filter(|note| note.contains("another cache colour")).count();
         (violations, notes)
     };
     assert_eq!(colours("base"), (None, 0));

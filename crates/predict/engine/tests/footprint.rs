@@ -51,6 +51,7 @@ fn machines_take_what_was_estimated() {
         seed: 1,
         explain: false,
         placement: strata_engine::PagePlacement::Linux,
+        llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),
     };
     let small = "random:size=16MiB,accesses=10k";

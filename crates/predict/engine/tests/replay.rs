@@ -84,6 +84,7 @@ fn setup(warmup: u64) -> Setup {
         seed: 1,
         explain: false,
         placement: strata_engine::PagePlacement::Linux,
+        llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),
     }
 }

@@ -49,7 +49,9 @@ pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss, WalkPosition};
 pub use cycles::Cycles;
 pub use error::ModelError;
 pub use limits::PHYSICAL_LIMIT;
-pub use llc::{LlcCounters, LlcOptions, MaskError, MissCauses, Owner, Replacement, WayMask};
+pub use llc::{
+    LlcCounters, LlcDesign, LlcOptions, MaskError, MissCauses, Owner, Replacement, WayMask,
+};
 pub use machine::{Machine, Misaligned};
 pub use model::{
     CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkCaches,
@@ -57,4 +59,5 @@ pub use model::{
 };
 pub use preset::Preset;
 pub use run::RunFault;
+pub use strata_colours::SliceHash;
 pub use trace::{Reference, WalkTrace, draw, native_walk_diagram, walk_diagram};

@@ -7,7 +7,7 @@ use crate::cpu::{Cpu, Held, Last};
 use crate::cycles::{Account, Cycles};
 use crate::error::ModelError;
 use crate::limits::LINE_SHIFT;
-use crate::llc::{Llc, LlcCounters, LlcOptions, Owner};
+use crate::llc::{Llc, LlcCounters, LlcOptions, Owner, WayMask};
 use crate::model::CpuModel;
 use crate::read::{Hits, Read, class};
 use crate::reads::{ReadRules, Reads};
@@ -171,6 +171,22 @@ impl Machine {
         match &self.llc {
             LastLevel::Plain(_) => None,
             LastLevel::Detailed(llc) => Some(llc.lines(owner) << LINE_SHIFT),
+        }
+    }
+
+    /// The ways of the last-level cache that an owner may fill; `None` unless it is modelled in detail.
+    pub fn llc_ways(&self, owner: Owner) -> Option<WayMask> {
+        match &self.llc {
+            LastLevel::Plain(_) => None,
+            LastLevel::Detailed(llc) => Some(llc.mask(owner)),
+        }
+    }
+
+    /// Whether misses of the last-level cache are told apart by their cause.
+    pub fn tells_llc_misses_apart(&self) -> bool {
+        match &self.llc {
+            LastLevel::Plain(_) => false,
+            LastLevel::Detailed(llc) => llc.classifies(),
         }
     }
 

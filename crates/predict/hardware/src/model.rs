@@ -3,6 +3,7 @@
 
 use crate::error::ModelError;
 use crate::limits;
+use crate::llc::LlcDesign;
 use crate::sets;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -138,6 +139,10 @@ pub struct Caches {
     pub l2: CacheGeometry,
     /// Last level, shared.
     pub llc: CacheGeometry,
+    /// How the last level is made, beyond its size. A machine has it so only if [`crate::LlcOptions`]
+    /// ask for it.
+    #[serde(default)]
+    pub llc_design: LlcDesign,
     /// Cycles of a reference that no cache has.
     pub memory_cycles: u32,
 }

@@ -5,7 +5,7 @@ use strata_params::{Parameter, ParameterError, Parameters, Value as _};
 use toml::Value;
 
 /// Ending of a name, unit, explanation. The first ending that matches counts.
-const EXPLANATIONS: [(&str, &str, &str); 33] = [
+const EXPLANATIONS: [(&str, &str, &str); 37] = [
     ("core.cores", "cores", "cores that share the last-level cache"),
     ("core.frequency_mhz", "MHz", "core clock"),
     ("core.base_cpi", "cycles/instruction", "cycles per instruction when nothing stalls"),
@@ -35,6 +35,26 @@ const EXPLANATIONS: [(&str, &str, &str); 33] = [
     ("l1d.cycles", "cycles", "hit in the first-level data cache"),
     ("l2.cycles", "cycles", "hit in the second-level cache"),
     ("llc.cycles", "cycles", "hit in the last-level cache"),
+    (
+        "llc_design.slices",
+        "slices",
+        "slices of the last-level cache; `--llc cpu` models them, if there is a hash",
+    ),
+    (
+        "llc_design.hash",
+        "",
+        "how lines are spread over slices: `none`, `intel`, or `even`, a stand-in; with `--llc cpu`",
+    ),
+    (
+        "llc_design.replacement",
+        "",
+        "line of the last-level cache that makes room: `lru` or `tree-plru`; with `--llc cpu`",
+    ),
+    (
+        "llc_design.inclusive",
+        "",
+        "what drops out of the last-level cache leaves the private ones; with `--llc cpu`",
+    ),
     (".bytes", "bytes", "size of the cache; 0 for none"),
     (".ways", "ways", "associativity"),
     (

@@ -176,7 +176,7 @@ impl ByLevel {
 mod tests {
     use super::*;
     use crate::CpuModel;
-    use crate::llc::{LlcOptions, Owner};
+    use crate::llc::{LlcDesign, LlcOptions, Owner};
     use crate::model::CacheGeometry;
     use crate::naive::NaiveSets;
     use proptest::prelude::*;
@@ -281,7 +281,10 @@ mod tests {
             model.cache.l1d = geometry(8);
             model.cache.l2 = geometry(16);
             let rules = ReadRules::new(&model);
-            let options = LlcOptions { inclusive: true, ..LlcOptions::default() };
+            let options = LlcOptions {
+                design: LlcDesign { inclusive: true, ..LlcDesign::default() },
+                ..LlcOptions::default()
+            };
             let size = geometry(if large { 128 } else { 24 });
             let mut llc = Llc::new(&size, &options);
             let mut plain = Llc::new(&size, &LlcOptions::default());

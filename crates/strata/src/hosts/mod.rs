@@ -125,6 +125,7 @@ fn host(
             start: vm.start,
             repeat: vm.repeat,
             placement: vm.placement.unwrap_or(setup.placement),
+            llc_ways: vm.llc_ways,
             within: vm.within.clone(),
             seed: 0,
             workload,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use strata_engine::options::{Options, Version};
 use strata_engine::report::{
-    Alignment, BillItem, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer,
-    Sample, Tlb, WalkPosition,
+    Alignment, BillItem, Cause, CpuTotals, Cycles, LastLevel, LayerExits, LayerMemory, Memory,
+    MissCauses, PerLayer, Sample, Tlb, WalkPosition,
 };
 use strata_engine::{Report, RunResult, StackKind};
 use strata_stream::WorkloadInfo;
@@ -210,4 +210,22 @@ pub fn partial_report() -> Report {
         ranges: ranges.collect(),
     });
     report
+}
+
+/// What a VM did in a last-level cache with everything that can be told.
+pub fn last_level() -> LastLevel {
+    let causes = |cold, capacity, conflict| Some(MissCauses { cold, capacity, conflict });
+    LastLevel {
+        mask: "0x3f".to_owned(),
+        ways: 6,
+        reads: 2_500_000,
+        misses: 1_000_000,
+        data_misses: causes(200_000, 500_000, 250_000),
+        walk_misses: causes(20_000, 25_000, 5_000),
+        lucky_hits: Some(12_345),
+        evicted_own: 900_000,
+        evicted_others: [("b".to_owned(), 1_700)].into(),
+        inclusion_victims: 31_000,
+        held_bytes: 6 << 20,
+    }
 }

@@ -162,6 +162,7 @@ fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
         seed: 1,
         explain: false,
         placement: strata_engine::PagePlacement::Linux,
+        llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),
     }
 }
@@ -284,6 +285,7 @@ pub fn pair(of: &Pair, stack: StackKind) -> Vec<RunResult> {
             start: 0.0,
             repeat: name == "beside",
             placement: strata_engine::PagePlacement::Linux,
+            llc_ways: None,
             within: None,
             seed: 1,
             workload: open(name).ok().map(|source| source.info()),

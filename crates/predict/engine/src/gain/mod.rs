@@ -4,7 +4,7 @@
 
 mod tables;
 
-use crate::{LayerFmfi, RunResult, Setup, SetupError, StackKind, replay};
+use crate::{LayerFmfi, LlcSetup, RunResult, Setup, SetupError, StackKind, replay};
 use serde::Serialize;
 use std::collections::HashSet;
 use strata_addr::PageSize;
@@ -229,6 +229,7 @@ fn replayed(
         seed: 1,
         explain: false,
         placement: crate::PagePlacement::Linux,
+        llc: LlcSetup::default(),
         overrides: Vec::new(),
     };
     let mut run = replay(capture, variant, &setup)?;

@@ -1,5 +1,6 @@
 //! The cores of a host: the time on each, and whose turn it is on those that several guests share.
 
+use super::owner;
 use rustc_hash::FxHashMap;
 use strata_hardware::{CpuId, HardwareCounters, Machine};
 
@@ -66,6 +67,7 @@ impl Cores {
         if let Some(before) = turn.guest {
             *self.away.entry((before, core)).or_default() += &counted;
         }
+        machine.assign(core, owner(guest));
         let since = self.reading(core, machine);
         self.turns.insert(core, Turn { guest: Some(guest), since });
     }

@@ -26,9 +26,13 @@ pub(super) struct KernelBefore {
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) stack: StackKind,
+    /// Name of its VM.
+    pub(super) vm: String,
     pub(super) policy: String,
     pub(super) cpu: String,
     pub(super) explain: bool,
+    /// Colours are used, and the cache is modelled without the hash that the CPU has.
+    pub(super) plain_colours: bool,
     pub(super) footprint: Option<u64>,
     pub(super) parameters: BTreeMap<String, String>,
 }

@@ -1,6 +1,7 @@
 //! What a user can choose for a host with several VMs.
 
 use crate::{Setup, SetupError, StackKind};
+use strata_hardware::WayMask;
 use strata_stack::PagePlacement;
 use strata_stream::WorkloadInfo;
 
@@ -25,6 +26,9 @@ pub struct VmSetup {
     pub repeat: bool,
     /// How its kernel places base pages; a guest hypervisor does as Linux.
     pub placement: PagePlacement,
+    /// The ways of the last-level cache that it and all VMs in it may fill, as the host says; those of
+    /// [`HostSetup::common`] if `None`.
+    pub llc_ways: Option<WayMask>,
     /// The VM that it runs in, which is then a guest hypervisor.
     pub within: Option<String>,
     /// Seed of what is random about its memory.
@@ -60,6 +64,7 @@ impl HostSetup {
             start: 0.0,
             repeat: false,
             placement: setup.placement,
+            llc_ways: None,
             within: None,
             seed: setup.seed,
             workload: Some(workload.clone()),
@@ -108,6 +113,14 @@ impl HostSetup {
 
     fn vm(&self, name: &str) -> &VmSetup {
         self.vms.iter().find(|vm| vm.name == name).expect("it was checked")
+    }
+
+    /// The VM of the host that a VM is in, or itself.
+    pub(super) fn outermost<'a>(&'a self, mut vm: &'a VmSetup) -> &'a VmSetup {
+        while let Some(below) = &vm.within {
+            vm = self.vm(below);
+        }
+        vm
     }
 
     /// The VMs in another one.
@@ -160,6 +173,12 @@ impl HostSetup {
             if vm.stack != StackKind::Vm {
                 return refused(format!(
                     "VM '{name}' is in '{below}', so that it is nested already: leave out its stack"
+                ));
+            }
+            if vm.llc_ways.is_some() {
+                return refused(format!(
+                    "VM '{name}' is in '{below}', and only the host divides the last-level cache: \
+                     give llc-ways to '{below}'"
                 ));
             }
             if hypervisor.policy != vm.policy {

@@ -21,7 +21,7 @@ use guest::Guest;
 use host::HostSetup;
 use relocation::Relocation;
 use samples::Samples;
-use strata_hardware::{CpuId, Fault, Machine, RunFault, Tables, VmTag};
+use strata_hardware::{CpuId, Fault, Machine, Owner, RunFault, Tables, VmTag};
 use strata_policies::PerVm;
 use strata_stack::{Exhausted, Flush, HostWork, NodeId, Position, SpaceId, Stack};
 use strata_stream::{Access, Batch, Event, Pid, Step, Tid, WorkloadInfo};
@@ -183,6 +183,7 @@ impl Simulation {
             true => state.least_busy_cpu(),
             false => {
                 let cpu = self.machine.add_cpu();
+                self.machine.assign(cpu, owner(guest));
                 state.all_cpus.push(cpu);
                 cpu
             }
@@ -303,6 +304,7 @@ impl Simulation {
         let Self { stack, machine, cores, guests, acting, .. } = self;
         let state = &mut guests[guest];
         state.all_cpus.iter().for_each(|cpu| cores.reset(*cpu, guest, machine));
+        machine.reset_llc_counters(owner(guest));
         stack.reset_counters(state.node);
         state.of_host = HostWork::default();
         *acting = (guest, stack.work_of_host());
@@ -449,6 +451,11 @@ fn event_process(event: &Event) -> Option<Pid> {
 /// How hardware tags the second stage that it walks for a guest.
 fn vm_tag(guest: NodeId) -> VmTag {
     VmTag(guest.index() as u16)
+}
+
+/// Whose lines a guest's are in the last-level cache.
+fn owner(guest: GuestId) -> Owner {
+    Owner(guest as u16)
 }
 
 /// The name of a kernel in reports.

@@ -2,12 +2,12 @@
 
 use super::cores::GuestId;
 use super::guest::{Guest, State};
-use super::{Simulation, layer_name};
+use super::{Simulation, layer_name, owner};
 use crate::bill::{self, Account};
 use crate::counters;
 use crate::report::{
-    Alignment, Cause, CpuTotals, Cycles, LayerExits, LayerMemory, Memory, PerLayer, RunResult,
-    Sample, Tlb, WalkPosition,
+    Alignment, Cause, CpuTotals, Cycles, LastLevel, LayerExits, LayerMemory, Memory, PerLayer,
+    RunResult, Sample, Tlb, WalkPosition,
 };
 use std::collections::BTreeMap;
 use std::mem;
@@ -142,6 +142,7 @@ impl Simulation {
             elapsed_cycles,
             elapsed_seconds: elapsed_cycles as f64 / state.clock.frequency(),
             cycles_by_kind,
+            llc: self.last_level(guest),
             bill,
             alignment: state.fullest.alignment,
             faults: self.per_layer(state.node, |node| kernels[&node].faults),
@@ -162,6 +163,12 @@ impl Simulation {
             parameters: state.context.parameters.clone(),
             samples,
         }
+    }
+
+    /// What a guest did in the last-level cache, if that is modelled in detail.
+    fn last_level(&self, guest: GuestId) -> Option<LastLevel> {
+        let name = |other: usize| self.guests[other].context.vm.clone();
+        LastLevel::of(&self.machine, owner(guest), name)
     }
 
     /// What the bill of a guest is made of.
@@ -310,6 +317,13 @@ impl Simulation {
                 "of {backed} pages of the guest's memory {violations} lie in another cache colour \
                  than theirs; the host looked at {checks} entries and replaced {replaced} frames"
             ));
+        }
+        if guest.context.plain_colours {
+            notes.push(
+                "cache colours are those of a last-level cache of one piece; that of this CPU has slices \
+                 with a hash, which leaves more conflicts: --llc cpu models it"
+                    .to_owned(),
+            );
         }
         if guest.lost_accesses > 0 {
             notes.push(format!(

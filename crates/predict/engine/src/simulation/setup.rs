@@ -5,16 +5,16 @@ use super::clock::Clock;
 use super::cores::Cores;
 use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
-use super::{Relocation, Samples, Simulation};
+use super::{Relocation, Samples, Simulation, owner};
 use crate::memory::{Extent, Need};
 use crate::warmup::Warmup;
-use crate::{Catalogue, LayerFmfi, PolicyInfo, Run, SetupError, StackKind, Stop};
+use crate::{Catalogue, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::iter;
 use strata_addr::PageSize;
-use strata_colours::{CacheIndex, Colours, SliceHash};
-use strata_hardware::{CpuId, CpuModel, Machine, PHYSICAL_LIMIT};
+use strata_colours::Colours;
+use strata_hardware::{CpuId, CpuModel, LlcOptions, Machine, PHYSICAL_LIMIT};
 use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
@@ -130,9 +130,6 @@ fn percent(bytes: u64, percent: u64) -> u64 {
 fn whole_regions(bytes: u64) -> u64 {
     bytes & !((2 << 20) - 1)
 }
-
-/// Bytes in a line of the model's caches.
-const LINE_BYTES: u32 = 64;
 
 /// Less memory than this holds no kernel worth modelling.
 const LEAST_MEMORY: u64 = 16 << 20;
@@ -256,6 +253,7 @@ struct Blueprint<'a> {
     guests: Vec<GuestPlan>,
     /// How each kernel is set up.
     settings: Vec<KernelSettings>,
+    llc: LlcOptions,
 }
 
 impl<'a> Blueprint<'a> {
@@ -288,7 +286,8 @@ impl<'a> Blueprint<'a> {
                  apart: lower --memory or make the workload smaller"
             )));
         }
-        let colours = colours(&setup.common.cpu);
+        let llc = llc_options(setup, &guests)?;
+        let colours = colours(&setup.common.cpu, &llc);
         let mut config = StackConfig {
             kernels,
             levels: setup.common.levels,
@@ -309,7 +308,7 @@ impl<'a> Blueprint<'a> {
         if placed || settings.iter().any(|settings| settings.coloured) {
             config.colours = Some(colours?);
         }
-        Ok(Self { setup, parameters, policies, config, guests, settings })
+        Ok(Self { setup, parameters, policies, config, guests, settings, llc })
     }
 
     /// Bytes of memory of a kernel, by its place in [`StackConfig::kernels`].
@@ -402,12 +401,30 @@ impl HostSetup {
     }
 }
 
+/// The last-level cache of a host: guests are its owners, by their numbers.
+fn llc_options(setup: &HostSetup, guests: &[GuestPlan]) -> Result<LlcOptions, SetupError> {
+    let Setup { cpu, llc, .. } = &setup.common;
+    // Owners and tags of VMs have 16 bits.
+    if guests.len() > usize::from(u16::MAX) {
+        let most = u16::MAX;
+        return Err(refused(format!("{} VMs on one host: at most {most}", guests.len())));
+    }
+    let mask = |guest: &GuestPlan| {
+        let vm = setup.outermost(&setup.vms[guest.vm]);
+        let Some(own) = vm.llc_ways else { return Ok(llc.ways) };
+        let wrong =
+            |error| refused(format!("VM '{}': the ways of the last-level cache: {error}", vm.name));
+        own.check(cpu.cache.llc.ways).map(|()| Some(own)).map_err(wrong)
+    };
+    let masks = guests.iter().map(mask).collect::<Result<_, _>>()?;
+    let options = LlcOptions { design: llc.design(cpu), masks, classify: llc.classify };
+    options.check(&cpu.cache.llc).map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
+    Ok(options)
+}
+
 /// The colours of a CPU's last-level cache.
-fn colours(cpu: &CpuModel) -> Result<Colours, SetupError> {
-    let llc = cpu.cache.llc;
-    let index =
-        CacheIndex { line_bytes: LINE_BYTES, sets: llc.sets(), slices: 1, hash: SliceHash::None };
-    Colours::new(&index).map_err(|error| {
+fn colours(cpu: &CpuModel, llc: &LlcOptions) -> Result<Colours, SetupError> {
+    Colours::new(&llc.design.index(&cpu.cache.llc)).map_err(|error| {
         refused(format!(
             "pages cannot be placed by the colours of the last-level cache of {}: {error}",
             cpu.name
@@ -468,7 +485,8 @@ impl Simulation {
             error => refused(error),
         })?;
         let cpu = &setup.common.cpu;
-        let mut machine = Machine::new(cpu, setup.common.misaligned);
+        let machine = Machine::with_llc(cpu, setup.common.misaligned, &blueprint.llc);
+        let mut machine = machine.map_err(refused)?;
         let mut cores = bound_cores(setup, &mut machine);
         let in_force: BTreeMap<String, String> = blueprint
             .parameters
@@ -478,7 +496,7 @@ impl Simulation {
             .map(|parameter| (parameter.name.into_owned(), parameter.value))
             .collect();
         let nodes: Vec<NodeId> = stack.nodes().collect();
-        let guests = blueprint.guests.iter().map(|plan| {
+        let guests = blueprint.guests.iter().enumerate().map(|(guest, plan)| {
             let vm = &setup.vms[plan.vm];
             let node = nodes[plan.path[0]];
             let frames = stack.kernel(node).memory().used_frames();
@@ -494,6 +512,7 @@ impl Simulation {
                 }
             };
             idle_cpus.sort_unstable_by(|a, b| b.cmp(a));
+            all_cpus.iter().for_each(|cpu| machine.assign(*cpu, owner(guest)));
             let frequency = f64::from(cpu.core.frequency_mhz) * 1e6;
             let start = (vm.start * frequency) as u64;
             let scale = blueprint.parameters.time.scale;
@@ -523,9 +542,12 @@ impl Simulation {
                 of_host: HostWork::default(),
                 context: Context {
                     stack: stack_kind(plan),
+                    vm: vm.name.clone(),
                     policy: vm.policy.clone(),
                     cpu: cpu.name.clone(),
                     explain: setup.common.explain,
+                    plain_colours: blueprint.config.colours.is_some()
+                        && blueprint.llc.design.hash != cpu.cache.llc_design.hash,
                     footprint: vm.workload.as_ref().and_then(|known| known.footprint_bytes),
                     parameters: in_force.clone(),
                 },

@@ -1,6 +1,7 @@
 //! Several VMs on one host.
 
 mod apart;
+mod cache;
 mod memory;
 mod time;
 mod world;

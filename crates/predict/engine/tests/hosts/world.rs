@@ -28,6 +28,7 @@ pub fn common() -> Setup {
         seed: 1,
         explain: false,
         placement: strata_engine::PagePlacement::Linux,
+        llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),
     }
 }
@@ -55,6 +56,7 @@ pub fn vm(name: &str, stack: StackKind, policy: &str, workload: &str) -> Vm {
         start: 0.0,
         repeat: false,
         placement: strata_engine::PagePlacement::Linux,
+        llc_ways: None,
         within: None,
         seed: 0,
         workload: Some(info),

@@ -23,7 +23,7 @@ mod twin;
 
 pub use counters::{LlcCounters, MissCauses};
 pub use mask::{MaskError, WayMask};
-pub use model::{LlcOptions, Replacement};
+pub use model::{LlcDesign, LlcOptions, Replacement};
 
 use crate::host::{self, Vectors, Work};
 use crate::model::CacheGeometry;
@@ -68,8 +68,8 @@ impl Llc {
     /// An empty cache; geometry and options have been checked.
     pub(crate) fn new(geometry: &CacheGeometry, options: &LlcOptions) -> Self {
         let mut llc = Self {
-            places: Places::new(options.index(geometry)),
-            sets: Sets::new(geometry.sets(), geometry.ways as usize, options.replacement),
+            places: Places::new(options.design.index(geometry)),
+            sets: Sets::new(geometry.sets(), geometry.ways as usize, options.design.replacement),
             options: options.clone(),
             geometry: *geometry,
             parts: Vec::new(),
@@ -82,14 +82,13 @@ impl Llc {
 
     /// Whether lines that drop out leave the private caches.
     pub(crate) fn is_inclusive(&self) -> bool {
-        self.options.inclusive
+        self.options.design.inclusive
     }
 
     /// An owner, and all with a lower number, may use the cache.
     pub(crate) fn admit(&mut self, owner: Owner) {
         while self.parts.len() <= usize::from(owner.0) {
-            let mask = self.options.masks.get(self.parts.len()).copied().flatten();
-            let mask = mask.unwrap_or(WayMask::first(self.geometry.ways));
+            let mask = self.mask(Owner(self.parts.len() as u16));
             let twin = self.options.classify.then(|| self.twin_of(mask));
             let counters = LlcCounters::default();
             self.parts.push(Part { mask: Mask::new(mask), twin, counters, lines: 0 });
@@ -105,6 +104,17 @@ impl Llc {
             self.twins.push((mask, Twin::new(lines as usize)));
             self.twins.len() - 1
         })
+    }
+
+    /// Whether misses are told apart.
+    pub(crate) fn classifies(&self) -> bool {
+        self.options.classify
+    }
+
+    /// The ways that an owner may fill.
+    pub(crate) fn mask(&self, owner: Owner) -> WayMask {
+        let mask = self.options.masks.get(usize::from(owner.0)).copied().flatten();
+        mask.unwrap_or(WayMask::first(self.geometry.ways))
     }
 
     /// What was counted for an owner since the last reset.

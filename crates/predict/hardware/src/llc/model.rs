@@ -19,18 +19,47 @@ pub enum Replacement {
     TreePlru,
 }
 
-/// The last-level cache in detail. The default asks for nothing: one piece with LRU replacement that
-/// every VM may fill, not inclusive.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LlcOptions {
-    /// How lines are spread over slices.
-    pub hash: SliceHash,
+/// How a last-level cache is made. The default is one piece with LRU replacement, not inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LlcDesign {
     /// Slices; of no effect without a hash.
     pub slices: u32,
+    /// How lines are spread over slices.
+    pub hash: SliceHash,
     /// Which line makes room.
     pub replacement: Replacement,
     /// A line that drops out leaves the private caches of all CPUs as well.
     pub inclusive: bool,
+}
+
+impl Default for LlcDesign {
+    fn default() -> Self {
+        Self { slices: 1, hash: SliceHash::None, replacement: Replacement::Lru, inclusive: false }
+    }
+}
+
+impl LlcDesign {
+    /// In which set of which slice a line is. Without a hash it is one piece, whatever the slices.
+    pub fn index(&self, geometry: &CacheGeometry) -> CacheIndex {
+        let slices = if self.hash == SliceHash::None { 1 } else { self.slices };
+        let sets = geometry.sets() / u64::from(slices.max(1));
+        CacheIndex { line_bytes: 1 << LINE_SHIFT, sets, slices, hash: self.hash }
+    }
+
+    /// Whether the plain cache is made so, too.
+    fn is_plain(&self) -> bool {
+        let Self { slices: _, hash, replacement, inclusive } = self;
+        *hash == SliceHash::None && *replacement == Replacement::Lru && !inclusive
+    }
+}
+
+/// The last-level cache in detail. The default asks for nothing: the default design, which every VM may
+/// fill.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LlcOptions {
+    /// How it is made.
+    pub design: LlcDesign,
     /// The ways that each owner may fill, by its number; those without a mask may fill all.
     pub masks: Vec<Option<WayMask>>,
     /// Tell misses apart: cold, capacity, conflict.
@@ -43,19 +72,8 @@ pub(super) const MOST_CLASSIFIED: u64 = 1 << 24;
 impl LlcOptions {
     /// Whether nothing is asked for.
     pub fn is_plain(&self) -> bool {
-        let Self { hash, slices: _, replacement, inclusive, masks, classify } = self;
-        *hash == SliceHash::None
-            && *replacement == Replacement::Lru
-            && !inclusive
-            && !classify
-            && masks.iter().all(Option::is_none)
-    }
-
-    /// In which set of which slice a line is. Without a hash it is one piece, whatever the slices.
-    pub(super) fn index(&self, geometry: &CacheGeometry) -> CacheIndex {
-        let slices = if self.hash == SliceHash::None { 1 } else { self.slices };
-        let sets = geometry.sets() / u64::from(slices);
-        CacheIndex { line_bytes: 1 << LINE_SHIFT, sets, slices, hash: self.hash }
+        let Self { design, masks, classify } = self;
+        design.is_plain() && !classify && masks.iter().all(Option::is_none)
     }
 
     /// Whether a cache of this size can be so.
@@ -83,13 +101,14 @@ impl LlcOptions {
                 geometry.bytes >> 20
             ));
         }
-        if self.hash == SliceHash::None {
+        let LlcDesign { slices, hash, .. } = self.design;
+        if hash == SliceHash::None {
             return Ok(());
         }
-        if let Err(error) = self.hash.check(self.slices) {
+        if let Err(error) = hash.check(slices) {
             return impossible(error.to_string());
         }
-        let (sets, slices) = (geometry.sets(), u64::from(self.slices));
+        let (sets, slices) = (geometry.sets(), u64::from(slices));
         if slices == 0 || !sets.is_multiple_of(slices) || sets / slices < MIN_SETS {
             return impossible(format!(
                 "{sets} sets in {slices} slices: each slice must have the same number, at least \

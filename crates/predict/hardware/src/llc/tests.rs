@@ -7,6 +7,11 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use strata_colours::SliceHash;
 
+/// A cache of this design and no more.
+fn of(design: LlcDesign) -> LlcOptions {
+    LlcOptions { design, ..LlcOptions::default() }
+}
+
 /// A way of a set: line, owner, and when it was used last.
 type Way = Option<(u64, u16, u64)>;
 
@@ -55,7 +60,7 @@ impl Naive {
         list.truncate(lines);
         let is_new = seen.insert(line);
 
-        let set = self.options.index(&self.geometry).set(line) as usize;
+        let set = self.options.design.index(&self.geometry).set(line) as usize;
         let counters = &mut self.counters[usize::from(owner.0)];
         counters.reads += 1;
         let ways = &mut self.sets[set];
@@ -123,7 +128,7 @@ proptest! {
         classify in any::<bool>(),
         batches in prop::collection::vec((0u16..3, lines(8, 60), any::<bool>()), 1..40),
     ) {
-        let options = LlcOptions { hash, slices: 4, masks, classify, ..LlcOptions::default() };
+        let options = LlcOptions { design: LlcDesign { hash, slices: 4, ..LlcDesign::default() }, masks, classify };
         let geometry = geometry(sets, ways);
         let mut llc = Llc::new(&geometry, &options);
         llc.admit(Owner(2));
@@ -191,7 +196,7 @@ proptest! {
     ) {
         let (first, count) = if tree { (0, 1 << count.ilog2()) } else { (first, count) };
         let replacement = if tree { Replacement::TreePlru } else { Replacement::Lru };
-        let options = LlcOptions { hash, slices: 2, replacement, classify, ..LlcOptions::default() };
+        let options = LlcOptions { design: LlcDesign { hash, slices: 2, replacement, ..LlcDesign::default() }, classify, ..LlcOptions::default() };
         let masked =
             LlcOptions { masks: vec![Some(mask(first, count))], ..options.clone() };
         let mut some = Llc::new(&geometry(8, ways), &masked);
@@ -220,7 +225,7 @@ proptest! {
         ways in 2u32..=64,
         lines in prop::collection::vec(0u64..200, 1..400),
     ) {
-        let options = LlcOptions { replacement: Replacement::TreePlru, ..LlcOptions::default() };
+        let options = of(LlcDesign { replacement: Replacement::TreePlru, ..LlcDesign::default() });
         let mut llc = Llc::new(&geometry(1, ways), &options);
         let mut last = None;
         for line in lines {
@@ -236,7 +241,7 @@ proptest! {
 #[test]
 fn tree_and_lru_differ_where_they_should() {
     for (replacement, expected) in [(Replacement::TreePlru, 2), (Replacement::Lru, 1)] {
-        let options = LlcOptions { replacement, ..LlcOptions::default() };
+        let options = of(LlcDesign { replacement, ..LlcDesign::default() });
         let mut llc = Llc::new(&geometry(1, 4), &options);
         let (_, _, dropped) = read_all(&mut llc, Owner(0), &[0, 1, 2, 3, 0, 4]);
         assert_eq!(dropped, [expected], "{replacement:?}");
@@ -250,15 +255,15 @@ fn what_cannot_be_is_told_with_a_remedy() {
         options.check(geometry).unwrap_err().to_string()
     };
     let plain = LlcOptions::default;
-    let intel = |slices| LlcOptions { hash: SliceHash::Intel, slices, ..plain() };
+    let intel = |slices| of(LlcDesign { hash: SliceHash::Intel, slices, ..LlcDesign::default() });
     assert_eq!(intel(8).check(&good), Ok(()));
     assert!(message(intel(20), &good).contains("1, 2, 4 and 8 slices, not 20; take hash even"));
-    let even = |slices| LlcOptions { hash: SliceHash::Even, slices, ..plain() };
+    let even = |slices| of(LlcDesign { hash: SliceHash::Even, slices, ..LlcDesign::default() });
     assert!(message(even(7), &good).contains("16384 sets in 7 slices"));
     assert!(message(even(0), &good).contains("16384 sets in 0 slices"));
     let wide = LlcOptions { masks: vec![None, Some(mask(10, 11))], ..plain() };
     assert!(message(wide, &good).contains("0x1ffc00 reaches beyond the 20 ways"));
-    let inclusive = LlcOptions { inclusive: true, ..plain() };
+    let inclusive = of(LlcDesign { inclusive: true, ..LlcDesign::default() });
     let none = CacheGeometry { bytes: 0, ..good };
     assert!(message(inclusive, &none).contains("choose a CPU that has one"));
     assert_eq!(plain().check(&none), Ok(()));

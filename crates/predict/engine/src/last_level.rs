@@ -1,0 +1,88 @@
+//! What a run found in the last-level cache.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use strata_hardware::{self as hardware, LlcCounters, Machine, Owner};
+
+/// Misses by their cause: Hill and Smith (IEEE TC 1989), told read by read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissCauses {
+    /// Lines never read before.
+    pub cold: u64,
+    /// Lines that a fully associative cache of as many lines would have dropped as well.
+    pub capacity: u64,
+    /// Lines that such a cache would have held.
+    pub conflict: u64,
+}
+
+impl MissCauses {
+    /// Misses in all.
+    pub fn total(&self) -> u64 {
+        self.cold + self.capacity + self.conflict
+    }
+}
+
+impl From<hardware::MissCauses> for MissCauses {
+    fn from(causes: hardware::MissCauses) -> Self {
+        let hardware::MissCauses { cold, capacity, conflict } = causes;
+        Self { cold, capacity, conflict }
+    }
+}
+
+/// The last-level cache as one VM used it. Counts leave the warm-up out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastLevel {
+    /// The ways that the VM may fill: a mask of bits in hexadecimal.
+    pub mask: String,
+    /// How many these are.
+    pub ways: u32,
+    /// References that missed the private caches, those of page walks included.
+    pub reads: u64,
+    /// Those that missed this one as well.
+    pub misses: u64,
+    /// Misses on data by cause; `None` unless they were told apart.
+    pub data_misses: Option<MissCauses>,
+    /// The same of misses on page tables.
+    pub walk_misses: Option<MissCauses>,
+    /// Hits on lines that a fully associative cache would have dropped; `None` unless told apart.
+    pub lucky_hits: Option<u64>,
+    /// Lines of its own that it put out of the cache. A line is of the VM that filled it.
+    pub evicted_own: u64,
+    /// Lines of other VMs that it put out, by the VM's name.
+    pub evicted_others: BTreeMap<String, u64>,
+    /// Lines that left private caches because they dropped out of an inclusive last level.
+    pub inclusion_victims: u64,
+    /// Bytes of the cache that it held at the end.
+    pub held_bytes: u64,
+}
+
+impl LastLevel {
+    /// What an owner did; `None` if the cache is not modelled in detail. `name` names the others.
+    pub(crate) fn of(
+        machine: &Machine,
+        owner: Owner,
+        name: impl Fn(usize) -> String,
+    ) -> Option<Self> {
+        let counters = machine.llc_counters(owner)?;
+        let LlcCounters { reads, misses, data, walks, lucky_hits, evicted, inclusion_victims } =
+            counters;
+        let mask = machine.llc_ways(owner)?;
+        let own = usize::from(owner.0);
+        let others =
+            evicted.iter().enumerate().filter(|(other, lines)| *other != own && **lines > 0);
+        let told = machine.tells_llc_misses_apart();
+        Some(Self {
+            mask: mask.to_string(),
+            ways: mask.count(),
+            reads: *reads,
+            misses: *misses,
+            data_misses: told.then(|| (*data).into()),
+            walk_misses: told.then(|| (*walks).into()),
+            lucky_hits: told.then_some(*lucky_hits),
+            evicted_own: evicted.get(own).copied().unwrap_or(0),
+            evicted_others: others.map(|(other, lines)| (name(other), *lines)).collect(),
+            inclusion_victims: *inclusion_victims,
+            held_bytes: machine.llc_occupancy(owner)?,
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! What the table says of a last-level cache that is modelled in detail.
+
+use crate::number::{bytes, count, percent, share};
+use crate::table::Lines;
+use strata_engine::RunResult;
+use strata_engine::report::{LastLevel, MissCauses};
+
+/// Misses with one cause, on data and on page tables.
+fn cause(of: impl Fn(&MissCauses) -> u64) -> impl Fn(&LastLevel) -> String {
+    move |llc| match (&llc.data_misses, &llc.walk_misses) {
+        (Some(data), Some(walks)) => count(of(data) + of(walks)),
+        _ => "-".to_owned(),
+    }
+}
+
+/// The rows of the last-level cache; none where it is plain.
+pub(crate) fn section(lines: &mut Lines<'_>) {
+    let runs = lines.runs;
+    let any = |has: fn(&LastLevel) -> bool| runs.iter().filter_map(|run| run.llc.as_ref()).any(has);
+    if !any(|_| true) {
+        return;
+    }
+    lines.heading("last-level cache");
+    let mut row = |label: &str, cell: &dyn Fn(&LastLevel) -> String| {
+        let of = |run: &RunResult| run.llc.as_ref().map_or_else(|| "-".to_owned(), cell);
+        lines.row(label, of);
+    };
+    row("references", &|llc| count(llc.reads));
+    row("share of them missed", &|llc| percent(share(llc.misses, llc.reads)));
+    if any(|llc| llc.data_misses.is_some()) {
+        row("cold misses", &cause(|causes| causes.cold));
+        row("capacity misses", &cause(|causes| causes.capacity));
+        row("conflict misses", &cause(|causes| causes.conflict));
+        row("lucky hits", &|llc| llc.lucky_hits.map_or_else(|| "-".to_owned(), count));
+    }
+    row("own lines evicted", &|llc| count(llc.evicted_own));
+    if any(|llc| !llc.evicted_others.is_empty()) {
+        row("lines of others evicted", &|llc| count(llc.evicted_others.values().sum()));
+    }
+    if any(|llc| llc.inclusion_victims > 0) {
+        row("inclusion victims", &|llc| count(llc.inclusion_victims));
+    }
+    row("held at the end", &|llc| bytes(llc.held_bytes));
+}

@@ -1,12 +1,17 @@
 //! Rates of the hardware model, on one core: `cargo bench -p strata-hardware`.
 //!
+//! `cargo bench -p strata-hardware -- llc` measures the last-level cache in detail alone.
+//!
 //! Prints accesses per second, the best of several rounds, and the ratio to the rate to reach.
 
 use std::hint::black_box;
 use std::time::Instant;
 use strata_addr::space::{GuestPhysical, HostPhysical, Virtual};
 use strata_addr::{Frame, Gva, PageSize};
-use strata_hardware::{Asid, CpuId, CpuModel, Machine, Misaligned, Request, Tables, VmTag};
+use strata_hardware::{
+    Asid, CpuId, CpuModel, LlcDesign, LlcOptions, Machine, Misaligned, Replacement, Request,
+    SliceHash, Tables, VmTag,
+};
 use strata_paging::{Ept, FrameSource, Radix, Rights, X86};
 use strata_stream::Access;
 
@@ -154,7 +159,58 @@ fn stream(name: &str, page: PageSize, by: By, addr: impl FnMut(u64) -> u64) {
     report(&format!("{name}{ones}"), &setup, rate, 100e6);
 }
 
+/// The last-level cache in detail: random loads over all of the footprint, beside the rate of the same
+/// machine without, round by round in turn.
+fn last_level(name: &str, page: PageSize, options: &LlcOptions) {
+    const TURNS: u64 = 5;
+    let mut plain = setup(CpuModel::DEFAULT, page, page);
+    let mut detailed = setup(CpuModel::DEFAULT, page, page);
+    let model = CpuModel::preset(CpuModel::DEFAULT).unwrap();
+    detailed.machine = Machine::with_llc(&model, Misaligned::Splinter, options).unwrap();
+    detailed.cpu = detailed.machine.add_cpu();
+    let (mut random, mut best) = (Random(3), [0.0, 0.0f64]);
+    for _ in 0..TURNS {
+        for (setup, best) in [&mut plain, &mut detailed].into_iter().zip(&mut best) {
+            let rate = rate(setup, By::Runs, 2_000_000, |_| random.next() & (FOOTPRINT - 8));
+            *best = rate.max(*best);
+        }
+    }
+    println!(
+        "{:<48} {:>6.1} M/s  {:>5.2} x goal  {:>5.2} x without",
+        format!("random {page} on {page}, {name}"),
+        best[1] / 1e6,
+        best[1] / 8e6,
+        best[1] / best[0],
+    );
+}
+
+fn last_levels() {
+    let plain = LlcOptions::default;
+    let of = |design| LlcOptions { design, ..LlcOptions::default() };
+    let hash = of(LlcDesign { hash: SliceHash::Intel, slices: 8, ..LlcDesign::default() });
+    let masked = LlcOptions { masks: vec!["5".parse().ok()], ..plain() };
+    let options = [
+        ("five ways", masked.clone()),
+        ("hash", hash.clone()),
+        ("tree-PLRU", of(LlcDesign { replacement: Replacement::TreePlru, ..LlcDesign::default() })),
+        ("misses told apart", LlcOptions { classify: true, ..plain() }),
+        ("misses told apart, hash, five ways", LlcOptions { classify: true, ..hash.clone() }),
+        ("inclusive", of(LlcDesign { inclusive: true, ..LlcDesign::default() })),
+    ];
+    for (name, mut options) in options {
+        if name.contains("hash, five") {
+            options.masks = masked.masks.clone();
+        }
+        for page in [PageSize::Huge, PageSize::Base] {
+            last_level(name, page, &options);
+        }
+    }
+}
+
 fn main() {
+    if std::env::args().any(|word| word == "llc") {
+        return last_levels();
+    }
     use PageSize::{Base, Huge};
     let default = CpuModel::DEFAULT;
     for by in [By::Runs, By::Ones] {
@@ -173,4 +229,5 @@ fn main() {
         stream("random in 16 KiB, 4k on 4k", Base, by, |_| random.next() & ((16 << 10) - 8));
         stream("sequential in 1 GiB, 2m on 2m", Huge, by, |i| i * 8 % FOOTPRINT);
     }
+    last_levels();
 }

@@ -11,6 +11,8 @@
 //!   compared with a cache that it does not share with the others.
 //! - A line is of whoever filled it, as with CMT's occupancy; hits by others do not change that.
 
+#[cfg(test)]
+mod cachegrind;
 mod counters;
 mod mask;
 mod model;

@@ -35,4 +35,5 @@ mod image;
 mod observation;
 mod pending;
 mod process;
+mod requests;
 mod slots;

@@ -442,7 +442,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Protect { pid, .. }
         | Event::Advise { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
-        Event::ThreadExit { .. } | Event::Mark(_) => None,
+        Event::ThreadExit { .. } | Event::Mark(_) | Event::Request { .. } => None,
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod host;
 mod oom;
 pub(crate) mod outcome;
 mod relocation;
+mod requests;
 mod samples;
 pub(crate) mod setup;
 mod tell_hardware;
@@ -231,6 +232,7 @@ impl Simulation {
                 }
                 return;
             }
+            Event::Request { tid, mark } => return self.request(guest, *tid, *mark),
             Event::ThreadStart { pid, tid } if self.stack.process_space(node, *pid).is_some() => {
                 self.cpu_of(guest, *tid);
             }
@@ -308,6 +310,7 @@ impl Simulation {
         *acting = (guest, stack.work_of_host());
         state.clock.reset(&state.all_cpus, cores, machine);
         state.samples = Samples::default();
+        state.served.reset();
         state.last_feedback = (0, 0);
     }
 

@@ -21,6 +21,7 @@ mod steady;
 mod streamcluster;
 mod zipf;
 
+pub use random::SplitMix64;
 pub use spec::{Key, Kind};
 
 use pattern::Shape;

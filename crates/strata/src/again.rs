@@ -49,6 +49,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         },
         walk_caches: args.walk_caches.clone(),
         placement: args.placement.map(|placement| placement.to_string()),
+        request_load: args.request_load.as_ref().map(ToString::to_string),
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
         warmup: first.warmup,
@@ -124,6 +125,7 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("tlb-misaligned", (misaligned != SPLINTER).then(|| misaligned.clone()));
     option("walk-caches", options.walk_caches.clone());
     option("placement", options.placement.clone());
+    option("request-load", options.request_load.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));
     option("warmup", (options.warmup > 0).then(|| options.warmup.to_string()));

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use strata_engine::{PagePlacement, StackKind};
+use strata_engine::{PagePlacement, RequestLoad, StackKind};
 use strata_lab::{KernelVariant, Make};
 
 /// Predicts what memory virtualisation costs.
@@ -349,6 +349,11 @@ pub struct RunArgs {
     /// colour: random, bin-hopping, colouring, best-bin or hierarchical [default: linux].
     #[arg(long, value_name = "NAME")]
     pub placement: Option<PagePlacement>,
+
+    /// How often requests arrive, if the stream has any: as a share of what a policy can serve, of
+    /// which the first is taken if none is named [default: 0.7].
+    #[arg(long, value_name = "SHARE[@POLICY]")]
+    pub request_load: Option<RequestLoad>,
 
     /// Accesses before counting begins [default: 0].
     #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]

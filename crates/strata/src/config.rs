@@ -180,6 +180,7 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         tlb_misaligned: line.tlb_misaligned.or(file.tlb_misaligned),
         walk_caches: line.walk_caches.or(file.walk_caches),
         placement: line.placement.or(file.placement),
+        request_load: line.request_load.or(file.request_load),
         warmup: line.warmup.or(file.warmup),
         seed: line.seed.or(file.seed),
         jobs: line.jobs.or(file.jobs),
@@ -213,6 +214,7 @@ mod tests {
         tlb-misaligned = "no-fill"
         walk-caches = "2d"
         placement = "bin-hopping"
+        request-load = "0.5@thp"
         warmup = "1M"
         skip = "2M"
         limit = "3M"
@@ -250,7 +252,7 @@ mod tests {
     #[test]
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
-            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping \
+            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --request-load 0.5@thp \
             --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain --bill \
             --workload random:size=1GiB --host-memory 4GiB --alone \
             --vm a:policy=thp,workload=zipf:size=1GiB --vm b:trace=b.strata --set gemini.share=0.5 --set thp.scan_sleep=5";

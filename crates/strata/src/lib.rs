@@ -25,6 +25,7 @@ pub mod output;
 mod plan;
 mod progress;
 mod record;
+mod requests;
 mod room;
 mod run;
 mod scan;

@@ -38,6 +38,9 @@ pub struct Options {
     /// How the guests' kernels place base pages, if it was said.
     #[serde(default)]
     pub placement: Option<String>,
+    /// How often requests arrive, as `--request-load` takes it, if it was said.
+    #[serde(default)]
+    pub request_load: Option<String>,
     /// Accesses passed over first.
     pub skip: u64,
     /// Accesses before counting begins.

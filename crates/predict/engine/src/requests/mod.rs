@@ -5,9 +5,11 @@
 //! that do not wait for answers, at a rate that is a share of what a reference policy can serve and the
 //! same under all policies of a stack.
 
+mod load;
 mod queue;
 mod served;
 
+pub use load::RequestLoad;
 pub(crate) use served::Served;
 pub use served::ServiceTimes;
 
@@ -15,26 +17,6 @@ use crate::report::RunResult;
 use queue::Queue;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-
-/// How often requests arrive.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RequestLoad {
-    /// Share of the rate at which the reference can serve them, above 0 and below 1.
-    pub share: f64,
-    /// The reference policy; `None` takes the first of each stack.
-    pub reference: Option<String>,
-}
-
-impl RequestLoad {
-    /// The share when nobody says which: as busy as servers usually are that leave room for bursts.
-    pub const DEFAULT: f64 = 0.7;
-}
-
-impl Default for RequestLoad {
-    fn default() -> Self {
-        Self { share: Self::DEFAULT, reference: None }
-    }
-}
 
 /// How times are distributed, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -144,36 +126,19 @@ impl Arrivals {
 }
 
 /// Gives runs that served requests their latencies; those of a stack face the same arrivals. `also` are
-/// further runs of the same stream to face those of their stack.
-///
-/// # Errors
-/// The reference's name and the stack, when a stack whose runs served requests was not run under it.
-pub fn relate(
-    runs: &mut [RunResult],
-    also: &mut [RunResult],
-    load: &RequestLoad,
-    seed: u64,
-) -> Result<(), String> {
+/// further runs of the same stream, to face those of their stack.
+pub fn relate(runs: &mut [RunResult], also: &mut [RunResult], load: &RequestLoad, seed: u64) {
     let stacks: BTreeSet<_> = runs.iter().map(|run| run.stack).collect();
     for stack in stacks {
-        let mut of_stack = runs.iter().filter(|run| run.stack == stack);
-        if !of_stack.clone().any(|run| run.service_times.is_some()) {
-            continue;
-        }
-        let reference = match &load.reference {
-            None => of_stack.next(),
-            Some(name) => of_stack.find(|run| run.policy == *name),
-        };
-        let Some(reference) = reference else {
-            let name = load.reference.as_deref().unwrap_or_default();
-            return Err(format!("{name} on {stack}"));
-        };
-        let Some(arrivals) = Arrivals::new(reference, load.share, seed) else { continue };
+        let of_stack = || runs.iter().filter(|run| run.stack == stack);
+        let named = of_stack().find(|run| Some(&run.policy) == load.reference.as_ref());
+        let arrivals =
+            named.or(of_stack().next()).and_then(|run| Arrivals::new(run, load.share, seed));
+        let Some(arrivals) = arrivals else { continue };
         for run in runs.iter_mut().chain(also.iter_mut()).filter(|run| run.stack == stack) {
             run.requests = run.service_times.as_deref().and_then(|times| arrivals.queued(times));
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -194,7 +159,7 @@ mod tests {
 
     fn related(mut runs: Vec<RunResult>, share: f64, reference: Option<&str>) -> Vec<RunResult> {
         let reference = reference.map(str::to_owned);
-        relate(&mut runs, &mut [], &RequestLoad { share, reference }, 1).unwrap();
+        relate(&mut runs, &mut [], &RequestLoad { share, reference }, 1);
         runs
     }
 
@@ -216,15 +181,15 @@ mod tests {
             let mean = |run: &RunResult| run.requests.as_ref().unwrap().latency.mean;
             assert!(mean(&runs[1]) < mean(&runs[0]));
         }
-        let load = RequestLoad { share: 0.5, reference: Some("gemini".to_owned()) };
-        assert_eq!(relate(&mut runs(), &mut [], &load, 1), Err("gemini on vm".to_owned()));
+        // Who is not there is no reference.
+        let runs = related(runs(), 0.5, Some("gemini"));
+        assert_eq!(runs[1].requests.as_ref().unwrap().reference, "base");
     }
 
     #[test]
     fn runs_without_requests_have_no_latency() {
         let mut runs = vec![RunResult::default()];
-        let load = RequestLoad { share: 0.5, reference: Some("none".to_owned()) };
-        relate(&mut runs, &mut [], &load, 1).unwrap();
+        relate(&mut runs, &mut [], &RequestLoad::default(), 1);
         assert_eq!(runs[0].requests, None);
     }
 

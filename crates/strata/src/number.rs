@@ -25,6 +25,15 @@ pub fn exact_size(bytes: u64) -> String {
     if bytes == 0 { "0".to_owned() } else { format!("{}{}", bytes >> (10 * unit), UNITS[unit]) }
 }
 
+/// A time in seconds with three significant digits: `1.50 us`, `20.0 s`.
+pub fn seconds(value: f64) -> String {
+    const UNITS: [&str; 4] = [" ns", " us", " ms", " s"];
+    if value < 999.5e-9 {
+        return format!("{}{}", three_digits(value * 1e9), UNITS[0]);
+    }
+    scaled(value * 1e9, 1000.0, &UNITS[1..])
+}
+
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value / step;
     let mut unit = 0;
@@ -99,6 +108,9 @@ mod tests {
         assert_eq!(bytes(3 << 29), "1.50 GiB");
         assert_eq!([0, 1000, 8 << 30, 3 << 29].map(exact_size), ["0", "1000", "8GiB", "1536MiB"]);
         assert_eq!(exact_size(5 << 50), "5120TiB");
+        let times = [0.0, 12.34e-9, 999.6e-9, 1.5e-6, 0.02, 20.0, 4000.0].map(seconds);
+        let shown = ["0.00 ns", "12.3 ns", "1.00 us", "1.50 us", "20.0 ms", "20.0 s", "4000 s"];
+        assert_eq!(times, shown);
         assert_eq!(percent(0.414), "41 %");
         assert_eq!(percent(0.0414), "4.1 %");
         assert_eq!(percent(0.0), "0 %");

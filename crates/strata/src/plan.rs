@@ -12,7 +12,9 @@ use crate::{given, tables, text_file};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
-use strata_engine::{Catalogue, LayerFmfi, LlcSetup, Setup, StackKind, default_policies};
+use strata_engine::{
+    Catalogue, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
+};
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_params::{Parameter, Parameters};
 use strata_stream::WorkloadInfo;
@@ -32,6 +34,8 @@ pub struct Plan {
     pub options: Options,
     /// Memory of the guest; `None` has it chosen.
     pub memory: Option<GuestMemory>,
+    /// How often requests arrive.
+    pub request_load: RequestLoad,
     /// Page tables captured from a real machine, instead of modelled stacks.
     pub tables: Option<Capture>,
     /// Most machines to hold at once.
@@ -73,10 +77,12 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
     args.memory.map_or(Ok(()), GuestMemory::check)?;
+    let request_load = request_load(&args, &pairs)?;
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;
     Ok(Plan {
         options: again::options(&args, &setups),
         setups,
+        request_load,
         memory: args.memory,
         tables,
         jobs: args.jobs,
@@ -88,6 +94,25 @@ pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         part,
         input: given::input(args.input)?,
     })
+}
+
+/// How often requests arrive; the policy that it names must be run.
+///
+/// # Errors
+/// When it is not, on some stack.
+pub fn request_load(args: &RunArgs, pairs: &[(StackKind, String)]) -> Result<RequestLoad, Failure> {
+    let load = args.request_load.clone().unwrap_or_default();
+    if let Some(reference) = &load.reference {
+        let is_run =
+            |stack: StackKind| pairs.iter().any(|(on, policy)| *on == stack && policy == reference);
+        if let Some((stack, _)) = pairs.iter().find(|(stack, _)| !is_run(*stack)) {
+            return Err(Failure::usage(format!(
+                "--request-load names policy {reference}, which is not run on a {stack} stack; add it \
+                 to --policy, or name another"
+            )));
+        }
+    }
+    Ok(load)
 }
 
 /// The machines for pairs of stack and policy, without a size, and the part of each stream that is run.
@@ -447,6 +472,7 @@ mod tests {
             ("--cpu brodwell-e5-2620v4", "did you mean broadwell-e5-2620v4"),
             ("--cpu ./nowhere.toml", "cannot read the CPU model"),
             ("--memory 1MiB", "at least 64MiB"),
+            ("--policy base,thp --request-load 0.5@gemini", "gemini, which is not run on a nested"),
             ("--json x --output x", "name the same file"),
             ("some.trace", "--workload and a trace"),
         ];

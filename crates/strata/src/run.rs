@@ -9,6 +9,7 @@ use crate::workload::{nothing_left, part_taken, unopened};
 use crate::{again, bill, config, hosts, progress, table, tables};
 use std::io::{IsTerminal, stderr, stdout};
 use strata_engine::report::CapturedTables;
+use strata_engine::requests;
 use strata_engine::{
     Build, Catalogue, CutShort, OpenError, Progress, Report, Stop, Sweep, SweepError, replay, sweep,
 };
@@ -158,6 +159,7 @@ fn measure(
     })?;
     let mut report = Report::new(swept.workload, swept.runs);
     report.seed = plan.setups[0].seed;
+    requests::relate(&mut report.runs, &mut [], &plan.request_load, report.seed);
     report.warmup = plan.setups[0].warmup;
     again::note(&mut report, plan.options.clone(), Some(&plan.input));
     report.tables = plan.tables.as_ref().map(CapturedTables::new);

@@ -1,7 +1,7 @@
 //! The text report: what each policy costs, side by side.
 
 use crate::number::{bytes, count, percent, ratio, share};
-use crate::{again, last_level, verdict, version};
+use crate::{again, last_level, requests, verdict, version};
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
@@ -67,6 +67,7 @@ pub(crate) fn sections(out: &mut String, stacks: &[(StackKind, Vec<&RunResult>)]
         }
         out.push('\n');
         paragraph(out, &verdict::sentences(runs).join(" "), width);
+        paragraph(out, &requests::sentences(runs).join(" "), width);
         notes(out, runs, width);
     }
 }
@@ -175,7 +176,7 @@ impl Lines<'_> {
     }
 
     /// A row of a measure divided by that of the first run.
-    fn relative(&mut self, label: &str, measure: impl Fn(&RunResult) -> f64) {
+    pub(crate) fn relative(&mut self, label: &str, measure: impl Fn(&RunResult) -> f64) {
         let base = measure(self.runs[0]);
         self.row(label, |run| ratio((base > 0.0).then(|| measure(run) / base)));
     }
@@ -193,12 +194,14 @@ fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
     if modelled {
         lines.relative("memory used", |run| run.memory.used_bytes as f64);
     }
+    requests::relative(&mut lines);
     translation(&mut lines);
     last_level::section(&mut lines);
     huge_pages(&mut lines);
     if modelled {
         events(&mut lines, stack);
     }
+    requests::rows(&mut lines);
     let header = runs.iter().map(|run| run.policy.as_str());
     print(out, &lines.lines, header);
 }

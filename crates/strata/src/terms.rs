@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Words that stand for the same in all outputs, by subject. A row of a table has the name of its
 /// term; those of layers, and of counts `per 1000` accesses, have the name of what is counted.
-const TERMS: [(&str, &[(&str, &str)]); 10] = [
+const TERMS: [(&str, &[(&str, &str)]); 11] = [
     (
         "layers and addresses",
         &[
@@ -102,6 +102,17 @@ const TERMS: [(&str, &[(&str, &str)]); 10] = [
                 "over all pages ever touched: above 1 huge pages hold untouched parts, below 1 \
                  memory was given back, or processes share it",
             ),
+        ],
+    ),
+    (
+        "requests, where the stream has any",
+        &[
+            ("requests served", "those that began and ended while it was counted"),
+            ("load", "share of the time in which servers are busy; from 1 on the queue only grows"),
+            ("service time", "time that passed on the CPU from a request's begin to its end, mean"),
+            ("mean latency", "from a request's arrival to its end, the wait for a server included"),
+            ("p95 latency", "what the latency of 95 % of the requests does not exceed"),
+            ("p99 latency", "what the latency of 99 % of the requests does not exceed"),
         ],
     ),
     (

@@ -46,6 +46,7 @@ fn every_field_is_documented_and_every_documented_field_exists() {
         composition: Some(Default::default()),
     });
     report.runs[0].llc = Some(common::last_level());
+    report.runs[0].requests = Some(Default::default());
     report.vms.push(Default::default());
     report.hosts.push(Default::default());
     let mut report = serde_json::to_value(report).unwrap();

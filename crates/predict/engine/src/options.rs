@@ -47,6 +47,9 @@ pub struct Options {
     /// Its misses are told apart by their cause.
     #[serde(default)]
     pub llc_misses: bool,
+    /// How often requests arrive, as `--request-load` takes it, if it was said.
+    #[serde(default)]
+    pub request_load: Option<String>,
     /// Accesses passed over first.
     pub skip: u64,
     /// Accesses before counting begins.

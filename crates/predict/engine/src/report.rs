@@ -8,6 +8,7 @@ pub use crate::last_level::{LastLevel, MissCauses};
 pub use crate::layers::PerLayer;
 use crate::layers::StackKind;
 use crate::options::{Options, Version};
+pub use crate::requests::{Requests, ServiceTimes, Times};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_stream::WorkloadInfo;
@@ -301,6 +302,12 @@ pub struct RunResult {
     pub samples: Vec<Sample>,
     /// Every parameter in force, printed as `--set` takes it.
     pub parameters: BTreeMap<String, String>,
+    /// The requests of the stream and their latency; `None` when it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
+    /// What [`Requests`] is made of.
+    #[serde(skip)]
+    pub service_times: Option<Box<ServiceTimes>>,
 }
 
 impl RunResult {

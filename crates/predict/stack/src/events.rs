@@ -55,7 +55,7 @@ impl Stack {
             Event::Advise { pid, range, advice } => {
                 return self.advise(policy, guest, pid, self.pages_of(range), advice);
             }
-            Event::Mark(_) => Ok(()),
+            Event::Mark(_) | Event::Request { .. } => Ok(()),
         };
         let settled = self.settle(policy, guest, Spending::GuestFault);
         done.map_err(|_| Exhausted { node: guest }).and(settled)

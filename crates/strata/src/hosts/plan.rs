@@ -4,14 +4,14 @@ use crate::again;
 use crate::args::{Input as InputArgs, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::output::Target;
-use crate::plan::{apart, cross_product, setups, targets};
+use crate::plan::{apart, cross_product, request_load, setups, targets};
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::thread;
 use strata_engine::options::Options;
-use strata_engine::{Catalogue, Setup, StackKind};
+use strata_engine::{Catalogue, RequestLoad, Setup, StackKind};
 use strata_workloads::Part;
 
 /// What `strata run --vm` is going to do.
@@ -28,6 +28,8 @@ pub struct Plan {
     pub host_memory: Option<u64>,
     /// Run each VM without the others as well.
     pub alone: bool,
+    /// How often requests arrive.
+    pub request_load: RequestLoad,
     /// What the report says was asked for.
     pub options: Options,
     /// Most hosts to hold in memory at once.
@@ -72,6 +74,10 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let mut remarks = Vec::new();
     let pairs = cross_product(&args, catalogue, &mut remarks)?;
     let besides: Vec<String> = args.vm.iter().filter_map(|vm| vm.policy.clone()).collect();
+    let mut all = pairs.clone();
+    // A VM may have a policy of its own on any stack.
+    all.extend(besides.iter().map(|policy| (pairs[0].0, policy.clone())));
+    let request_load = request_load(&args, &all)?;
     let (setups, part) = setups(&args, catalogue, pairs, &besides)?;
     let mut options = again::options(&args, &setups);
     if own.0 {
@@ -84,6 +90,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         setups,
         part,
         own,
+        request_load,
         host_memory: args.host_memory,
         alone: args.alone.unwrap_or(false),
         options,

@@ -8,6 +8,7 @@ use crate::vm_args::VmArgs;
 use crate::workload::part_taken;
 use std::collections::BTreeMap;
 use strata_engine::report::VmReport;
+use strata_engine::requests;
 use strata_engine::{CutShort, GuestOutcome, HostOutcome, Report};
 use strata_workloads::Part;
 
@@ -44,7 +45,10 @@ pub fn report(
         let mut workload =
             together.last().map_or_else(|| vm.live_info(), |guest| guest.workload.clone());
         workload.notes.extend(part_taken(Part { limit: plan.options.limit, ..plan.part }));
-        VmReport::new(vm.name.clone(), workload, &together, &of_alone(vm))
+        let mut report = VmReport::new(vm.name.clone(), workload, &together, &of_alone(vm));
+        let VmReport { runs, alone, .. } = &mut report;
+        requests::relate(runs, alone, &plan.request_load, plan.setups[0].seed);
+        report
     });
     let mut report = Report::of_hosts(vms.collect(), hosts);
     report.seed = plan.setups[0].seed;

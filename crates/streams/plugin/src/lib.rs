@@ -11,6 +11,7 @@
 //! | `observation` | whether anybody still wants to know |
 //! | `pending` | the system call that a thread is in |
 //! | `calls` | system calls that change the address space, as messages |
+//! | `requests` | what is done to connections: where requests begin and end |
 //! | `image` | what is mapped before the first instruction |
 //! | `environment` | the program's variables under their true names |
 //! | `exec` | `execve` into a new emulator instead of out of it |
@@ -35,4 +36,5 @@ mod image;
 mod observation;
 mod pending;
 mod process;
+mod requests;
 mod slots;

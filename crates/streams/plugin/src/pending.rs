@@ -19,6 +19,8 @@ pub enum Pending {
     Fork { child: Pid, tid: Tid },
     /// Will start a thread.
     Thread,
+    /// May be the beginning of a request, or make a connection.
+    Connection(Call),
 }
 
 /// Whether the calling thread is about to start another.

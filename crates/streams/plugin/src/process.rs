@@ -4,13 +4,14 @@
 
 use crate::calls::{self, Call, Space};
 use crate::pending::{PENDING, Pending};
+use crate::requests::{self, Connections};
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
 use crate::{glib, guest, image, observation};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use strata_stream::{Event, Pid, Tid};
+use strata_stream::{Event, Mark, Pid, Tid};
 use strata_wire::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Slot, Wire, encode};
 
 const NO_THREAD: u32 = u32::MAX;
@@ -41,6 +42,7 @@ pub struct Process {
     /// about them are in the order in which they happen.
     lock: Lock,
     space: Mutex<Space>,
+    connections: Connections,
     /// Stands in `SLOTS` where there is no thread; nothing is written to it.
     nowhere: Box<Slot>,
 }
@@ -76,6 +78,7 @@ impl Process {
             told: AtomicU64::new(0),
             lock: Lock::new(),
             space: Mutex::default(),
+            connections: Connections::default(),
             nowhere,
         })
     }
@@ -282,6 +285,13 @@ impl Process {
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);
         }
+        if !unobserved {
+            let (told, again) = self.connections.before(&call);
+            self.tell_of_request(vcpu, told);
+            if again {
+                PENDING.set(Some(Pending::Connection(call)));
+            }
+        }
         match call.number {
             // Only what `glib` needs; `execve` then leads out of the emulator.
             number if unobserved && number != libc::SYS_clone => {}
@@ -307,6 +317,10 @@ impl Process {
     pub fn call_ends(&self, vcpu: u32, result: i64) {
         match PENDING.take() {
             None | Some(Pending::Thread) => {}
+            Some(Pending::Connection(call)) => {
+                let told = self.connections.after(&call, result);
+                told.into_iter().for_each(|mark| self.tell_of_request(vcpu, mark));
+            }
             Some(Pending::Space(call)) => {
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)
@@ -330,6 +344,12 @@ impl Process {
                 }
                 self.lock.release();
             }
+        }
+    }
+
+    fn tell_of_request(&self, vcpu: u32, mark: Option<Mark>) {
+        if let (Some(mark), Some(tid)) = (mark, self.tid(vcpu)) {
+            self.send(vcpu, &[Message::Event(Event::Request { tid, mark })]);
         }
     }
 
@@ -370,6 +390,7 @@ impl Process {
     fn become_child(&self, vcpu: u32, child: Pid, tid: Tid) {
         self.pid.store(child.0, Relaxed);
         self.image.store(0, Relaxed);
+        requests::forget();
         for other in 0..self.vcpus.load(Relaxed) {
             self.tids[other as usize].store(NO_THREAD, Relaxed);
             self.set_slot(other, &self.nowhere);

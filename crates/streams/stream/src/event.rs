@@ -83,10 +83,11 @@ pub enum Advice {
     Collapse,
 }
 
-/// What a program says of itself, so that the part of it that matters can be counted alone.
+/// One end of something: of the part of a program that matters, so that it can be counted alone, or of
+/// a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mark {
-    /// What matters begins.
+    /// It begins.
     Begin,
     /// It has ended.
     End,
@@ -181,4 +182,12 @@ pub enum Event {
     },
     /// The program gave a mark. Changes nothing.
     Mark(Mark),
+    /// A thread begins to serve a request, or has served it. Changes nothing. A thread serves one at a
+    /// time: a beginning within a request drops that one, an end outside of any means nothing.
+    Request {
+        /// The thread.
+        tid: Tid,
+        /// Which end of the request.
+        mark: Mark,
+    },
 }

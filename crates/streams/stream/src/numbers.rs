@@ -15,6 +15,7 @@ const REMAP: u8 = 9;
 const PROTECT: u8 = 10;
 const ADVISE: u8 = 11;
 const MARK: u8 = 12;
+const REQUEST: u8 = 13;
 
 /// Set beside the rights of a mapping whose address the program insisted on.
 const FIXED: u32 = 1 << 3;
@@ -42,7 +43,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// The highest tag there is.
-    pub const LAST_TAG: u8 = MARK;
+    pub const LAST_TAG: u8 = REQUEST;
 
     fn new(tag: u8) -> Self {
         Self { tag, numbers: [0; 5], length: 0 }
@@ -92,6 +93,9 @@ impl From<&Event> for Numbers {
                 of(ADVISE, pid).range(range).with([code(&ADVICES, &advice)])
             }
             Event::Mark(mark) => Self::new(MARK).with([code(&MARKS, &mark)]),
+            Event::Request { tid, mark } => {
+                Self::new(REQUEST).with([tid.0.into(), code(&MARKS, &mark)])
+            }
         }
     }
 }
@@ -127,6 +131,7 @@ impl Event {
                 advice: from.code(&ADVICES)?,
             },
             MARK => Self::Mark(from.code(&MARKS)?),
+            REQUEST => Self::Request { tid: from.tid()?, mark: from.code(&MARKS)? },
             _ => return None,
         })
     }
@@ -199,7 +204,7 @@ mod tests {
             .map(|event| format!("{event:?}").split([' ', '(']).next().unwrap().to_owned())
             .collect();
         let expected = "ProcessStart Fork Exec ProcessExit ThreadStart ThreadExit Map Unmap Remap \
-                        Protect Advise Mark";
+                        Protect Advise Mark Request";
         assert_eq!(names.join(" "), expected);
     }
 }

@@ -28,7 +28,8 @@ impl Part {
     }
 }
 
-/// What is given of the accesses before the part that is wanted. Events are always given.
+/// What is given of the accesses before the part that is wanted. Events are always given, but for those
+/// of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     /// The first of each page by each thread, and the first that stores, since the last event that
@@ -85,6 +86,12 @@ impl<S: Source> Excerpt<S> {
                 }
             }
             Event::ThreadStart { .. } | Event::ThreadExit { .. } => batch.event(*event),
+            // What is left of a request before the part is not what it was.
+            Event::Request { .. } => {
+                if matches!(self.place, Place::Within(_)) {
+                    batch.event(*event);
+                }
+            }
             _ => {
                 self.touched.forget();
                 batch.event(*event);
@@ -370,6 +377,28 @@ mod tests {
             let before = things.iter().take_while(|thing| matches!(thing, Thing::Access(..)));
             let before: Vec<_> = before.take(skip as usize).copied().collect();
             prop_assert!(marked || touched(&before).iter().all(|(_, page, _)| stored.contains(page)));
+        }
+    }
+
+    #[test]
+    fn requests_are_those_of_the_part() {
+        let spec = "random:size=64KiB,accesses=100,request=10";
+        let requests = |part, before| {
+            let source = Generator::parse(spec).unwrap();
+            let (given, _) = all(&mut Excerpt::new(source, part, before));
+            let marks = given.into_iter().filter_map(|thing| match thing {
+                Thing::Event(Event::Request { mark, .. }) => Some(mark),
+                _ => None,
+            });
+            let marks: Vec<_> = marks.collect();
+            [Mark::Begin, Mark::End]
+                .map(|mark| marks.iter().filter(|other| **other == mark).count())
+        };
+        for before in [Before::Touches, Before::Nothing] {
+            assert_eq!(requests(Part::default(), before), [10, 10]);
+            // The first is cut at its beginning, the last at its end.
+            let part = Part { skip: 25, limit: Some(30), ..Part::default() };
+            assert_eq!(requests(part, before), [3, 3]);
         }
     }
 

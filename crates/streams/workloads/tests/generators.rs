@@ -95,9 +95,14 @@ proptest! {
         seed: u64,
     ) {
         let kind = &generate::list()[kind];
-        let mut spec = format!("{}:size={size},accesses={count},threads={threads},bytes={},seed={seed},ipa=7",
-            kind.name, 1 << log2);
+        let mut spec = format!("{}:size={size},accesses={count},threads={threads},seed={seed},ipa=7", kind.name);
         let has = |name: &str| kind.keys.iter().any(|key| key.name == name);
+        if has("bytes") {
+            spec += &format!(",bytes={}", 1 << log2);
+        }
+        if has("request") {
+            spec += &format!(",request={}", seed % 3);
+        }
         if has("stores") {
             spec += &format!(",stores={}", f64::from(stores) / 2.0);
         }
@@ -129,7 +134,7 @@ proptest! {
                     seen += accesses.len() as u64;
                     for access in accesses {
                         let place = Range::sized(access.addr(), access.size().into());
-                        prop_assert_eq!(access.size(), 1 << log2);
+                        prop_assert!(access.size() == 1 << log2 || !has("bytes"));
                         prop_assert!(mapped.covers(place), "{:?} in {}", access, spec);
                         pages.insert(place.start.page());
                         pages.insert((place.start + (place.bytes() - 1)).page());
@@ -403,6 +408,10 @@ fn mistakes_are_named_with_the_nearest_name() {
         ("random:stores=nan", "'nan' is no number"),
         ("random:touch=maybe", "unknown 'maybe'"),
         ("zipf:grain=12", "multiple of bytes"),
+        ("streamcluster:dimensions=6", "6 is no multiple of 4"),
+        ("streamcluster:size=4KiB,dimensions=1024", "too small for a point"),
+        ("dedup:size=4KiB,threads=4096", "too small for its threads"),
+        ("btree:value=24", "24 is no multiple of 16"),
         ("chase:passes=2,accesses=5", "leave out one"),
         ("chase:passes=99999999999T", "not a count"),
         ("sequential:size=8KiB,threads=9", "more threads than base pages"),

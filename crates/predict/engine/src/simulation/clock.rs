@@ -40,6 +40,11 @@ impl Clock {
     /// A thread goes on.
     pub(crate) fn resume(&mut self, cpu: CpuId, cores: &mut Cores, machine: &Machine) {
         self.last = cpu;
+        self.catch_up(cpu, cores, machine);
+    }
+
+    /// A CPU waits for what a thread that goes on on it would wait for.
+    pub(crate) fn catch_up(&self, cpu: CpuId, cores: &mut Cores, machine: &Machine) {
         cores.wait_until(cpu, machine, self.floor);
     }
 

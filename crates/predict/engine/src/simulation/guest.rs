@@ -5,6 +5,7 @@ use super::relocation::Relocation;
 use super::samples::Samples;
 use crate::layers::{PerLayer, StackKind};
 use crate::report::{Alignment, Cause, RunResult};
+use crate::requests::Served;
 use crate::warmup::Warmup;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -65,6 +66,7 @@ pub(super) struct Guest {
     pub(super) relocation: Relocation,
     pub(super) samples: Samples,
     pub(super) warmup: Warmup,
+    pub(super) served: Served,
     /// Frames in use before the workload.
     pub(super) frames_before: u64,
     pub(super) peak_frames: u64,

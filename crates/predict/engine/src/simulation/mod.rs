@@ -8,6 +8,7 @@ pub(crate) mod host;
 mod oom;
 pub(crate) mod outcome;
 mod relocation;
+mod requests;
 mod samples;
 pub(crate) mod setup;
 mod tell_hardware;
@@ -232,6 +233,7 @@ impl Simulation {
                 }
                 return;
             }
+            Event::Request { tid, mark } => return self.request(guest, *tid, *mark),
             Event::ThreadStart { pid, tid } if self.stack.process_space(node, *pid).is_some() => {
                 self.cpu_of(guest, *tid);
             }
@@ -310,6 +312,7 @@ impl Simulation {
         *acting = (guest, stack.work_of_host());
         state.clock.reset(&state.all_cpus, cores, machine);
         state.samples = Samples::default();
+        state.served.reset();
         state.last_feedback = (0, 0);
     }
 
@@ -444,7 +447,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Protect { pid, .. }
         | Event::Advise { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
-        Event::ThreadExit { .. } | Event::Mark(_) => None,
+        Event::ThreadExit { .. } | Event::Mark(_) | Event::Request { .. } => None,
     }
 }
 

@@ -162,6 +162,8 @@ impl Simulation {
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
             samples,
+            service_times: state.served.times().map(Box::new),
+            requests: None,
         }
     }
 

@@ -7,6 +7,7 @@ use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
 use super::{Relocation, Samples, Simulation, owner};
 use crate::memory::{Extent, Need};
+use crate::requests::Served;
 use crate::warmup::Warmup;
 use crate::{Catalogue, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
 use rustc_hash::FxHashMap;
@@ -530,6 +531,7 @@ impl Simulation {
                 relocation: Relocation::default(),
                 samples: Samples::default(),
                 warmup: Warmup::new(&setup.common),
+                served: Served::new(frequency),
                 frames_before: frames,
                 peak_frames: frames,
                 layers: blueprint.layers(plan, &stack),

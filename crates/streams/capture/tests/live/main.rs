@@ -5,4 +5,5 @@ mod ends;
 mod mappings;
 mod processes;
 mod refusals;
+mod requests;
 mod support;

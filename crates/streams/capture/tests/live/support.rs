@@ -162,6 +162,7 @@ impl Record {
                     | Event::Remap { pid, .. }
                     | Event::Protect { pid, .. }
                     | Event::Advise { pid, .. } => assert!(processes.contains_key(&pid)),
+                    Event::Request { tid, .. } => assert!(threads.contains_key(&tid)),
                     Event::Mark(_) => {}
                 },
             }

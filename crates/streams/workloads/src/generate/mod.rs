@@ -2,20 +2,26 @@
 //!
 //! A generator is asked for by a text like `zipf:size=64GiB,theta=0.8`; [`list`] gives all kinds
 //! with their parameters. What it makes depends on the text alone. Memory use does not grow with
-//! the size modelled (save for `churn`, which remembers the objects alive), so footprints may be
-//! far larger than this machine's memory.
+//! the size modelled (`churn` remembers the objects alive, `canneal` the elements moved), so
+//! footprints may be far larger than this machine's memory.
 //!
 //! Every generator is one process. Its memory is still mapped when the stream ends, as results
 //! describe the machine at that moment.
 
+mod btree;
+mod canneal;
 mod churn;
+mod dedup;
 mod heap;
+mod kernel;
 mod pattern;
 mod random;
 mod spec;
 mod steady;
+mod streamcluster;
 mod zipf;
 
+pub use random::SplitMix64;
 pub use spec::{Key, Kind};
 
 use pattern::Shape;
@@ -84,12 +90,13 @@ fn pages_to_bytes(pages: u64) -> u64 {
 
 impl Common {
     fn new(spec: &Spec) -> Result<Self, String> {
-        let bytes = spec.count("bytes", 1, 128)?;
+        let has = |name| spec.kind.keys.iter().any(|key| key.name == name);
+        // Kinds that have none have accesses of several sizes.
+        let bytes = if has("bytes") { spec.count("bytes", 1, 128)? } else { 8 };
         if !bytes.is_power_of_two() {
             return Err(spec.wrong("bytes", &format!("{bytes} is no power of two")));
         }
-        let has_stores = spec.kind.keys.iter().any(|key| key.name == "stores");
-        let stores = if has_stores { spec.real("stores", 0.0, 1.0)? } else { 0.0 };
+        let stores = if has("stores") { spec.real("stores", 0.0, 1.0)? } else { 0.0 };
         Ok(Self {
             size: spec.size("size", PageSize::Base.bytes(), MAX_SIZE)?,
             accesses: spec.count("accesses", 1, u64::MAX / 4096)?,
@@ -145,6 +152,10 @@ impl Generator {
         let plan: Box<dyn Plan> = match spec.kind.name {
             "heap" => Box::new(heap::Heap::new(&spec, common)?),
             "churn" => Box::new(churn::Churn::new(&spec, common)?),
+            "canneal" => kernel::with(&spec, common, canneal::Canneal::new)?,
+            "streamcluster" => kernel::with(&spec, common, streamcluster::StreamCluster::new)?,
+            "dedup" => kernel::with(&spec, common, dedup::Dedup::new)?,
+            "btree" => kernel::with(&spec, common, btree::Tree::new)?,
             _ => Box::new(steady::Steady::new(&spec, common)?),
         };
         Ok(Self { text: spec.text, plan, over: false })

@@ -80,6 +80,23 @@ impl Permutation {
         }
     }
 
+    /// What goes to `place`: the inverse of [`Self::apply`].
+    pub fn invert(&self, place: u64) -> u64 {
+        debug_assert!(place < self.size);
+        let mut value = place;
+        loop {
+            for factor in self.factors.iter().rev() {
+                // At least half of the bits are shifted out, so that this undoes itself.
+                value ^= value >> self.shift;
+                value = value.wrapping_mul(inverse(*factor)) & self.mask;
+            }
+            value = value.wrapping_sub(self.offset) & self.mask;
+            if value < self.size {
+                return value;
+            }
+        }
+    }
+
     /// Where `index` goes.
     #[inline]
     pub fn apply(&self, index: u64) -> u64 {
@@ -98,6 +115,13 @@ impl Permutation {
     }
 }
 
+/// The inverse of an odd number modulo 2^64, by Newton's method: each step doubles the bits that are right,
+/// of which an odd number has three to begin with.
+fn inverse(odd: u64) -> u64 {
+    let step = |x: u64| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+    (0..5).fold(odd, |x, _| step(x))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +135,7 @@ mod tests {
             for index in 0..size {
                 let place = &mut hit[permutation.apply(index) as usize];
                 prop_assert!(!std::mem::replace(place, true));
+                prop_assert_eq!(permutation.invert(permutation.apply(index)), index);
             }
         }
     }

@@ -38,6 +38,8 @@ const LOADS_ONLY: Key = key("stores", "0", "fraction of accesses that store");
 const BYTES: Key = key("bytes", "8", "bytes of an access: a power of two up to 128");
 const THREADS: Key = key("threads", "1", "threads, taking turns of 512 accesses");
 const IPA: Key = key("ipa", "3", "instructions per access, the access itself included");
+const REQUEST: Key = key("request", "0", "accesses that serve one request; 0: no requests");
+const OPERATIONS: Key = key("request", "0", "operations that serve one request; 0: no requests");
 const TOUCH: Key = key("touch", "no", "yes: first store once to every base page, in order");
 
 /// Every kind, with its parameters.
@@ -57,6 +59,7 @@ pub const KINDS: &[Kind] = &[
             THREADS,
             IPA,
             TOUCH,
+            REQUEST,
         ],
     },
     Kind {
@@ -74,12 +77,13 @@ pub const KINDS: &[Kind] = &[
             THREADS,
             IPA,
             TOUCH,
+            REQUEST,
         ],
     },
     Kind {
         name: "random",
         explanation: "accesses uniformly random places",
-        keys: &[SIZE, ACCESSES, STORES, SEED, BYTES, THREADS, IPA, TOUCH],
+        keys: &[SIZE, ACCESSES, STORES, SEED, BYTES, THREADS, IPA, TOUCH, REQUEST],
     },
     Kind {
         name: "zipf",
@@ -96,6 +100,7 @@ pub const KINDS: &[Kind] = &[
             THREADS,
             IPA,
             TOUCH,
+            REQUEST,
         ],
     },
     Kind {
@@ -112,12 +117,13 @@ pub const KINDS: &[Kind] = &[
             THREADS,
             IPA,
             TOUCH,
+            REQUEST,
         ],
     },
     Kind {
         name: "gups",
         explanation: "loads and stores back random words, as HPCC RandomAccess",
-        keys: &[SIZE, ACCESSES, SEED, BYTES, THREADS, IPA, TOUCH],
+        keys: &[SIZE, ACCESSES, SEED, BYTES, THREADS, IPA, TOUCH, REQUEST],
     },
     Kind {
         name: "heap",
@@ -151,6 +157,76 @@ pub const KINDS: &[Kind] = &[
             BYTES,
             THREADS,
             IPA,
+        ],
+    },
+    Kind {
+        name: "btree",
+        explanation: "looks up and changes items of a key-value store, a tree of nodes of four \
+                      cache lines, as Masstree; an operation is one item",
+        keys: &[
+            SIZE,
+            ACCESSES,
+            key("gets", "0.5", "fraction of operations that only load"),
+            key("value", "64", "bytes of an item's value, a multiple of 16"),
+            key("theta", "0", "exponent of Zipf's law for the items, 0 (uniform) to 8"),
+            SEED,
+            THREADS,
+            IPA,
+            TOUCH,
+            OPERATIONS,
+        ],
+    },
+    Kind {
+        name: "canneal",
+        explanation: "simulated annealing of a netlist, as PARSEC's canneal: swaps random elements \
+                      where that shortens wires; an operation is one swap looked at",
+        keys: &[
+            SIZE,
+            ACCESSES,
+            key("temperature", "2000", "of the annealing, in grid steps, divided by 1.5 each time"),
+            key("swaps", "15k", "swaps looked at by all threads at each temperature"),
+            SEED,
+            THREADS,
+            IPA,
+            TOUCH,
+            OPERATIONS,
+        ],
+    },
+    Kind {
+        name: "streamcluster",
+        explanation: "k-median of points, as PARSEC's streamcluster: all points are compared with \
+                      a candidate for a centre; an operation is one candidate",
+        keys: &[
+            SIZE,
+            ACCESSES,
+            key("dimensions", "128", "numbers of 4 bytes in a point, a multiple of 4"),
+            key(
+                "centres",
+                "20",
+                "centres there are; 1/centres of the points would change to another",
+            ),
+            key("open", "0.1", "fraction of candidates that become centres"),
+            SEED,
+            THREADS,
+            IPA,
+            TOUCH,
+            OPERATIONS,
+        ],
+    },
+    Kind {
+        name: "dedup",
+        explanation: "cuts a buffer into chunks, hashes them and compresses what is new, as \
+                      PARSEC's dedup; an operation is one chunk",
+        keys: &[
+            SIZE,
+            ACCESSES,
+            key("chunk", "4KiB", "bytes of a chunk on average; sizes are exponential"),
+            key("duplicates", "0.3", "fraction of chunks that were there before"),
+            SEED,
+            THREADS,
+            IPA,
+            TOUCH,
+            OPERATIONS,
         ],
     },
 ];

@@ -6,7 +6,7 @@ use super::spec::Spec;
 use super::zipf::Zipf;
 use super::{BASE, Common, MAX_SIZE, Plan, pages, pages_to_bytes};
 use strata_addr::{Gva, PageSize, Range};
-use strata_stream::{Access, Batch, Fill, Tid};
+use strata_stream::{Access, Batch, Event, Fill, Mark, Tid};
 
 /// One or more threads, each with its pattern, taking turns.
 pub struct Steady {
@@ -19,6 +19,8 @@ pub struct Steady {
     started: bool,
     accesses: u64,
     footprint: u64,
+    /// Accesses that serve a request; 0 for no requests.
+    request: u64,
 }
 
 struct Thread {
@@ -26,6 +28,32 @@ struct Thread {
     pattern: Box<dyn Pattern>,
     /// Accesses it still has to make.
     left: u64,
+    /// Accesses of its present request that it has made.
+    served: u64,
+}
+
+impl Thread {
+    /// Makes the accesses of a turn. Requests change nothing in their order.
+    fn turn(&mut self, count: u64, request: u64, common: &Common, batch: &mut Batch) {
+        let Self { tid, pattern, served, .. } = self;
+        if request == 0 {
+            return common.run(batch, *tid, count, |out| pattern.next(count as usize, out));
+        }
+        let mut rest = count;
+        while rest > 0 {
+            if *served == 0 {
+                batch.event(Event::Request { tid: *tid, mark: Mark::Begin });
+            }
+            let piece = rest.min(request - *served);
+            common.run(batch, *tid, piece, |out| pattern.next(piece as usize, out));
+            rest -= piece;
+            *served += piece;
+            if *served == request {
+                batch.event(Event::Request { tid: *tid, mark: Mark::End });
+                *served = 0;
+            }
+        }
+    }
 }
 
 impl Steady {
@@ -45,6 +73,7 @@ impl Steady {
         let accesses = accesses.ok_or_else(|| spec.wrong("passes", "too many accesses"))?;
         let footprint = footprint.max(touch).min(pages(common.size));
         Ok(Self {
+            request: spec.count("request", 0, 1 << 40)?,
             common,
             touch,
             touched: 0,
@@ -111,7 +140,7 @@ fn walks(spec: &Spec, common: &Common) -> Result<Threads, String> {
         };
         let random = SplitMix64::new(common.seed, thread);
         let pattern = Box::new(Walk::new(part, stride, shift, common.shape, random));
-        Thread { tid: Tid(thread as u32), pattern, left }
+        Thread { tid: Tid(thread as u32), pattern, left, served: 0 }
     });
     let threads = threads.collect();
     Ok((threads, footprint))
@@ -134,7 +163,7 @@ fn chases(spec: &Spec, common: &Common) -> Result<Threads, String> {
             shape: common.shape,
             random: SplitMix64::new(common.seed, thread),
         });
-        Thread { tid: Tid(thread as u32), pattern, left }
+        Thread { tid: Tid(thread as u32), pattern, left, served: 0 }
     });
     Ok((threads.collect(), pages(common.size).min(common.accesses)))
 }
@@ -174,7 +203,7 @@ fn random(spec: &Spec, common: &Common) -> Result<Threads, String> {
         };
         let left =
             common.accesses / common.threads + u64::from(thread < common.accesses % common.threads);
-        Thread { tid: Tid(thread as u32), pattern, left }
+        Thread { tid: Tid(thread as u32), pattern, left, served: 0 }
     });
     Ok((threads.collect(), pages(common.size).min(common.accesses)))
 }
@@ -202,8 +231,7 @@ impl Plan for Steady {
             self.turn %= self.threads.len();
             let thread = &mut self.threads[self.turn];
             let count = most.min(thread.left);
-            let pattern = &mut thread.pattern;
-            self.common.run(batch, thread.tid, count, |out| pattern.next(count as usize, out));
+            thread.turn(count, self.request, &self.common, batch);
             thread.left -= count;
             if thread.left == 0 {
                 self.threads.remove(self.turn);

@@ -6,8 +6,25 @@ use strata_stream::{Event, Item, Mark, Numbers, Tid};
 /// The tag of a run; those of events follow.
 const RUN: u8 = 0;
 
+/// The first tag of an event that is written as a run.
+const FIRST_MARK_TAG: u8 = Numbers::LAST_TAG - 1;
+
 /// Threads whose empty runs are marks: a reader that does not know of marks passes over an empty run.
 const MARKS: [(Mark, Tid); 2] = [(Mark::Begin, Tid(u32::MAX)), (Mark::End, Tid(u32::MAX - 1))];
+
+/// The same for requests: an empty run of the thread that serves it follows.
+const REQUESTS: [(Mark, Tid); 2] =
+    [(Mark::Begin, Tid(u32::MAX - 2)), (Mark::End, Tid(u32::MAX - 3))];
+
+/// Finds the thread that stands for a mark.
+fn thread_of(marks: &[(Mark, Tid)], mark: Mark) -> Tid {
+    marks.iter().find(|(known, _)| *known == mark).expect("every mark is in its table").1
+}
+
+/// Finds the mark that a thread stands for.
+fn mark_of(marks: &[(Mark, Tid)], tid: Tid) -> Option<Mark> {
+    marks.iter().find(|(_, known)| *known == tid).map(|(mark, _)| *mark)
+}
 
 /// Appends a run.
 pub fn put_run(out: &mut Vec<u8>, tid: Tid, accesses: u32, instructions: u64) {
@@ -19,10 +36,13 @@ pub fn put_run(out: &mut Vec<u8>, tid: Tid, accesses: u32, instructions: u64) {
 
 /// Appends an event.
 pub fn put_event(out: &mut Vec<u8>, event: &Event) {
-    if let Event::Mark(mark) = event {
-        let known = MARKS.iter().find(|(known, _)| known == mark);
-        let (_, tid) = known.expect("every mark is in its table");
-        return put_run(out, *tid, 0, 0);
+    match *event {
+        Event::Mark(mark) => return put_run(out, thread_of(&MARKS, mark), 0, 0),
+        Event::Request { tid, mark } => {
+            put_run(out, thread_of(&REQUESTS, mark), 0, 0);
+            return put_run(out, tid, 0, 0);
+        }
+        _ => {}
     }
     let numbers = Numbers::from(event);
     out.push(numbers.tag);
@@ -35,18 +55,28 @@ pub fn take_item(input: &mut &[u8]) -> Option<Item> {
     *input = rest;
     Some(match tag {
         RUN => {
-            let tid = Tid(take_u32(input)?);
-            let (accesses, instructions) = (take_u32(input)?, take(input)?);
-            let mark = MARKS.iter().find(|(_, known)| *known == tid);
-            match mark.filter(|_| accesses == 0 && instructions == 0) {
-                Some((mark, _)) => Item::Event(Event::Mark(*mark)),
-                None => Item::Run { tid, accesses, instructions },
+            let (tid, accesses, instructions) = take_run(input)?;
+            let is_empty = accesses == 0 && instructions == 0;
+            if let Some(mark) = mark_of(&MARKS, tid).filter(|_| is_empty) {
+                Item::Event(Event::Mark(mark))
+            } else if let Some(mark) = mark_of(&REQUESTS, tid).filter(|_| is_empty) {
+                let (&RUN, rest) = input.split_first()? else { return None };
+                *input = rest;
+                let (tid, 0, 0) = take_run(input)? else { return None };
+                Item::Event(Event::Request { tid, mark })
+            } else {
+                Item::Run { tid, accesses, instructions }
             }
         }
-        // Marks are runs.
-        Numbers::LAST_TAG.. => return None,
+        // Marks of both kinds are runs.
+        FIRST_MARK_TAG.. => return None,
         tag => Item::Event(Event::from_numbers(tag, || take(input))?),
     })
+}
+
+/// The numbers of a run.
+fn take_run(input: &mut &[u8]) -> Option<(Tid, u32, u64)> {
+    Some((Tid(take_u32(input)?), take_u32(input)?, take(input)?))
 }
 
 fn take_u32(input: &mut &[u8]) -> Option<u32> {
@@ -68,5 +98,39 @@ mod tests {
             let numbers: Vec<_> = std::iter::from_fn(|| take(&mut rest)).collect();
             assert!(numbers[0] >= 4_294_967_294 && numbers[1..] == [0, 0], "{numbers:?}");
         }
+    }
+
+    #[test]
+    fn requests_are_two_empty_runs_to_who_does_not_know_them() {
+        for (mark, known) in [(Mark::Begin, 4_294_967_293), (Mark::End, 4_294_967_292)] {
+            for tid in [0, 7, u32::MAX] {
+                let event = Event::Request { tid: Tid(tid), mark };
+                let mut bytes = Vec::new();
+                put_event(&mut bytes, &event);
+                let mut rest = &bytes[..];
+                assert_eq!(take_item(&mut rest), Some(Item::Event(event)));
+                assert!(rest.is_empty());
+                let mut expected = Vec::new();
+                put_run(&mut expected, Tid(known), 0, 0);
+                put_run(&mut expected, Tid(tid), 0, 0);
+                assert_eq!(bytes, expected);
+                // What does not name a thread is damage.
+                for length in 1..bytes.len() {
+                    assert_eq!(take_item(&mut &bytes[..length]), None, "{length}");
+                }
+                let mut other = bytes.clone();
+                *other.last_mut().unwrap() = 1;
+                assert_eq!(take_item(&mut &other[..]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn tags_of_marks_are_none() {
+        for event in [Event::Mark(Mark::Begin), Event::Request { tid: Tid(0), mark: Mark::End }] {
+            let numbers = Numbers::from(&event);
+            assert_eq!(take_item(&mut &[numbers.tag, 0, 0, 0][..]), None);
+        }
+        assert_eq!(Numbers::from(&Event::Mark(Mark::End)).tag, FIRST_MARK_TAG);
     }
 }

@@ -68,6 +68,10 @@ fn range() -> impl Strategy<Value = Range<Virtual>> {
     })
 }
 
+fn mark() -> impl Strategy<Value = Mark> {
+    prop_oneof![Just(Mark::Begin), Just(Mark::End)]
+}
+
 /// Any event.
 pub fn event() -> impl Strategy<Value = Event> {
     let pid = || any::<u32>().prop_map(Pid);
@@ -116,7 +120,8 @@ pub fn event() -> impl Strategy<Value = Event> {
             range,
             advice
         }),
-        prop_oneof![Just(Mark::Begin), Just(Mark::End)].prop_map(Event::Mark),
+        mark().prop_map(Event::Mark),
+        (any::<u32>(), mark()).prop_map(|(tid, mark)| Event::Request { tid: Tid(tid), mark }),
     ]
 }
 

@@ -1,0 +1,416 @@
+//! What is run, and why.
+//!
+//! The testbed is a Xeon Gold 6138 whose last level has 27.5 MiB in 11 ways (xPlace 6.1), so the CPU is
+//! `skylake-gold-6138`, with its slices and a stand-in for its hash (`--llc cpu`), and VMs fill 1, 6 or 11
+//! ways. Guests are fresh; the paper does not say how fragmented the hosts' memory was, so it is moderately
+//! so, and a table shows what that matters. It does not say which page placement its guests have with one VM
+//! either: bin hopping here, and a table for the others. PARSEC and SPLASH-2x are not in Debian: own kernels
+//! stand for them, with the sizes of their input `simlarge`, since the paper names none.
+
+use crate::Row;
+
+/// Ways of the last-level cache that VMs fill.
+pub(super) const WAYS: [u32; 3] = [1, 6, 11];
+
+/// Bytes of the last-level cache.
+pub(super) const LLC: u64 = 28_835_840;
+
+/// Seeds of the model and the workload.
+const SEEDS: u64 = 3;
+
+/// Policies in a nested VM.
+const POLICIES: &str = "base,coplace,xplace";
+
+/// A program of the paper and what stands for it.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    /// The published program.
+    pub(super) of: &'static str,
+    /// The generator, without accesses and seed.
+    pub(super) workload: &'static str,
+    /// How its footprint compares.
+    pub(super) footprint: &'static str,
+}
+
+/// Throughput-oriented programs.
+pub(super) const THROUGHPUT: [Program; 4] = [
+    Program {
+        name: "canneal",
+        of: "PARSEC canneal",
+        workload: "canneal:size=77MiB",
+        footprint: "77 MiB: the 400,000 elements of simlarge",
+    },
+    Program {
+        name: "streamcluster",
+        of: "PARSEC streamcluster",
+        workload: "streamcluster:size=8MiB",
+        footprint: "8 MiB: the 16,384 points of 128 dimensions of simlarge",
+    },
+    Program {
+        name: "dedup",
+        of: "PARSEC dedup",
+        workload: "dedup:size=184MiB",
+        footprint: "184 MiB, the file of simlarge; a run sees the beginning of it",
+    },
+    Program {
+        name: "stencil",
+        of: "SPLASH-2x ocean_ncp",
+        workload: "strided:size=53MiB,stride=4112,stores=0.2",
+        footprint: "53 MiB: 25 grids of 514 x 514 doubles, walked down their columns",
+    },
+];
+
+/// Latency-sensitive programs; an operation is a request.
+pub(super) const LATENCY: [Program; 3] = [
+    Program {
+        name: "masstree",
+        of: "TailBench Masstree",
+        workload: "btree:size=128MiB,gets=0.5,theta=0.99,request=1",
+        footprint: "128 MiB; not published",
+    },
+    Program {
+        name: "specjbb",
+        of: "TailBench Specjbb",
+        workload: "zipf:size=64MiB,grain=256,request=100",
+        footprint: "64 MiB; not published",
+    },
+    Program {
+        name: "img-dnn",
+        of: "TailBench Img-dnn",
+        workload: "sequential:size=12MiB,stride=64,stores=0,request=20000",
+        footprint: "12 MiB of weights, read from start to end; not published",
+    },
+];
+
+/// Programs to which the cache does not matter.
+pub(super) const INSENSITIVE: [Program; 2] = [
+    Program {
+        name: "volrend",
+        of: "SPLASH-2x Volrend",
+        workload: "random:size=512KiB",
+        footprint: "512 KiB: fits the second level, as its rays do",
+    },
+    Program {
+        name: "shore",
+        of: "Shore with TPC-C",
+        workload: "churn:size=64MiB,min=4KiB,max=64KiB,work=64",
+        footprint: "64 MiB of pages that come and go; its disk is left out",
+    },
+];
+
+/// Sizes of a working set, as shares of the whole last-level cache in percent.
+pub(super) const OCCUPANCY: [u64; 6] = [5, 25, 50, 75, 100, 200];
+
+/// FMFI of all layers.
+pub(super) const FRAGMENTATION: [&str; 4] = ["none", "0.5", "0.8", "0.95"];
+
+/// How guests place pages.
+pub(super) const PLACEMENTS: [&str; 6] =
+    ["linux", "random", "bin-hopping", "colouring", "best-bin", "hierarchical"];
+
+/// Shares of what CoPlace can serve at which requests arrive.
+pub(super) const LOADS: [&str; 4] = ["0.3", "0.5", "0.7", "0.9"];
+
+/// The load of all tables but the one over loads.
+pub(super) const LOAD: &str = "0.7";
+
+/// One setting; every table begins with the ordinary one.
+#[derive(Clone, Copy)]
+pub(super) struct Setting<'a> {
+    pub(super) name: &'a str,
+    pub(super) workload: &'a str,
+    pub(super) ways: u32,
+    pub(super) seed: u64,
+    pub(super) hash: bool,
+    pub(super) placement: &'a str,
+    pub(super) fragmentation: &'a str,
+    pub(super) load: &'a str,
+    pub(super) reused: bool,
+}
+
+impl<'a> Setting<'a> {
+    pub(super) fn ordinary(program: &'a Program, ways: u32, seed: u64) -> Self {
+        Self {
+            name: program.name,
+            workload: program.workload,
+            ways,
+            seed,
+            hash: true,
+            placement: "bin-hopping",
+            fragmentation: "0.8",
+            load: LOAD,
+            reused: false,
+        }
+    }
+
+    /// The name of its row, in a nested VM or on bare metal.
+    pub(super) fn row(&self, nested: bool) -> String {
+        let Self { name, ways, seed, hash, placement, fragmentation, load, reused, .. } = self;
+        let on = if nested { "nested" } else { "native" };
+        let mut row = format!("{name}, {ways} ways, seed {seed}, {on}");
+        let mut besides = |differs: bool, words: String| {
+            if differs {
+                row += &format!(", {words}");
+            }
+        };
+        besides(!hash, "no hash".to_owned());
+        besides(*placement != "bin-hopping", (*placement).to_owned());
+        besides(*fragmentation != "0.8", format!("FMFI {fragmentation}"));
+        besides(*load != LOAD, format!("load {load}"));
+        besides(*reused, "reused".to_owned());
+        row
+    }
+
+    fn rows(&self, scale: f64, into: &mut Vec<Row>) {
+        for nested in [true, false] {
+            into.push(self.to_row(nested, scale));
+        }
+    }
+
+    fn to_row(&self, nested: bool, scale: f64) -> Row {
+        let Self { workload, ways, seed, placement, fragmentation, .. } = self;
+        let [warmup, counted] = lengths(scale);
+        let stack = if nested { ("nested", POLICIES) } else { ("native", "base") };
+        let mut options = vec![
+            ("--stack", stack.0.to_owned()),
+            ("--policy", stack.1.to_owned()),
+            ("--cpu", "skylake-gold-6138".to_owned()),
+            ("--memory", "1GiB".to_owned()),
+            ("--fragmentation", (*fragmentation).to_owned()),
+            ("--placement", (*placement).to_owned()),
+            ("--llc-ways", ways.to_string()),
+            ("--seed", seed.to_string()),
+            ("--warmup", warmup.to_string()),
+            ("--workload", with_length(workload, warmup + counted, *seed)),
+        ];
+        if self.hash {
+            options.push(("--llc", "cpu".to_owned()));
+        }
+        if workload.contains("request=") {
+            let of = if nested { "coplace" } else { "base" };
+            options.push(("--request-load", format!("{}@{of}", self.load)));
+        }
+        let switches: &[&str] = if self.reused { &["--reused"] } else { &[] };
+        Row::new(self.row(nested), &options, switches)
+    }
+}
+
+/// Accesses of the warm-up and those that count.
+fn lengths(scale: f64) -> [u64; 2] {
+    [3e6, 3e6].map(|accesses: f64| ((accesses * scale) as u64).max(1000))
+}
+
+fn with_length(workload: &str, accesses: u64, seed: u64) -> String {
+    format!("{workload},accesses={accesses},seed={seed}")
+}
+
+/// Seeds, from 1.
+pub(super) fn seeds() -> impl Iterator<Item = u64> + Clone {
+    1..=SEEDS
+}
+
+/// A working set of random places, so many percent of the last-level cache.
+pub(super) fn working_set(percent: u64) -> (String, String) {
+    let bytes = LLC * percent / 100 & !4095;
+    (format!("working set of {percent} %"), format!("random:size={bytes}"))
+}
+
+/// The name of the row of two VMs in one guest hypervisor.
+pub(super) fn two_vms(pair: &[&Program; 2], ways: u32, seed: u64) -> String {
+    format!("{} and {}, {ways} ways, seed {seed}, two VMs", pair[0].name, pair[1].name)
+}
+
+/// The VMs of the paper's section 6.4: bin hopping in one, page colouring in the other.
+pub(super) fn pairs() -> [[&'static Program; 2]; 2] {
+    [[&THROUGHPUT[0], &THROUGHPUT[3]], [&LATENCY[1], &LATENCY[0]]]
+}
+
+fn two_vms_row(pair: &[&Program; 2], ways: u32, seed: u64, scale: f64) -> Row {
+    let [warmup, counted] = lengths(scale);
+    let vm = |name: &str, placement: &str, program: &Program| {
+        let workload = with_length(program.workload, warmup + counted, seed);
+        format!("{name}:in=h,memory=512MiB,placement={placement},workload={workload}")
+    };
+    let mut options = vec![
+        ("--policy", "coplace,xplace".to_owned()),
+        ("--cpu", "skylake-gold-6138".to_owned()),
+        ("--llc", "cpu".to_owned()),
+        ("--llc-ways", ways.to_string()),
+        ("--seed", seed.to_string()),
+        ("--warmup", warmup.to_string()),
+        ("--vm", "h".to_owned()),
+        ("--vm", vm("vm1", "bin-hopping", pair[0])),
+        ("--vm", vm("vm2", "colouring", pair[1])),
+    ];
+    if pair[0].workload.contains("request=") {
+        options.push(("--request-load", format!("{LOAD}@coplace")));
+    }
+    Row::new(two_vms(pair, ways, seed), &options, &[])
+}
+
+/// Every row once.
+pub(super) fn rows(scale: f64) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for seed in seeds() {
+        for program in THROUGHPUT.iter().chain(&LATENCY) {
+            for ways in WAYS {
+                Setting::ordinary(program, ways, seed).rows(scale, &mut rows);
+            }
+        }
+        for program in &INSENSITIVE {
+            let setting = Setting { reused: true, ..Setting::ordinary(program, 11, seed) };
+            rows.push(setting.to_row(true, scale));
+        }
+        for pair in pairs() {
+            for ways in [1, 11] {
+                rows.push(two_vms_row(&pair, ways, seed, scale));
+            }
+        }
+    }
+    for setting in surfaces().iter().flat_map(Surface::settings) {
+        setting.borrowed(|setting| setting.rows(scale, &mut rows));
+    }
+    // Surfaces have the ordinary setting among theirs.
+    let mut seen = std::collections::BTreeSet::new();
+    rows.retain(|row| seen.insert(row.name.clone()));
+    rows
+}
+
+/// A setting that owns its words.
+#[derive(Clone)]
+pub(super) struct Point {
+    pub(super) column: String,
+    name: String,
+    workload: String,
+    ways: u32,
+    hash: bool,
+    placement: &'static str,
+    fragmentation: &'static str,
+    load: &'static str,
+}
+
+impl Point {
+    /// The setting, with seed 1.
+    pub(super) fn borrowed<T>(&self, use_it: impl FnOnce(&Setting<'_>) -> T) -> T {
+        let Self { name, workload, ways, hash, placement, fragmentation, load, .. } = self;
+        use_it(&Setting {
+            name,
+            workload,
+            ways: *ways,
+            seed: 1,
+            hash: *hash,
+            placement,
+            fragmentation,
+            load,
+            reused: false,
+        })
+    }
+
+    fn ordinary(program: &Program, ways: u32, column: &str) -> Self {
+        Self {
+            column: column.to_owned(),
+            name: program.name.to_owned(),
+            workload: program.workload.to_owned(),
+            ways,
+            hash: true,
+            placement: "bin-hopping",
+            fragmentation: "0.8",
+            load: LOAD,
+        }
+    }
+}
+
+/// What is varied, by columns; each row is a series of points.
+pub(super) struct Surface {
+    pub(super) title: &'static str,
+    pub(super) about: &'static str,
+    /// Whether the latency is of interest, and not the throughput.
+    pub(super) latency: bool,
+    pub(super) columns: Vec<String>,
+    pub(super) series: Vec<(String, Vec<Point>)>,
+}
+
+impl Surface {
+    fn settings(&self) -> impl Iterator<Item = &Point> {
+        self.series.iter().flat_map(|(_, points)| points)
+    }
+}
+
+/// The surfaces, each with seed 1.
+pub(super) fn surfaces() -> Vec<Surface> {
+    let [canneal, streamcluster, ..] = &THROUGHPUT;
+    let mut surfaces = vec![occupancy()];
+    let over = |title, about, values: &[&'static str], set: fn(&mut Point, &'static str)| {
+        let mut series = Vec::new();
+        for program in [canneal, streamcluster] {
+            for ways in [1, 11] {
+                let points = values.iter().map(|value| {
+                    let mut point = Point::ordinary(program, ways, value);
+                    set(&mut point, value);
+                    point
+                });
+                series.push((format!("{}, {}", program.name, in_ways(ways)), points.collect()));
+            }
+        }
+        let columns = values.iter().map(|value| (*value).to_owned()).collect();
+        Surface { title, about, latency: false, columns, series }
+    };
+    surfaces.push(over(
+        "Page placement of the guest",
+        "Throughput of xPlace over that of CoPlace.",
+        &PLACEMENTS,
+        |point, placement| point.placement = placement,
+    ));
+    surfaces.push(over(
+        "Fragmentation of all layers",
+        "Throughput of xPlace over that of CoPlace, by FMFI.",
+        &FRAGMENTATION,
+        |point, fragmentation| point.fragmentation = fragmentation,
+    ));
+    let mut series = Vec::new();
+    for program in &LATENCY[..2] {
+        for ways in [1, 11] {
+            let points =
+                LOADS.iter().map(|load| Point { load, ..Point::ordinary(program, ways, load) });
+            series.push((format!("{}, {}", program.name, in_ways(ways)), points.collect()));
+        }
+    }
+    surfaces.push(Surface {
+        title: "Load",
+        about: "99th percentile of the latency under xPlace over that under CoPlace, by the share of what \
+                CoPlace can serve.",
+        latency: true,
+        columns: LOADS.iter().map(|load| (*load).to_owned()).collect(),
+        series,
+    });
+    surfaces
+}
+
+/// Working sets of random places, with and without a hash.
+fn occupancy() -> Surface {
+    let mut series = Vec::new();
+    for hash in [true, false] {
+        for ways in WAYS {
+            let points = OCCUPANCY.iter().map(|percent| {
+                let (name, workload) = working_set(*percent);
+                let ordinary = Point::ordinary(&THROUGHPUT[0], ways, &format!("{percent} %"));
+                Point { name, workload, hash, ..ordinary }
+            });
+            let name = format!("{}, {}", if hash { "hash" } else { "no hash" }, in_ways(ways));
+            series.push((name, points.collect()));
+        }
+    }
+    Surface {
+        title: "Cache occupancy",
+        about: "Throughput of xPlace over that of CoPlace, for random accesses to a working set of this \
+                share of the whole cache, with slices and their hash and without.",
+        latency: false,
+        columns: OCCUPANCY.iter().map(|percent| format!("{percent} %")).collect(),
+        series,
+    }
+}
+
+/// A number of ways in words.
+pub(super) fn in_ways(ways: u32) -> String {
+    format!("{ways} way{}", if ways == 1 { "" } else { "s" })
+}

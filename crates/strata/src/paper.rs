@@ -1,0 +1,150 @@
+//! `strata paper`.
+
+use crate::args::{PaperArgs, PaperChoice};
+use crate::failure::{FAILED, Failure};
+use crate::interrupt::Interrupt;
+use crate::output::{self, Target};
+use crate::version::version;
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::env;
+use std::io::{IsTerminal, stderr};
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+use strata_engine::options::Version;
+use strata_papers::{Document, Done, Kept, Paper, Row, Work, xplace::XPlace};
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Figures<'a> {
+    version: Version,
+    scale: f64,
+    /// Not every run is in the tables.
+    partial: bool,
+    runs: Vec<Command<'a>>,
+    #[serde(flatten)]
+    document: &'a Document,
+}
+
+/// A run and how to make it alone.
+#[derive(Serialize)]
+struct Command<'a> {
+    name: &'a str,
+    command: String,
+}
+
+/// Runs what a paper's tables take, and prints them. Gives the exit status.
+///
+/// # Errors
+/// When results can be neither kept nor written.
+pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
+    let (name, paper): (_, &dyn Paper) = match args.paper {
+        PaperChoice::Xplace => ("xplace", &XPlace),
+    };
+    let rows = paper.rows(args.scale);
+    if args.list {
+        let lines: String = rows.iter().map(|row| row.command() + "\n").collect();
+        return output::to_stdout(lines.as_bytes()).map(|()| 0);
+    }
+    let json = args.json.as_deref().map(Target::named);
+    let text = args.output.as_deref().map(Target::named);
+    if json.is_some() && json == text {
+        return Err(Failure::usage("--json and --output name the same file; give them two"));
+    }
+    let text = text.unwrap_or(match json {
+        Some(Target::Stdout) => Target::Stderr,
+        _ => Target::Stdout,
+    });
+    text.check()?;
+    json.as_ref().map_or(Ok(()), Target::check)?;
+    let program = env::current_exe()
+        .map_err(|error| Failure::failed(format!("this program cannot find itself: {error}")))?;
+    let kept = Kept::of_user(name, &program).map_err(|error| Failure::failed(error.to_string()))?;
+    if args.fresh {
+        rows.iter().for_each(|row| kept.forget(row));
+    }
+    let interrupt = Interrupt::watch_all();
+    let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let at_once = args.jobs.unwrap_or_else(cores);
+    let progress = Shown::new(&rows);
+    let work = Work {
+        rows: &rows,
+        kept: &kept,
+        at_once,
+        stop: &interrupt.flag,
+        tell: &|done| progress.tell(&done),
+    };
+    let (found, failed) = work.run();
+    progress.end();
+    let missing = rows.len() - found.len();
+    let mut document = paper.document(&found);
+    if missing > 0 {
+        let left = format!(
+            "PARTIAL: {missing} of {} runs are missing; the same command goes on with them.",
+            rows.len()
+        );
+        document.head.insert(0, left);
+    }
+    if let Some(target) = &json {
+        let figures = Figures {
+            version: version(),
+            scale: args.scale,
+            partial: missing > 0,
+            runs: rows
+                .iter()
+                .map(|row| Command { name: &row.name, command: row.command() })
+                .collect(),
+            document: &document,
+        };
+        let mut bytes = serde_json::to_vec_pretty(&figures).expect("figures are plain data");
+        bytes.push(b'\n');
+        target.plain(&bytes)?;
+    }
+    text.plain(document.to_string().as_bytes())?;
+    failed.iter().for_each(|error| crate::complain(&error.to_string()));
+    Ok(match failed.is_empty() {
+        false => FAILED,
+        true if interrupt.happened() => interrupt.status(),
+        true => 0,
+    })
+}
+
+/// How far the runs are, on the terminal.
+struct Shown {
+    bar: ProgressBar,
+    /// Since when, and how many runs were made since.
+    measured: Mutex<(Instant, usize)>,
+    rows: usize,
+}
+
+impl Shown {
+    fn new(rows: &[Row]) -> Self {
+        let target = if stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(rows.len() as u64), target);
+        let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs  {msg}");
+        bar.set_style(style.expect("the template is right"));
+        Self { bar, measured: Mutex::new((Instant::now(), 0)), rows: rows.len() }
+    }
+
+    fn tell(&self, done: &Done<'_>) {
+        self.bar.set_position(done.done as u64);
+        if done.was_kept {
+            return;
+        }
+        let mut measured = self.measured.lock().expect("nobody panics with it");
+        measured.1 += 1;
+        let left = (self.rows - done.done) as f64 / measured.1 as f64;
+        let left = HumanDuration(measured.0.elapsed().mul_f64(left));
+        self.bar.set_message(format!("{left:#} left: {}", done.row.name));
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -148,3 +148,32 @@ impl Shown {
         self.bar.finish_and_clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command as Told};
+    use crate::{hosts, plan};
+    use clap::Parser;
+    use strata_engine::catalogue;
+
+    #[test]
+    fn every_run_of_every_paper_is_one_that_strata_run_takes() {
+        let catalogue = catalogue();
+        for paper in [&XPlace as &dyn Paper] {
+            for row in paper.rows(0.5) {
+                let command = row.command();
+                let words = shlex::split(&command).unwrap();
+                assert_eq!(words[2..], row.words[..]);
+                let Told::Run(args) = Cli::try_parse_from(words).unwrap().command else {
+                    panic!("{command}")
+                };
+                let refused = match args.vm.is_empty() {
+                    true => plan::plan(*args, &catalogue).err(),
+                    false => hosts::plan::plan(*args, &catalogue).err(),
+                };
+                assert_eq!(refused, None, "{command}");
+            }
+        }
+    }
+}

@@ -143,3 +143,105 @@ fn check(ended: io::Result<ExitStatus>, said: &str) -> Result<(), String> {
     let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     Err(format!("{status}{}{last}", if last.is_empty() { "" } else { ": " }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    /// A program that writes a report with the seed it is given, counts how often it runs, fails with the
+    /// seed 13 and never ends with the seed 99.
+    const PROGRAM: &str = r#"#!/bin/sh
+echo run >> "$(dirname "$0")/runs"
+[ "$3" = 13 ] && { echo "strata: bad luck" >&2; exit 2; }
+[ "$3" = 99 ] && exec sleep 1000
+while [ "$1" != --json ]; do last=$3; shift; done
+cp "$(dirname "$0")/report" "$2"
+"#;
+
+    struct Desk {
+        directory: tempfile::TempDir,
+        kept: Kept,
+    }
+
+    impl Desk {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let program = directory.path().join("strata");
+            fs::write(&program, PROGRAM).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let report = serde_json::to_vec(&strata_engine::Report::default()).unwrap();
+            fs::write(directory.path().join("report"), report).unwrap();
+            let kept = Kept::at(directory.path().join("kept"), &program).unwrap();
+            Self { directory, kept }
+        }
+
+        fn run(&self, rows: &[Row], stop: &AtomicBool) -> (Found, Vec<RowError>, Vec<bool>) {
+            let told = Mutex::new(Vec::new());
+            let work = Work {
+                rows,
+                kept: &self.kept,
+                at_once: NonZeroUsize::new(2).unwrap(),
+                stop,
+                tell: &|done| told.lock().unwrap().push(done.was_kept),
+            };
+            let (found, failed) = work.run();
+            (found, failed, told.into_inner().unwrap())
+        }
+
+        fn runs(&self) -> usize {
+            let runs = fs::read_to_string(self.directory.path().join("runs"));
+            runs.unwrap_or_default().lines().count()
+        }
+
+        fn files(&self) -> usize {
+            let kept: &Path = self.kept.directory();
+            fs::read_dir(kept).unwrap().count()
+        }
+    }
+
+    fn rows(seeds: &[u64]) -> Vec<Row> {
+        let row =
+            |seed: &u64| Row::new(format!("row {seed}"), &[("--seed", seed.to_string())], &[]);
+        seeds.iter().map(row).collect()
+    }
+
+    #[test]
+    fn what_is_kept_is_not_run_again() {
+        let (desk, stop) = (Desk::new(), AtomicBool::new(false));
+        let (found, failed, told) = desk.run(&rows(&[1, 2, 3]), &stop);
+        assert_eq!((found.len(), failed.len(), desk.runs()), (3, 0, 3));
+        assert_eq!(told, [false; 3]);
+        let (found, _, mut told) = desk.run(&rows(&[1, 2, 3, 4]), &stop);
+        assert_eq!((found.len(), desk.runs(), desk.files()), (4, 4, 4));
+        told.sort_unstable();
+        assert_eq!(told, [false, true, true, true]);
+        desk.kept.forget(&rows(&[2])[0]);
+        desk.run(&rows(&[1, 2]), &stop);
+        assert_eq!(desk.runs(), 5);
+    }
+
+    #[test]
+    fn a_row_that_fails_is_told_and_the_others_go_on() {
+        let (desk, stop) = (Desk::new(), AtomicBool::new(false));
+        let (found, failed, _) = desk.run(&rows(&[1, 13, 2]), &stop);
+        assert_eq!((found.len(), failed.len(), desk.files()), (2, 1, 2));
+        let message = failed[0].to_string();
+        assert!(message.starts_with("row 13: exit status: 2: strata: bad luck"), "{message}");
+        assert!(message.ends_with("try it alone: strata run --seed 13"), "{message}");
+    }
+
+    #[test]
+    fn who_asks_for_the_end_gets_it_at_once_and_nothing_half_is_kept() {
+        let (desk, stop) = (Desk::new(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(300));
+                stop.store(true, Relaxed);
+            });
+            let (found, failed, _) = desk.run(&rows(&[99, 99, 1]), &stop);
+            assert_eq!((found.len(), failed.len(), desk.files()), (0, 0, 0));
+        });
+    }
+}

@@ -1,6 +1,6 @@
 //! `strata run --vm`: several VMs on one host.
 
-mod plan;
+pub(crate) mod plan;
 mod report;
 mod streams;
 mod table;

@@ -1,0 +1,112 @@
+//! `strata paper`: interrupted, gone on with, and what it writes.
+
+mod common;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/papers.md");
+
+/// Short runs of the paper, results kept in `cache`.
+fn start(cache: &Path, options: &[&str]) -> Child {
+    Command::new(common::program())
+        .args(["paper", "xplace", "--scale", "0.0005"])
+        .args(options)
+        .env("XDG_CACHE_HOME", cache)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn kept(cache: &Path) -> usize {
+    let whole = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|end| end == "json");
+    let files = fs::read_dir(cache.join("strata/papers/xplace")).into_iter().flatten().flatten();
+    files.filter(whole).count()
+}
+
+/// Waits for some results and sends Ctrl-C.
+fn interrupt(process: Child, cache: &Path, results: usize) -> Output {
+    let begun = Instant::now();
+    while kept(cache) < results {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no results");
+        thread::sleep(Duration::from_millis(20));
+    }
+    kill(Pid::from_raw(process.id() as i32), Signal::SIGINT).unwrap();
+    process.wait_with_output().unwrap()
+}
+
+#[test]
+fn who_interrupts_it_goes_on_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path();
+    let json = cache.join("x.json");
+    let options = ["--jobs", "2", "--json", json.to_str().unwrap()];
+    let first = interrupt(start(cache, &options), cache, 3);
+    assert_eq!(first.status.code(), Some(130), "{}", common::complaint(&first));
+    let text = String::from_utf8(first.stdout).unwrap();
+    assert!(text.contains("PARTIAL: "), "{text}");
+    let before = kept(cache);
+    assert!(before >= 3);
+    let figures: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!(figures["partial"], true);
+    assert!(figures["runs"].as_array().unwrap().len() > 100);
+
+    let second = interrupt(start(cache, &options), cache, before + 2);
+    let text = String::from_utf8(second.stdout).unwrap();
+    let missing = |text: &str| -> usize {
+        let rest = text.split_once("PARTIAL: ").unwrap().1;
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    assert_eq!(missing(&text), figures["runs"].as_array().unwrap().len() - kept(cache));
+    // Nothing that was half done is left.
+    let all = fs::read_dir(cache.join("strata/papers/xplace")).unwrap().count();
+    assert_eq!(all, kept(cache));
+}
+
+#[test]
+fn every_field_of_the_json_is_documented() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("x.json");
+    let options = ["--jobs", "1", "--json", json.to_str().unwrap()];
+    interrupt(start(directory.path(), &options), directory.path(), 1);
+    let figures: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let docs = fs::read_to_string(DOCS).unwrap();
+    let mut fields: Vec<String> = figures.as_object().unwrap().keys().cloned().collect();
+    for list in ["runs", "tables"] {
+        let first = figures[list][0].as_object().unwrap();
+        fields.extend(first.keys().map(|key| format!("{list}[].{key}")));
+    }
+    assert!(fields.len() > 10, "{fields:?}");
+    for field in fields {
+        assert!(docs.contains(&format!("\n| `{field}` |")), "{field} is not documented");
+    }
+}
+
+#[test]
+fn mistakes_are_one_line_with_cause_and_remedy() {
+    for (options, why) in [
+        (&["paper", "xplase"][..], "xplace"),
+        (&["paper", "xplace", "--scale", "0"], "above 0"),
+        (&["paper", "xplace", "--scale", "NaN"], "above 0"),
+        (&["paper", "xplace", "--json", "a", "-o", "a"], "give them two"),
+    ] {
+        let output = common::run(&options.join(" "));
+        assert_eq!(output.status.code(), Some(2));
+        let message = common::complaint(&output);
+        assert!(message.contains(why) && !message.trim().contains('\n'), "{message}");
+    }
+    let nowhere = Command::new(common::program())
+        .args(["paper", "xplace"])
+        .env_remove("HOME")
+        .env("XDG_CACHE_HOME", "relative")
+        .output()
+        .unwrap();
+    assert!(common::complaint(&nowhere).contains("set one of them"));
+}

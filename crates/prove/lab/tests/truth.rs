@@ -55,6 +55,9 @@ fn expect_of(
     assert!(found.unjudged.is_empty(), "{name}: {found:?}");
     assert!(found.different.is_empty(), "{name}: {found:?}");
     assert_eq!(found.equal, all, "{name}: {found:?}");
+    let other = &found.other_colour;
+    assert!(other.is_empty(), "{name}: {} pages have another colour: {other:x?}", other.len());
+    assert_eq!(found.same_colour, 512 * all, "{name}: {found:?}");
     assert!(well_aligned.contains(&found.well_aligned), "{name}: {found:?}");
 }
 

@@ -1,8 +1,10 @@
 //! Whether what live kernels say of themselves is what their page tables say.
 
 use std::collections::BTreeMap;
-use strata_addr::Frame;
-use strata_inspect::{Options, Snapshot, Verdict, verdicts};
+use strata_addr::space::HostPhysical;
+use strata_addr::{Frame, Gva};
+use strata_colours::{CacheIndex, Colours, SliceHash};
+use strata_inspect::{BackedVm, Options, Snapshot, Verdict, verdicts};
 use strata_tables::Capture;
 use strata_tables::truth::{HugePageTruth, regions};
 
@@ -19,6 +21,49 @@ pub struct Agreement {
     pub unjudged: Vec<u64>,
     /// Judged differently: GVA, and what both say.
     pub different: Vec<(u64, String)>,
+    /// Base pages of these huge pages that have the same colour by both.
+    pub same_colour: usize,
+    /// GVAs of those that have another one, or are backed by one of the two only.
+    pub other_colour: Vec<u64>,
+}
+
+/// The colours of a slice of 2048 sets, as almost all have them.
+fn colours() -> Colours {
+    let index = CacheIndex { line_bytes: 64, sets: 2048, slices: 1, hash: SliceHash::None };
+    Colours::new(&index).expect("2048 sets are 32 colours")
+}
+
+/// Where a page of a guest is in the memory of the layer below.
+fn below(vm: &BackedVm, frame: u64) -> Option<u64> {
+    let (index, page) = (frame / 512, (frame % 512) as u16);
+    let runs = &vm.region(index)?.runs;
+    let run = runs.iter().find(|run| (run.first()..run.first() + run.pages()).contains(&page))?;
+    Some(run.frame() + u64::from(page - run.first()))
+}
+
+/// Compares the colours of the base pages of a huge page of the program: by the tables in the machine's
+/// memory, and through what each hypervisor says of its VM.
+fn compare_colours(
+    capture: &Capture,
+    snapshots: &[Snapshot],
+    gva: u64,
+    gpa: u64,
+    found: &mut Agreement,
+) {
+    let colours = colours();
+    for page in 0..512 {
+        let vpn = Gva::new(gva).page() + page;
+        let truth = capture.translate(vpn).map(|frame| colours.of(frame));
+        let vms = snapshots[1..].iter().map(|layer| &layer.vms[0]);
+        let frame = vms.fold(Some((gpa >> 12) + page), |frame, vm| below(vm, frame?));
+        let seen = frame.map(|frame| colours.of(Frame::<HostPhysical>::new(frame)));
+        // What nobody has touched is in no table.
+        if truth == seen {
+            found.same_colour += usize::from(truth.is_some());
+        } else {
+            found.other_colour.push(gva + (page << 12));
+        }
+    }
 }
 
 /// Compares the huge pages of a program: the captured tables against the snapshots, the innermost
@@ -64,6 +109,7 @@ pub fn compare(
     let mut found = Agreement::default();
     let mut left = truth.clone();
     for (gva, gpa, verdict) in judged.into_iter().filter(|(gva, ..)| from.contains(gva)) {
+        compare_colours(capture, snapshots, gva, gpa, &mut found);
         let Some(region) = left.remove(&gva).filter(|region| region.gpa == gpa) else {
             found.elsewhere.push(gva);
             continue;

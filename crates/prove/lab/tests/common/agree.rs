@@ -54,8 +54,8 @@ fn compare_colours(
     for page in 0..512 {
         let vpn = Gva::new(gva).page() + page;
         let truth = capture.translate(vpn).map(|frame| colours.of(frame));
-        let vms = snapshots[1..].iter().map(|layer| &layer.vms[0]);
-        let frame = vms.fold(Some((gpa >> 12) + page), |frame, vm| below(vm, frame?));
+        let mut vms = snapshots[1..].iter().map(|layer| &layer.vms[0]);
+        let frame = vms.try_fold((gpa >> 12) + page, |frame, vm| below(vm, frame));
         let seen = frame.map(|frame| colours.of(Frame::<HostPhysical>::new(frame)));
         // What nobody has touched is in no table.
         if truth == seen {

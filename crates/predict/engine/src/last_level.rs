@@ -2,32 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use strata_hardware::{self as hardware, LlcCounters, Machine, Owner};
-
-/// Misses by their cause: Hill and Smith (IEEE TC 1989), told read by read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MissCauses {
-    /// Lines never read before.
-    pub cold: u64,
-    /// Lines that a fully associative cache of as many lines would have dropped as well.
-    pub capacity: u64,
-    /// Lines that such a cache would have held.
-    pub conflict: u64,
-}
-
-impl MissCauses {
-    /// Misses in all.
-    pub fn total(&self) -> u64 {
-        self.cold + self.capacity + self.conflict
-    }
-}
-
-impl From<hardware::MissCauses> for MissCauses {
-    fn from(causes: hardware::MissCauses) -> Self {
-        let hardware::MissCauses { cold, capacity, conflict } = causes;
-        Self { cold, capacity, conflict }
-    }
-}
+use strata_hardware::{LlcCounters, Machine, MissCauses, Owner};
 
 /// The last-level cache as one VM used it. Counts leave the warm-up out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +51,8 @@ impl LastLevel {
             ways: mask.count(),
             reads: *reads,
             misses: *misses,
-            data_misses: told.then(|| (*data).into()),
-            walk_misses: told.then(|| (*walks).into()),
+            data_misses: told.then_some(*data),
+            walk_misses: told.then_some(*walks),
             lucky_hits: told.then_some(*lucky_hits),
             evicted_own: evicted.get(own).copied().unwrap_or(0),
             evicted_others: others.map(|(other, lines)| (name(other), *lines)).collect(),

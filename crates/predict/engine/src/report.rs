@@ -4,13 +4,14 @@
 //! the clock, the number of threads or the machine that ran the model, so equal inputs give equal
 //! bytes.
 
-pub use crate::last_level::{LastLevel, MissCauses};
+pub use crate::last_level::LastLevel;
 pub use crate::layers::PerLayer;
 use crate::layers::StackKind;
 use crate::options::{Options, Version};
 pub use crate::requests::{Requests, ServiceTimes, Times};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+pub use strata_hardware::MissCauses;
 use strata_stream::WorkloadInfo;
 
 /// Version of the format, the value of the field `strata`.

@@ -1,7 +1,10 @@
 //! What is counted of the last-level cache.
 
-/// Misses by their cause; all 0 unless they are told apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// Misses by their cause: Hill and Smith (IEEE Transactions on Computers 38(12), 1989), told read by read.
+/// All 0 unless they are told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissCauses {
     /// Lines never read before.
     pub cold: u64,

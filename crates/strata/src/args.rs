@@ -74,6 +74,16 @@ pub enum Command {
                       docs/papers.md says what is run and why."
     )]
     Paper(PaperArgs),
+    /// Prepare workloads: record real programs once, to run them by name.
+    #[command(
+        disable_help_subcommand = true,
+        after_help = "docs/cli.md says what stands for what, and how to run what is prepared."
+    )]
+    Workloads {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: WorkloadsCommand,
+    },
     /// List what can be chosen, one line each.
     #[command(
         after_help = "docs/cli.md says how to use what is listed, docs/adding-a-policy.md how to \
@@ -158,6 +168,34 @@ pub struct PaperArgs {
 fn scale(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
     factor.ok_or_else(|| "give a number above 0, such as 0.1 or 10".to_owned())
+}
+
+/// What `strata workloads` does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum WorkloadsCommand {
+    /// Record the workloads of these names, or all, that are not recorded yet; 'strata run --workload
+    /// prepared:NAME' runs one.
+    Prepare(PrepareArgs),
+}
+
+/// Options of `strata workloads prepare`.
+#[derive(Args, Clone, Debug)]
+pub struct PrepareArgs {
+    /// The workloads [default: all].
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Do nothing but say what there is, which published program it stands for, and how large it is.
+    #[arg(long)]
+    pub list: bool,
+
+    /// Install the Debian packages that are missing, as root.
+    #[arg(long)]
+    pub install: bool,
+
+    /// Record anew what is recorded already.
+    #[arg(long)]
+    pub again: bool,
 }
 
 /// What `strata lab` does.
@@ -303,7 +341,8 @@ pub struct Input {
     #[arg(value_name = "TRACE")]
     pub trace: Option<PathBuf>,
 
-    /// A generator, such as random:size=1GiB,accesses=50M; see 'strata list workloads'.
+    /// A generator, such as random:size=1GiB,accesses=50M; see 'strata list workloads'. Or a prepared
+    /// workload, such as prepared:redis; see 'strata workloads prepare --list'.
     #[arg(long, value_name = "SPEC")]
     pub workload: Option<String>,
 

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::failure::Failure;
 use crate::workload::Input;
-use strata_workloads::{Format, Generator, Part};
+use strata_workloads::{Format, Part};
 
 /// What part of the stream the options ask for.
 pub fn part(given: &args::Input) -> Part {
@@ -22,10 +22,7 @@ pub fn input(given: args::Input) -> Result<Input, Failure> {
     };
     let chosen = match (given.trace, given.workload, given.program) {
         (Some(path), None, program) if program.is_empty() => Input::Trace(path, format),
-        (None, Some(spec), program) if program.is_empty() => {
-            Generator::parse(&spec).map_err(|error| Failure::usage(error.to_string()))?;
-            Input::Generator(spec)
-        }
+        (None, Some(spec), program) if program.is_empty() => Input::named(&spec)?,
         (None, None, program) if !program.is_empty() => Input::Live(program),
         (None, None, _) => {
             return Err(Failure::usage(

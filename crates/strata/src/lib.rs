@@ -25,6 +25,7 @@ mod number;
 pub mod output;
 mod paper;
 mod plan;
+mod prepared;
 mod progress;
 mod record;
 mod requests;
@@ -45,7 +46,7 @@ pub mod vm_args;
 mod walk;
 mod workload;
 
-use args::{Cli, Command};
+use args::{Cli, Command, WorkloadsCommand};
 use clap::{CommandFactory, Parser};
 use failure::{Failure, USAGE};
 use std::ffi::OsString;
@@ -87,6 +88,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::Top(args) => top::top(&args),
         Command::Paper(args) => paper::paper(&args),
+        Command::Workloads { command: WorkloadsCommand::Prepare(args) } => prepared::prepare(&args),
         Command::Lab { command } => lab::lab(command),
         Command::Help { topic } => help::help(topic.iter().map(String::as_str)).map(|()| 0),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),

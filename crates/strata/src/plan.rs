@@ -6,6 +6,7 @@ use crate::defaults::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_SEED, DEFAULT_STACK}
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
 use crate::output::{self, Target};
+use crate::prepared;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
 use crate::{given, tables, text_file};
@@ -67,8 +68,13 @@ impl Plan {
 ///
 /// # Errors
 /// When they make no sense.
-pub fn plan(args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
+pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (text, json) = targets(&args)?;
+    // What comes before the mark of a prepared workload only makes its memory.
+    let spec = args.input.workload.as_deref();
+    if args.input.marked.is_none() && spec.is_some_and(prepared::is_recorded) {
+        args.input.marked = Some(true);
+    }
     apart(&args, &text, json.as_ref(), args.input.files())?;
     let mut remarks = Vec::new();
     let tables = args.tables.as_deref().map(|path| tables::read(path, &args)).transpose()?;

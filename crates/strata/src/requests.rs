@@ -35,9 +35,9 @@ pub fn rows(lines: &mut Lines<'_>) {
     row(lines, "requests served", |requests| Some(count(requests.served)));
     row(lines, "load", |requests| Some(ratio(Some(requests.load))));
     row(lines, "service time", |requests| Some(seconds(requests.service.mean)));
-    row(lines, "mean latency", |requests| Some(seconds(requests.latency.mean)));
-    row(lines, "p95 latency", |requests| requests.latency.p95.map(seconds));
-    row(lines, "p99 latency", |requests| requests.latency.p99.map(seconds));
+    row(lines, "latency mean", |requests| Some(seconds(requests.latency.mean)));
+    row(lines, "latency p95", |requests| requests.latency.p95.map(seconds));
+    row(lines, "latency p99", |requests| requests.latency.p99.map(seconds));
 }
 
 /// What the latencies of a stack are, and how far they go.
@@ -80,7 +80,7 @@ pub fn sentences(runs: &[&RunResult]) -> Vec<String> {
     let dropped: u64 = first.dropped;
     if dropped > 0 {
         sentences
-            .push(format!("{} requests that began and did not end are left out.", count(dropped)));
+            .push(format!("Left out are requests that began and did not end: {}.", count(dropped)));
     }
     sentences
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
+use crate::prepared;
 use crate::values::stack;
 use crate::workload::Input;
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 use strata_engine::{PagePlacement, StackKind};
 use strata_hardware::WayMask;
 use strata_stream::{WorkloadInfo, command_line};
-use strata_workloads::{Format, Generator};
+use strata_workloads::Format;
 use toml::{Table, Value};
 
 /// A VM as the user describes it.
@@ -195,8 +196,8 @@ impl VmArgs {
                 }
             }
             "workload" => {
-                Generator::parse(value).map_err(|error| wrong(error.to_string()))?;
-                self.run(Input::Generator(value.to_owned()))?;
+                let input = Input::named(value).map_err(|failure| wrong(failure.message))?;
+                self.run(input)?;
             }
             "trace" => self.run(Input::Trace(PathBuf::from(value), self.format))?,
             _ => {
@@ -248,6 +249,9 @@ impl fmt::Display for VmArgs {
                 }
                 Some(Input::Trace(path, _)) => ("trace", Some(path.display().to_string())),
                 Some(Input::Generator(spec)) => ("workload", Some(spec.clone())),
+                Some(Input::Prepared(name, _)) => {
+                    ("workload", Some(format!("{}{name}", prepared::PREFIX)))
+                }
                 None => ("workload", None),
             },
         ];

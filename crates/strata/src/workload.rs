@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::number::count;
+use crate::prepared;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -12,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
 use strata_stream::{Source, WorkloadInfo, command_line};
+use strata_workloads::record::Reader;
 use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part};
 
 /// Why nothing was counted or recorded, and what to do.
@@ -60,9 +62,27 @@ pub enum Input {
     Trace(PathBuf, Option<Format>),
     /// A generator.
     Generator(String),
+    /// A prepared workload: its name and its recording.
+    Prepared(String, PathBuf),
 }
 
 impl Input {
+    /// What `--workload` names: a generator or a prepared workload.
+    ///
+    /// # Errors
+    /// When there is none of this name, or it is not prepared.
+    pub fn named(spec: &str) -> Result<Self, Failure> {
+        let Some(name) = spec.strip_prefix(prepared::PREFIX) else {
+            Generator::parse(spec).map_err(|error| Failure::usage(error.to_string()))?;
+            return Ok(Self::Generator(spec.to_owned()));
+        };
+        let recipe = prepared::find(name)?;
+        Ok(match &recipe.generator {
+            Some(generator) => Self::Generator(generator.clone()),
+            None => Self::Prepared(name.to_owned(), prepared::recording(&recipe)?),
+        })
+    }
+
     /// Whether it is a program to be run.
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Live(_))
@@ -75,7 +95,7 @@ impl Input {
             Self::Trace(path, _) => {
                 path != Path::new("-") && path.metadata().is_ok_and(|metadata| metadata.is_file())
             }
-            Self::Generator(_) => true,
+            Self::Generator(_) | Self::Prepared(..) => true,
         }
     }
 
@@ -91,6 +111,9 @@ impl Input {
                 name => vec![name],
             },
             Self::Generator(spec) => vec!["--workload".to_owned(), spec.clone()],
+            Self::Prepared(name, _) => {
+                vec!["--workload".to_owned(), format!("{}{name}", prepared::PREFIX)]
+            }
         }
     }
 
@@ -123,7 +146,7 @@ impl Input {
     }
 
     fn is_trace(&self) -> bool {
-        matches!(self, Self::Trace(..))
+        matches!(self, Self::Trace(..) | Self::Prepared(..))
     }
 
     fn source(&self, interrupted: &Arc<AtomicBool>) -> Result<Box<dyn Source>, OpenError> {
@@ -156,6 +179,14 @@ impl Input {
                         if path.exists() { "" } else { "; to run a program write it after --" };
                     OpenError(format!("{error}{hint}"))
                 })
+            }
+            Self::Prepared(name, path) => {
+                let name = format!("{}{name}", prepared::PREFIX);
+                let file = File::open(path).map_err(|error| {
+                    OpenError(format!("cannot read the recording of {name}: {error}"))
+                })?;
+                let reader = Reader::new(file, name);
+                Ok(Box::new(reader.map_err(|error| OpenError(error.to_string()))?))
             }
             Self::Generator(spec) => {
                 let generator =

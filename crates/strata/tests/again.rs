@@ -80,7 +80,7 @@ fn the_options_in_force_are_said_defaults_included() {
         "tables": null, "format": null, "levels": 4, "memory": null,
         "memory_bytes": {"guest": 8u64 << 30, "l1": 9_447_669_760_u64, "host": 10_993_270_784_u64},
         "fragmentation": {"guest": 0.8, "l1": 0.8, "host": 0.8},
-        "reused": false, "tlb_misaligned": "splinter", "walk_caches": null, "placement": null, "llc": null, "llc_ways": null, "llc_misses": false, "marked": false, "skip": 0,
+        "reused": false, "tlb_misaligned": "splinter", "walk_caches": null, "placement": null, "llc": null, "llc_ways": null, "llc_misses": false, "request_load": null, "marked": false, "skip": 0,
         "warmup": 0, "limit": null, "seed": 1, "vm": [], "host_memory": null, "alone": false,
         "explain": false,
         "set": {},

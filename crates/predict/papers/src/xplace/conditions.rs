@@ -176,11 +176,11 @@ impl<'a> Setting<'a> {
 
     fn rows(&self, scale: f64, into: &mut Vec<Row>) {
         for nested in [true, false] {
-            into.push(self.to_row(nested, scale));
+            into.push(self.made(nested, scale));
         }
     }
 
-    fn to_row(&self, nested: bool, scale: f64) -> Row {
+    fn made(&self, nested: bool, scale: f64) -> Row {
         let Self { workload, ways, seed, placement, fragmentation, .. } = self;
         let [warmup, counted] = lengths(scale);
         let stack = if nested { ("nested", POLICIES) } else { ("native", "base") };
@@ -237,7 +237,7 @@ pub(super) fn seeds() -> impl Iterator<Item = u64> + Clone {
 
 /// A working set of random places, so many percent of the last-level cache.
 pub(super) fn working_set(percent: u64) -> (String, String) {
-    let bytes = LLC * percent / 100 & !4095;
+    let bytes = (LLC * percent / 100) & !4095;
     (format!("working set of {percent} %"), format!("random:size={bytes}"))
 }
 
@@ -290,7 +290,7 @@ pub(super) fn rows(scale: f64) -> Vec<Row> {
             for copy in [true, false] {
                 let ordinary = Setting::ordinary(program, 11, seed);
                 let setting = Setting { reused: true, copy, ..ordinary };
-                rows.push(setting.to_row(true, scale));
+                rows.push(setting.made(true, scale));
             }
         }
         for pair in pairs() {

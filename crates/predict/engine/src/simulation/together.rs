@@ -89,6 +89,8 @@ struct Stream {
     next: (usize, usize),
     /// Accesses of the next item that were made before.
     made: usize,
+    /// The instructions of the next item were retired before.
+    is_retired: bool,
     /// It holds nothing more than the batch.
     ended: bool,
     has_begun: bool,
@@ -131,6 +133,7 @@ impl<'a> Host<'a> {
                 batch: Batch::new(),
                 next: (0, 0),
                 made: 0,
+                is_retired: false,
                 ended: false,
                 has_begun: false,
                 rounds: 0,
@@ -236,8 +239,8 @@ impl<'a> Host<'a> {
             Item::Event(event) => (Step::Event(event), 0),
             &Item::Run { tid, accesses, instructions } => {
                 let rest = accesses as usize - stream.made;
-                // They were retired when the run began.
-                let instructions = if stream.made > 0 { 0 } else { instructions };
+                // A fault that took long may have cut it before its first access was made.
+                let instructions = if stream.is_retired { 0 } else { instructions };
                 let accesses = &stream.batch.accesses()[from..from + rest];
                 (Step::Run { tid, instructions, accesses }, rest)
             }
@@ -246,6 +249,7 @@ impl<'a> Host<'a> {
         let is_over = made == accesses;
         stream.next = (item + usize::from(is_over), from + made);
         stream.made = if is_over { 0 } else { stream.made + made };
+        stream.is_retired = !is_over;
         if stream.peek().is_none() {
             self.simulation.sample_if_due(guest);
         }

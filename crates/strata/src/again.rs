@@ -79,7 +79,11 @@ fn fragmentation(stacks: &[StackKind], given: Option<&Fragmentation>) -> PerLaye
         _ => (DEFAULT_FMFI, DEFAULT_FMFI, DEFAULT_FMFI),
     };
     let layers = stacks.iter().map(|stack| stack.layers()).max().unwrap_or(0);
-    PerLayer { guest, l1: (layers > 2).then_some(l1), host: (layers > 1).then_some(host) }
+    PerLayer::of_names(guest, |name| match name {
+        "host" => (layers > 1).then_some(host),
+        // "l1" is there from three layers on, "l2" from four.
+        hypervisor => (1..layers.max(2) - 1).any(|n| hypervisor == format!("l{n}")).then_some(l1),
+    })
 }
 
 /// Writes into a report what was asked for, as the runs found it.
@@ -90,8 +94,7 @@ pub fn note(report: &mut Report, mut options: Options, input: Option<&Input>) {
         let mut sizes = layers.filter(|layer| layer.layer == name).map(|layer| layer.size_bytes);
         sizes.next()
     };
-    options.memory_bytes =
-        bytes("guest").map(|guest| PerLayer { guest, l1: bytes("l1"), host: bytes("host") });
+    options.memory_bytes = bytes("guest").map(|guest| PerLayer::of_names(guest, bytes));
     for (name, value) in &mut options.set {
         let printed = runs().next().and_then(|run| run.parameters.get(name));
         if let Some(printed) = printed {
@@ -193,11 +196,15 @@ mod tests {
         let three = Fragmentation(vec![0.1, 0.2, 0.3]);
         let of = |stacks: &[StackKind], given| fragmentation(stacks, given);
         let native = of(&[StackKind::Native], Some(&three));
-        assert_eq!(native, PerLayer { guest: 0.1, l1: None, host: None });
+        assert_eq!(native, PerLayer::new(0.1, None, None));
         assert_eq!(fragmentation_words(native).unwrap(), "0.1");
         let vm = of(&[StackKind::Native, StackKind::Vm], Some(&three));
-        assert_eq!(vm, PerLayer { guest: 0.1, l1: None, host: Some(0.3) });
+        assert_eq!(vm, PerLayer::new(0.1, None, Some(0.3)));
         assert_eq!(fragmentation_words(vm).unwrap(), "0.1,0.3,0.3");
         assert_eq!(fragmentation_words(of(&StackKind::ALL, None)), None);
+        let five = of(&[StackKind::Deeper(5)], Some(&three));
+        let layers = [("guest", 0.1), ("l3", 0.2), ("l2", 0.2), ("l1", 0.2), ("host", 0.3)];
+        assert_eq!(five.present().collect::<Vec<_>>(), layers);
+        assert_eq!(fragmentation_words(five).unwrap(), "0.1,0.2,0.3");
     }
 }

@@ -230,9 +230,9 @@ fn huge_pages(lines: &mut Lines<'_>) {
     lines.row("type-2 misaligned", |run| count(run.alignment.type2));
 }
 
-/// How often instructions exited by which L1 runs its guest.
+/// How often instructions exited by which L1, and what else is between it and the guest, runs VMs.
 fn instructions_of_l1(run: &RunResult) -> u64 {
-    let l1 = run.exits_by_layer.iter().filter(|layer| layer.layer == "l1");
+    let l1 = run.exits_by_layer.iter().filter(|layer| layer.layer != "guest");
     let instructions = ExitReason::ALL.into_iter().filter(|reason| reason.is_instruction());
     let names = instructions.map(ExitReason::name);
     l1.flat_map(|l1| names.clone().filter_map(|name| l1.exits.get(name))).sum()
@@ -254,7 +254,7 @@ fn events(lines: &mut Lines<'_>, stack: StackKind) {
         for reason in &reasons {
             lines.row(reason, |run| count(run.exits.get(*reason).copied().unwrap_or(0)));
         }
-        if stack == StackKind::Nested {
+        if stack.is_nested() {
             lines.row("l1_instructions", |run| count(instructions_of_l1(run)));
         }
         if reasons.len() != 1 {

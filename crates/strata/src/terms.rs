@@ -154,7 +154,10 @@ const TERMS: [(&str, &[(&str, &str)]); 11] = [
     (
         "several VMs on one host",
         &[
-            ("time / alone", "time of a VM's program over that without the other VMs"),
+            (
+                "time / alone",
+                "time of a VM's program over that without the other VMs; ~ time of an access, of one that did not end",
+            ),
             ("rounds", "how often a program that repeats came to its end"),
             ("seconds", "simulated time in which a VM's programs ran"),
             ("accesses of all VMs", "loads and stores of their programs"),

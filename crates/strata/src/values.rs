@@ -30,10 +30,14 @@ pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
 /// # Errors
 /// When there is none.
 pub fn stack(text: &str) -> Result<StackKind, String> {
-    let kind = StackKind::ALL.into_iter().find(|kind| kind.name() == text);
-    kind.ok_or_else(|| {
-        let names = StackKind::ALL.map(StackKind::name);
-        unknown("stack", text, names, "there are native, vm and nested")
+    StackKind::named(text).ok_or_else(|| {
+        let names = StackKind::EVERY.map(StackKind::name);
+        unknown(
+            "stack",
+            text,
+            names,
+            "there are native, vm, nested, and nested-4 to nested-8 of so many layers",
+        )
     })
 }
 

@@ -72,10 +72,15 @@ impl VmArgs {
     pub fn parse(text: &str) -> Result<Self, String> {
         let (name, mut rest) = text.split_once(':').unwrap_or((text, ""));
         let mut vm = Self::named(name)?;
+        let mut keys = Vec::new();
         while !rest.is_empty() {
             let (key, value) = rest.split_once('=').ok_or_else(|| {
                 format!("VM '{name}': '{rest}' is no key with a value; write key=value")
             })?;
+            if keys.contains(&key) {
+                return Err(format!("VM '{name}': {key} is given twice; give it once"));
+            }
+            keys.push(key);
             let (value, after) = match LAST.contains(&key) {
                 true => (value, ""),
                 false => value.split_once(',').unwrap_or((value, "")),
@@ -135,6 +140,18 @@ impl VmArgs {
             }
         }
         Ok(vm)
+    }
+
+    /// A key that it has and that says something of the program it runs.
+    pub fn key_of_programs(&self) -> Option<&'static str> {
+        let keys = [
+            (self.placement.is_some(), "placement"),
+            (!self.cores.is_empty(), "cores"),
+            (self.start > 0.0, "start"),
+            (self.repeat, "repeat"),
+            (self.format.is_some(), "format"),
+        ];
+        keys.into_iter().find_map(|(given, key)| given.then_some(key))
     }
 
     /// Whether it runs a program.
@@ -349,6 +366,7 @@ mod tests {
             ("a:workload=randm", "did you mean"),
             ("a:program=", "has no name"),
             ("a:program='x", "not closed"),
+            ("a:cores=0,cores=1", "cores is given twice"),
         ] {
             let message = VmArgs::parse(text).unwrap_err();
             assert!(message.contains(why), "{text}: {message}");

@@ -16,20 +16,39 @@ impl VmReport {
         together: &[&GuestOutcome],
         alone: &[&GuestOutcome],
     ) -> Self {
-        let seconds = |guest: &GuestOutcome| {
-            let whole = guest.rounds > 0 && !guest.run.out_of_memory && guest.first_seconds > 0.0;
-            whole.then_some(guest.first_seconds)
-        };
-        let slowdown = together.iter().zip(alone).map(|(together, alone)| {
-            seconds(together).zip(seconds(alone)).map(|(together, alone)| together / alone)
-        });
+        let both = || together.iter().zip(alone);
+        let slowdown = both().map(|(together, alone)| slowdown(together, alone));
+        let slowdown_estimated = both().map(|(together, _)| together.rounds == 0).collect();
         let runs =
             |guests: &[&GuestOutcome]| guests.iter().map(|guest| guest.run.clone()).collect();
         let rounds = together.iter().map(|guest| guest.rounds).collect();
         let slowdown = slowdown.collect();
         let Report { workload, runs: related, .. } = Report::new(workload, runs(together));
-        Self { name, workload, runs: related, alone: runs(alone), rounds, slowdown }
+        Self {
+            name,
+            workload,
+            runs: related,
+            alone: runs(alone),
+            rounds,
+            slowdown,
+            slowdown_estimated,
+        }
     }
+}
+
+/// The time of a program, run for the first time, over that without other VMs. Of one that did not come to
+/// its end, as of a neighbour that repeats until the others have ended, the time of an access until then
+/// over that of all alone.
+fn slowdown(together: &GuestOutcome, alone: &GuestOutcome) -> Option<f64> {
+    if [together, alone].iter().any(|guest| guest.run.out_of_memory) || alone.rounds == 0 {
+        return None;
+    }
+    let time = |guest: &GuestOutcome| match together.rounds {
+        0 => guest.run.elapsed_cycles as f64 / guest.run.accesses as f64,
+        _ => guest.first_seconds,
+    };
+    let slowdown = time(together) / time(alone);
+    slowdown.is_finite().then_some(slowdown)
 }
 
 impl Report {
@@ -153,7 +172,7 @@ mod tests {
     #[test]
     fn json_reads_back_as_written_and_names_absent_layers() {
         let mut result = run(StackKind::Vm, "thp", 7);
-        result.fmfi = PerLayer { guest: 0.25, l1: None, host: Some(0.5) };
+        result.fmfi = PerLayer::new(0.25, None, Some(0.5));
         result.exits.insert("ept_violation".to_owned(), 3);
         result.samples.push(Sample { seconds: 0.1, ..Sample::default() });
         let report = Report::new(WorkloadInfo::default(), vec![result]);

@@ -78,12 +78,12 @@ impl Account {
 
     fn exits(&self) -> Vec<Line> {
         let mut lines = Vec::new();
-        for (layer, exits) in &self.exits {
+        for (index, (layer, exits)) in self.exits.iter().enumerate() {
             let count = |reason: ExitReason| exits.get(&reason).copied().unwrap_or(0);
             let handed_on = count(ExitReason::HandedOn);
             for reason in ExitReason::ALL {
-                // Of three layers only the guest's violations are handed on, and do not cost what the
-                // host would take to handle them.
+                // Only violations are handed on, and do not cost what the host would take to handle
+                // them.
                 let own = match reason {
                     ExitReason::SecondStageViolation => count(reason).saturating_sub(handed_on),
                     _ => count(reason),
@@ -96,8 +96,10 @@ impl Account {
                 let name = format!("exits: {}", reason.name().replace('_', " "));
                 lines.push((name, *layer, event, cycles));
             }
+            // The kernel below a VM handles what is handed on.
+            let handler = self.kernels.get(index + 1).map_or("l1", |(handler, _)| handler);
             let cycles = handed_on as f64 * self.exit_costs.handler as f64;
-            lines.push(("exits: handled by l1".to_owned(), "l1", "kvm:kvm_exit", cycles));
+            lines.push((format!("exits: handled by {handler}"), handler, "kvm:kvm_exit", cycles));
         }
         lines
     }

@@ -51,9 +51,7 @@ pub fn replay(capture: &Capture, variant: TableVariant, setup: &Setup) -> Built 
 
 /// The stack that a capture is of.
 pub(crate) fn stack(capture: &Capture) -> StackKind {
-    let layers = usize::from(capture.layers);
-    let kind = StackKind::ALL.into_iter().find(|kind| kind.layers() == layers);
-    kind.unwrap_or(StackKind::Nested)
+    StackKind::of_layers(capture.layers.into()).unwrap_or(StackKind::Nested)
 }
 
 impl CapturedTables {

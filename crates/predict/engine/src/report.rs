@@ -424,9 +424,12 @@ pub struct VmReport {
     /// How often its program ran to its end in each of them: more than once only if it repeats.
     pub rounds: Vec<u64>,
     /// Time of its program, run for the first time, over that without the other VMs, for each run;
-    /// `null` where it did not come to its end, or one of the two ended for want of memory. Empty
-    /// without `--alone`.
+    /// `null` where memory ran out in one of the two. Empty without `--alone`.
     pub slowdown: Vec<Option<f64>>,
+    /// Whether the program did not come to its end, so that the slowdown is an estimate: the time of an
+    /// access until then over that of all of them alone.
+    #[serde(default)]
+    pub slowdown_estimated: Vec<bool>,
 }
 
 impl Report {

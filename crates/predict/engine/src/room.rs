@@ -6,7 +6,7 @@ use crate::report::{LayerMemory, RunResult};
 /// Says in the notes of all runs on a stack that none of them was ever short of free huge pages
 /// though memory was fragmented, and in which memory they would have been.
 pub(crate) fn remark(runs: &mut [RunResult]) {
-    for stack in StackKind::ALL {
+    for stack in StackKind::EVERY {
         let on_stack: Vec<&RunResult> = runs.iter().filter(|run| run.stack == stack).collect();
         let Some(note) = note(&on_stack) else { continue };
         for run in runs.iter_mut().filter(|run| run.stack == stack) {

@@ -101,16 +101,14 @@ fn host(
     setup: &Setup,
     known: &BTreeMap<String, WorkloadInfo>,
 ) -> Result<HostSetup, Failure> {
-    let below = |vm: &VmArgs| plan.vms.iter().find(|other| vm.within.as_ref() == Some(&other.name));
     let vms = plan.vms.iter().map(|vm| {
         let workload = known.get(&vm.name).cloned();
         let runs_vms = plan.vms.iter().any(|other| other.within.as_ref() == Some(&vm.name));
-        let policy = vm.policy.clone().or_else(|| below(vm)?.policy.clone());
+        let policy = plan.below(vm).find_map(|vm| vm.policy.clone());
         let by_place = (vm.within.is_some() || runs_vms).then_some(StackKind::Vm);
-        if runs_vms && vm.placement.is_some() {
+        if let Some(key) = runs_vms.then(|| vm.key_of_programs()).flatten() {
             return Err(Failure::usage(format!(
-                "VM '{}' runs VMs and no program, whose pages it would place: give placement to the \
-                 VMs in it",
+                "VM '{}' runs VMs and no program, which {key} is for: give it to the VMs in it",
                 vm.name
             )));
         }

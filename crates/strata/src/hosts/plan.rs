@@ -7,6 +7,7 @@ use crate::output::Target;
 use crate::plan::{apart, cross_product, request_load, setups, targets};
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
+use std::iter;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::thread;
@@ -44,6 +45,16 @@ pub struct Plan {
     pub json: Option<Target>,
 }
 
+impl Plan {
+    /// A VM and those that it is in, the next first.
+    pub fn below<'a>(&'a self, vm: &'a VmArgs) -> impl Iterator<Item = &'a VmArgs> {
+        let below =
+            |vm: &&'a VmArgs| self.vms.iter().find(|other| vm.within.as_ref() == Some(&other.name));
+        // One that is in itself is refused later.
+        iter::successors(Some(vm), below).take(self.vms.len())
+    }
+}
+
 /// Checks the options against each other and against what there is.
 pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (text, json) = targets(&args)?;
@@ -58,7 +69,6 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         (workload.is_some(), "--workload"),
         (!program.is_empty(), "a program"),
         (format.is_some(), "--format"),
-        (args.tables.is_some(), "--tables"),
         (args.memory.is_some(), "--memory"),
     ];
     if let Some((_, what)) = refused.iter().find(|(given, _)| *given) {
@@ -66,6 +76,11 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
             "{what} is for one machine, and --vm for several: give it as a key of a VM, or leave one \
              of the two out"
         )));
+    }
+    if args.tables.is_some() {
+        return Err(Failure::usage(
+            "--tables is for one machine, whose page tables were captured: leave out --vm",
+        ));
     }
     for vm in &args.vm {
         check(vm, catalogue)?;
@@ -148,8 +163,9 @@ fn own_stacks(args: &mut RunArgs) -> Result<bool, Failure> {
             "every VM has a stack of its own; leave out --stack, or the stack of those that it is for",
         )),
         (true, None) => {
-            let deep =
-                args.vm.iter().any(|vm| vm.within.is_some() || vm.stack == Some(StackKind::Nested));
+            let nested =
+                |vm: &VmArgs| vm.within.is_some() || vm.stack.is_some_and(StackKind::is_nested);
+            let deep = args.vm.iter().any(nested);
             args.stack = Some(vec![if deep { StackKind::Nested } else { StackKind::Vm }]);
             Ok(true)
         }

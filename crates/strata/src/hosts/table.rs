@@ -32,9 +32,13 @@ fn host(out: &mut String, report: &Report) {
     let mut row = |label: &str, cells: Vec<String>| {
         lines.push(Line { label: format!("  {label}"), cells });
     };
-    for VmReport { name, slowdown, .. } in &report.vms {
+    for VmReport { name, slowdown, slowdown_estimated, .. } in &report.vms {
         if !slowdown.is_empty() {
-            let cells = slowdown.iter().map(|slowdown| ratio(*slowdown)).collect();
+            let cells = slowdown.iter().zip(slowdown_estimated).map(|(slowdown, estimated)| {
+                let mark = if *estimated && slowdown.is_some() { "~ " } else { "" };
+                format!("{mark}{}", ratio(*slowdown))
+            });
+            let cells = cells.collect();
             row(&format!("{name}: time / alone"), cells);
         }
     }

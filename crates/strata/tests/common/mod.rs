@@ -89,11 +89,11 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
         type2: misaligned - misaligned / 3,
         pseudo_huge: shape.pseudo_huge,
     };
-    let faults = PerLayer {
-        guest: 262_144 - 500 * shape.guest_huge,
-        l1: nested.then_some(4_000),
-        host: virtual_machine.then_some(262_144),
-    };
+    let faults = PerLayer::new(
+        262_144 - 500 * shape.guest_huge,
+        nested.then_some(4_000),
+        virtual_machine.then_some(262_144),
+    );
     let mut exits = BTreeMap::new();
     if virtual_machine {
         exits.insert("ept_violation".to_owned(), faults.host.unwrap());
@@ -134,11 +134,7 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
         migrated_pages: misaligned * 100,
         promotions: shape.guest_huge,
         demotions: misaligned / 10,
-        fmfi: PerLayer {
-            guest: 0.75,
-            l1: nested.then_some(0.8),
-            host: virtual_machine.then_some(0.5),
-        },
+        fmfi: PerLayer::new(0.75, nested.then_some(0.8), virtual_machine.then_some(0.5)),
         memory: Memory { touched_bytes: 1 << 30, used_bytes: (1 << 30) + (shape.guest_huge << 18) },
         layers: vec![LayerMemory { layer: "guest".to_owned(), ..LayerMemory::default() }],
         counters: map(&[("ept.walk_cycles", 1)]),
@@ -155,7 +151,9 @@ fn exits_by_layer(stack: StackKind) -> Vec<LayerExits> {
     match stack {
         StackKind::Native => Vec::new(),
         StackKind::Vm => vec![guest],
-        StackKind::Nested => vec![guest, layer("l1", map(&[("vmread", 0), ("vmresume", 1)]))],
+        StackKind::Nested | StackKind::Deeper(_) => {
+            vec![guest, layer("l1", map(&[("vmread", 0), ("vmresume", 1)]))]
+        }
     }
 }
 
@@ -179,8 +177,8 @@ pub fn report(stacks: &[StackKind]) -> Report {
         policy: FIVE.iter().map(|shape| shape.policy.to_owned()).collect(),
         cpu: "broadwell-e5-2620v4".to_owned(),
         levels: Some(4),
-        memory_bytes: Some(PerLayer { guest: 8 << 30, l1: Some(9 << 30), host: Some(10 << 30) }),
-        fragmentation: Some(PerLayer { guest: 0.8, l1: Some(0.8), host: Some(0.8) }),
+        memory_bytes: Some(PerLayer::new(8 << 30, Some(9 << 30), Some(10 << 30))),
+        fragmentation: Some(PerLayer::new(0.8, Some(0.8), Some(0.8))),
         reused: Some(false),
         tlb_misaligned: "splinter".to_owned(),
         seed: 1,

@@ -1,6 +1,7 @@
 //! What a user can choose for a host with several VMs.
 
 use crate::{Setup, SetupError, StackKind};
+use std::iter;
 use strata_hardware::WayMask;
 use strata_stack::PagePlacement;
 use strata_stream::WorkloadInfo;
@@ -99,11 +100,10 @@ impl HostSetup {
     /// When there is no VM of this name.
     #[must_use]
     pub fn alone(&self, name: &str) -> Self {
-        let mut kept = vec![name.to_owned()];
-        while let Some(below) = self.vm(kept.last().expect("one is kept")).within.clone() {
-            kept.push(below);
-        }
-        let vms = self.vms.iter().filter(|vm| kept.contains(&vm.name)).cloned();
+        let kept: Vec<&VmSetup> =
+            iter::once(self.vm(name)).chain(self.below(self.vm(name))).collect();
+        let kept = |vm: &&VmSetup| kept.iter().any(|other| other.name == vm.name);
+        let vms = self.vms.iter().filter(kept).cloned();
         let mut alone =
             Self { memory: Some(self.host_memory()), vms: vms.collect(), ..self.clone() };
         // There is nobody to wait for, and no core to share.
@@ -115,12 +115,20 @@ impl HostSetup {
         self.vms.iter().find(|vm| vm.name == name).expect("it was checked")
     }
 
+    /// The kernels that a VM is in and has of its own.
+    pub(super) fn layers(&self, vm: &VmSetup) -> usize {
+        self.below(vm).count() + vm.stack.layers()
+    }
+
+    /// The VMs that a VM is in, the next first.
+    fn below<'a>(&'a self, vm: &'a VmSetup) -> impl Iterator<Item = &'a VmSetup> {
+        let below = |vm: &&'a VmSetup| vm.within.as_deref().map(|below| self.vm(below));
+        iter::successors(below(&vm), below)
+    }
+
     /// The VM of the host that a VM is in, or itself.
-    pub(super) fn outermost<'a>(&'a self, mut vm: &'a VmSetup) -> &'a VmSetup {
-        while let Some(below) = &vm.within {
-            vm = self.vm(below);
-        }
-        vm
+    pub(super) fn outermost<'a>(&'a self, vm: &'a VmSetup) -> &'a VmSetup {
+        self.below(vm).last().unwrap_or(vm)
     }
 
     /// The VMs in another one.
@@ -128,72 +136,120 @@ impl HostSetup {
         self.vms.iter().filter(move |vm| vm.within.as_deref() == Some(name))
     }
 
+    /// Whether there can be such a host.
     fn check(&self) -> Result<(), SetupError> {
-        let refused = |why: String| Err(SetupError::Refused(why));
-        let cores = self.common.cpu.core.cores;
         for (index, vm) in self.vms.iter().enumerate() {
-            let name = &vm.name;
-            if index > 0 && self.vms[index - 1].name == *name {
+            if index > 0 && self.vms[index - 1].name == vm.name {
                 return refused(format!(
-                    "two VMs are called '{name}': give each a name of its own"
-                ));
-            }
-            if vm.stack == StackKind::Native {
-                return refused(format!("VM '{name}' has the stack native: give vm or nested"));
-            }
-            if let Some(core) = vm.cores.iter().find(|core| **core >= cores) {
-                return refused(format!(
-                    "VM '{name}' is bound to core {core}, and {} has {cores}, numbered from 0: \
-                     give others",
-                    self.common.cpu.name
-                ));
-            }
-            let runs_vms = self.within(name).next().is_some();
-            if vm.workload.is_none() && !runs_vms {
-                return refused(format!(
-                    "VM '{name}' has nothing to run: give it workload=, trace= or a program, or VMs \
-                     with in={name}"
-                ));
-            }
-            if runs_vms && vm.workload.is_some() {
-                return refused(format!(
-                    "VM '{name}' has a program and VMs in it: leave out one of the two"
-                ));
-            }
-            if runs_vms && (vm.stack != StackKind::Vm || vm.within.is_some()) {
-                return refused(format!(
-                    "VM '{name}' has VMs in it, so it is a guest hypervisor on the host: leave out \
-                     its stack and in="
+                    "two VMs are called '{}': give each a name of its own",
+                    vm.name
                 ));
             }
             let Some(below) = &vm.within else { continue };
-            let Some(hypervisor) = self.vms.iter().find(|other| other.name == *below) else {
-                return refused(format!("VM '{name}' is in '{below}', which is no VM"));
-            };
-            if vm.stack != StackKind::Vm {
+            if self.vms.iter().all(|other| other.name != *below) {
                 return refused(format!(
-                    "VM '{name}' is in '{below}', so that it is nested already: leave out its stack"
-                ));
-            }
-            if vm.llc_ways.is_some() {
-                return refused(format!(
-                    "VM '{name}' is in '{below}', and only the host divides the last-level cache: \
-                     give llc-ways to '{below}'"
-                ));
-            }
-            if hypervisor.policy != vm.policy {
-                return refused(format!(
-                    "VM '{name}' has the policy {}, and '{below}' which it is in {}: one policy \
-                     governs all kernels of a VM of the host",
-                    vm.policy, hypervisor.policy
+                    "VM '{}' is in '{below}', which is no VM: give --vm {below} as well",
+                    vm.name
                 ));
             }
         }
+        self.vms.iter().try_for_each(|vm| self.check_place(vm))?;
+        self.check_cores()?;
         if !self.vms.is_empty() && self.vms.iter().all(|vm| vm.repeat || vm.workload.is_none()) {
             return refused("every VM repeats, so that there is no end: let one not".to_owned());
         }
         Ok(())
     }
+
+    /// Whether a VM can be where it is and have in it what it has.
+    fn check_place(&self, vm: &VmSetup) -> Result<(), SetupError> {
+        let name = &vm.name;
+        if vm.stack == StackKind::Native {
+            return refused(format!("VM '{name}' has the stack native: give vm or nested"));
+        }
+        let runs_vms = self.within(name).next().is_some();
+        if vm.workload.is_none() && !runs_vms {
+            return refused(format!(
+                "VM '{name}' has nothing to run: give it workload=, trace= or a program, or VMs with \
+                 in={name}"
+            ));
+        }
+        if runs_vms && vm.workload.is_some() {
+            return refused(format!(
+                "VM '{name}' has a program and VMs in it: leave out one of the two"
+            ));
+        }
+        if runs_vms && vm.stack != StackKind::Vm {
+            return refused(format!(
+                "VM '{name}' has VMs in it, so it is a guest hypervisor: leave out its stack"
+            ));
+        }
+        // With more below than there are VMs it is in itself.
+        if self.below(vm).take(self.vms.len()).count() == self.vms.len() {
+            return refused(format!(
+                "VM '{name}' is in itself, by the in= of those that it is in: let one be on the host"
+            ));
+        }
+        if StackKind::of_layers(self.layers(vm)).is_none() {
+            return refused(format!(
+                "VM '{name}' would be on {} kernels, and at most {} are modelled: leave out a guest \
+                 hypervisor",
+                self.layers(vm) - 1,
+                StackKind::EVERY.len() - 1
+            ));
+        }
+        let Some(below) = &vm.within else { return Ok(()) };
+        if vm.stack != StackKind::Vm {
+            return refused(format!(
+                "VM '{name}' is in '{below}', so that it is nested already: leave out its stack"
+            ));
+        }
+        if vm.llc_ways.is_some() {
+            return refused(format!(
+                "VM '{name}' is in '{below}', and only the host divides the last-level cache: give \
+                 llc-ways to '{}'",
+                self.outermost(vm).name
+            ));
+        }
+        let hypervisor = self.vm(below);
+        if hypervisor.policy != vm.policy {
+            return refused(format!(
+                "VM '{name}' has the policy {}, and '{below}' which it is in {}: one policy governs all \
+                 kernels of a VM of the host",
+                vm.policy, hypervisor.policy
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the CPU has the cores that VMs are bound to, and one for each of the others.
+    fn check_cores(&self) -> Result<(), SetupError> {
+        let (cpu, cores) = (&self.common.cpu.name, self.common.cpu.core.cores);
+        let running = || self.vms.iter().filter(|vm| vm.workload.is_some());
+        for vm in running() {
+            if let Some(core) = vm.cores.iter().find(|core| **core >= cores) {
+                return refused(format!(
+                    "VM '{}' is bound to core {core}, and {cpu} has {cores}, numbered from 0: give \
+                     others",
+                    vm.name
+                ));
+            }
+        }
+        let free = running().filter(|vm| vm.cores.is_empty()).count();
+        let bound = running().flat_map(|vm| &vm.cores).max().map_or(0, |last| last + 1);
+        if free > 0 && free as u64 + u64::from(bound) > u64::from(cores) {
+            return refused(format!(
+                "{free} VMs would have a core of their own above the {bound} that others are bound to, \
+                 and {cpu} has {cores}: bind several to one core with cores=, or give it more with \
+                 --set core.cores="
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn refused<T>(why: String) -> Result<T, SetupError> {
+    Err(SetupError::Refused(why))
 }
 
 /// FNV-1a of a name: the same on every machine and in every version.

@@ -14,6 +14,7 @@ pub(crate) mod setup;
 mod tell_hardware;
 pub(crate) mod together;
 
+use crate::layers::hypervisor_name;
 use crate::report::RunResult;
 use crate::{Run, Setup, SetupError, Stop};
 use asids::Asids;
@@ -463,9 +464,5 @@ fn owner(guest: GuestId) -> Owner {
 
 /// The name of a kernel in reports.
 fn layer_name(at: Position) -> &'static str {
-    match at.level {
-        _ if at.is_guest() => "guest",
-        0 => "host",
-        _ => "l1",
-    }
+    if at.is_guest() { "guest" } else { hypervisor_name(at.level.into()) }
 }

@@ -92,12 +92,10 @@ impl Simulation {
     }
 
     fn per_layer<T>(&self, guest: NodeId, value: impl Fn(NodeId) -> T) -> PerLayer<T> {
-        let below = self.stack.below(guest);
-        PerLayer {
-            guest: value(guest),
-            l1: below.filter(|below| *below != NodeId::HOST).map(&value),
-            host: below.map(|_| value(NodeId::HOST)),
-        }
+        PerLayer::of_names(value(guest), |name| {
+            let mut below = self.stack.path_down(guest).skip(1);
+            below.find(|node| layer_name(self.stack.position(*node)) == name).map(&value)
+        })
     }
 
     fn alignment(&self, guest: NodeId) -> Alignment {

@@ -93,7 +93,7 @@ pub fn catalogue() -> Catalogue {
                 name: entry.name,
                 about: entry.summary,
                 paper: entry.source,
-                stacks: &StackKind::ALL,
+                stacks: &StackKind::EVERY,
                 parameters: entry.parameters.iter().flat_map(ParameterSet::names).collect(),
             })
             .collect(),
@@ -127,6 +127,21 @@ fn percent(bytes: u64, percent: u64) -> u64 {
     (u128::from(bytes) * u128::from(percent) / 100) as u64
 }
 
+/// Bytes of memory of the lowest of so many hypervisors, one in the other, around VMs of so many bytes.
+fn hypervisor_memory(vms: u64, hypervisors: usize) -> u64 {
+    (0..hypervisors).fold(vms, |above, _| percent(above, L1_PERCENT))
+}
+
+/// Bytes of memory asked of a VM that is given by itself, or chosen for it: a guest hypervisor has room for
+/// the VMs in it.
+fn vm_memory(setup: &HostSetup, vm: &VmSetup) -> u64 {
+    if vm.workload.is_some() {
+        return guest_memory(vm);
+    }
+    let inside = || setup.within(&vm.name).map(|inside| vm_memory(setup, inside)).sum();
+    vm.memory.unwrap_or_else(|| hypervisor_memory(inside(), 1))
+}
+
 /// Whole HPAS regions, so that the slot of a guest is one too.
 fn whole_regions(bytes: u64) -> u64 {
     bytes & !((2 << 20) - 1)
@@ -158,31 +173,22 @@ impl<'a> Tree<'a> {
     fn new(setup: &'a HostSetup) -> Self {
         let guests = setup.vms.iter().filter(|vm| vm.workload.is_some());
         let asked: u64 = guests.map(guest_memory).sum();
-        let depth = setup
-            .vms
-            .iter()
-            .map(|vm| if vm.within.is_some() { StackKind::Nested } else { vm.stack });
-        let depth = depth.max().unwrap_or(StackKind::Native);
-        let memory = match depth {
-            StackKind::Native => asked,
-            StackKind::Vm | StackKind::Nested => {
-                setup.memory.unwrap_or_else(|| percent(asked, HOST_PERCENT))
+        let layers = setup.vms.iter().map(|vm| setup.layers(vm)).max().unwrap_or(1);
+        let LayerFmfi { guest, host, .. } = setup.common.fragmentation;
+        let placement = setup.vms.first().map_or(PagePlacement::Linux, |vm| vm.placement);
+        let (memory, fragmentation, placement) = match layers {
+            1 => (asked, guest, placement),
+            _ => {
+                let memory = || percent(hypervisor_memory(asked, layers.max(3) - 3), HOST_PERCENT);
+                (setup.memory.unwrap_or_else(memory), host, PagePlacement::Linux)
             }
         };
         let host = KernelConfig {
             below: None,
             memory: whole_regions(memory),
-            fragmentation: match depth {
-                StackKind::Native => setup.common.fragmentation.guest,
-                StackKind::Vm | StackKind::Nested => setup.common.fragmentation.host,
-            },
+            fragmentation,
             seed: setup.seed,
-            placement: match depth {
-                StackKind::Native => {
-                    setup.vms.first().map_or(PagePlacement::Linux, |vm| vm.placement)
-                }
-                StackKind::Vm | StackKind::Nested => PagePlacement::Linux,
-            },
+            placement,
         };
         let mut tree = Self {
             setup,
@@ -198,29 +204,29 @@ impl<'a> Tree<'a> {
 
     fn add_vm_of_host(&mut self, index: usize, vm: &VmSetup) {
         self.policies.push(vm.policy.clone());
-        match (vm.stack, &vm.workload) {
-            (StackKind::Native, _) => self.guests.push(GuestPlan { vm: index, path: vec![0] }),
-            (StackKind::Vm, Some(_)) => self.add_guest(index, &[0]),
-            (StackKind::Nested, _) => {
-                let memory = percent(guest_memory(vm), L1_PERCENT);
-                let hypervisor = self.add_kernel(vm, 1, memory, 0);
-                self.add_guest(index, &[hypervisor, 0]);
-            }
-            (StackKind::Vm, None) => {
-                let inside = || {
-                    self.setup
-                        .vms
-                        .iter()
-                        .enumerate()
-                        .filter(|(_, other)| other.within.as_deref() == Some(&vm.name))
-                };
-                let asked: u64 = inside().map(|(_, guest)| guest_memory(guest)).sum();
-                let inside: Vec<usize> = inside().map(|(index, _)| index).collect();
-                let memory = vm.memory.unwrap_or_else(|| percent(asked, L1_PERCENT));
-                let hypervisor = self.add_kernel(vm, 1, memory, 0);
-                inside.into_iter().for_each(|guest| self.add_guest(guest, &[hypervisor, 0]));
-            }
+        match vm.stack {
+            StackKind::Native => self.guests.push(GuestPlan { vm: index, path: vec![0] }),
+            _ => self.add_vm(index, vm, &[0]),
         }
+    }
+
+    /// Adds a VM with what is in it, on the kernels `below` down to the host.
+    fn add_vm(&mut self, index: usize, vm: &VmSetup, below: &[usize]) {
+        if vm.workload.is_some() {
+            let mut below = below.to_vec();
+            // The guest hypervisors of its own, the lowest first, which holds all others.
+            for above in (1..vm.stack.layers() - 1).rev() {
+                let memory = hypervisor_memory(guest_memory(vm), above);
+                let hypervisor = self.add_kernel(vm, above as u64, memory, below[0]);
+                below.insert(0, hypervisor);
+            }
+            return self.add_guest(index, &below);
+        }
+        let vms = self.setup.vms.iter().enumerate();
+        let inside = vms.filter(|(_, other)| other.within.as_deref() == Some(&vm.name));
+        let hypervisor = self.add_kernel(vm, 1, vm_memory(self.setup, vm), below[0]);
+        let on_it: Vec<usize> = iter::once(hypervisor).chain(below.iter().copied()).collect();
+        inside.for_each(|(index, vm)| self.add_vm(index, vm, &on_it));
     }
 
     fn add_guest(&mut self, vm: usize, below: &[usize]) {
@@ -282,9 +288,14 @@ impl<'a> Blueprint<'a> {
         let largest = kernels.iter().map(|kernel| kernel.memory).max().unwrap_or(0);
         if largest > PHYSICAL_LIMIT {
             let (need, most) = (largest >> 30, PHYSICAL_LIMIT >> 30);
+            let by_size = setup.vms.iter().max_by_key(|vm| vm_memory(setup, vm));
+            let remedy = match by_size.map(|vm| vm.name.as_str()) {
+                None | Some("") => "lower --memory".to_owned(),
+                Some(name) => format!("lower the memory of VM '{name}'"),
+            };
             return Err(refused(format!(
                 "a layer would have {need} GiB of memory, and the model's caches tell {most} GiB \
-                 apart: lower --memory or make the workload smaller"
+                 apart: {remedy} or make the workload smaller"
             )));
         }
         let llc = llc_options(setup, &guests)?;
@@ -576,8 +587,7 @@ impl Simulation {
 
 /// The stack that a guest is on.
 fn stack_kind(guest: &GuestPlan) -> StackKind {
-    let kind = StackKind::ALL.into_iter().find(|kind| kind.layers() == guest.path.len());
-    kind.expect("hosts have guests and nested guests")
+    StackKind::of_layers(guest.path.len()).expect("the depth of every VM was checked")
 }
 
 /// Adds the cores that VMs are bound to, and all with a lower number.

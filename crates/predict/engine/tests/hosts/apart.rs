@@ -1,9 +1,11 @@
 //! VMs that share nothing they could want are as if alone, and no order matters.
 
-use crate::world::{Vm, common, host, of, own, preset, run, together, vm};
+use crate::world::{Vm, common, host, of, own, preset, run, single, together, vm};
 use proptest::prelude::*;
-use strata_engine::StackKind::{Nested, Vm as OneLayer};
-use strata_engine::{GuestOutcome, LayerFmfi, Setup, StackKind};
+use strata_engine::StackKind::{Deeper, Nested, Vm as OneLayer};
+use strata_engine::{GuestOutcome, HostSetup, LayerFmfi, Setup, StackKind};
+use strata_stream::Source;
+use strata_workloads::Generator;
 
 const WORKLOADS: [&str; 5] = [
     "random:size=24MiB,accesses=30k",
@@ -13,9 +15,12 @@ const WORKLOADS: [&str; 5] = [
     "heap:size=24MiB,accesses=30k",
 ];
 
+/// Those that place by colour need a cache, which the first property does without.
+const POLICIES: [&str; 5] = ["base", "thp", "gemini", "xgemini", "aligned"];
+
 fn a_vm(name: &'static str) -> impl Strategy<Value = Vm> {
-    let stacks = prop_oneof![Just(OneLayer), Just(Nested)];
-    let policies = prop::sample::select(vec!["base", "thp", "gemini", "xgemini", "aligned"]);
+    let stacks = prop_oneof![Just(OneLayer), Just(Nested), Just(Deeper(4))];
+    let policies = prop::sample::select(POLICIES.to_vec());
     (stacks, policies, prop::sample::select(WORKLOADS.to_vec()), 0..3u32).prop_map(
         move |(stack, policy, workload, start): (StackKind, &str, &str, u32)| {
             vm(name, stack, policy, workload).starting(f64::from(start) * 1e-4)
@@ -83,4 +88,29 @@ fn vms_that_share_a_last_level_cache_slow_each_other() {
     let slowdown = seconds(of(&outcome, "a")) / seconds(of(&alone[0], "a"));
     assert!(slowdown > 1.1, "{slowdown}");
     assert_eq!(of(&outcome, "a").run.faults, of(&alone[0], "a").run.faults);
+}
+
+/// A VM alone on a host is the machine that has no other, as the path for one machine runs it: with caches,
+/// colours and fragmented memory, under every policy.
+#[test]
+fn a_host_with_one_vm_is_one_machine() {
+    let workload = WORKLOADS[4];
+    let info = Generator::parse(workload).unwrap().info();
+    let policies = POLICIES.iter().chain(&["coplace", "xplace"]);
+    for (policy, stack) in policies.flat_map(|policy| StackKind::ALL.map(|stack| (policy, stack))) {
+        let setup = Setup {
+            stack,
+            policy: (*policy).to_owned(),
+            cpu: preset(),
+            fragmentation: LayerFmfi::everywhere(0.8),
+            ..common()
+        };
+        let host = HostSetup::single(&setup, &info);
+        let on_host = Vm { setup: host.vms[0].clone(), workload: workload.to_owned() };
+        let outcome = run(&[host], &[on_host], 1).unwrap();
+        let mut expected = single(&setup, workload);
+        let found = &outcome[0].guests[0].run;
+        expected.samples.clone_from(&found.samples);
+        assert!(*found == expected, "{policy} {stack}: {found:#?}, not {expected:#?}");
+    }
 }

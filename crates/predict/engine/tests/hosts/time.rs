@@ -1,7 +1,7 @@
 //! Streams are merged by simulated time, and cores are had in turn.
 
-use crate::world::{Vm, common, host, of, run, together, vm};
-use strata_engine::StackKind::{Nested, Vm as OneLayer};
+use crate::world::{Vm, common, host, hypervisor, of, run, together, vm};
+use strata_engine::StackKind::{Deeper, Nested, Vm as OneLayer};
 use strata_engine::{HostError, Setup};
 
 const FAST: &str = "sequential:size=4MiB,accesses=200k";
@@ -87,22 +87,9 @@ fn a_vm_starts_when_it_is_told_to() {
 /// Two guests of one guest hypervisor, which is the host's only VM.
 #[test]
 fn two_nested_vms_share_their_hypervisor() {
-    let inner = ["a", "b"].map(|name| {
-        let mut vm = vm(name, OneLayer, "thp", "random:size=32MiB,accesses=50k");
-        vm.setup.within = Some("l1".to_owned());
-        vm
-    });
-    let mut l1 = inner[0].clone();
-    l1.setup = strata_engine::VmSetup {
-        name: "l1".to_owned(),
-        memory: None,
-        workload: None,
-        placement: strata_engine::PagePlacement::Linux,
-        llc_ways: None,
-        within: None,
-        ..l1.setup
-    };
-    let vms: Vec<Vm> = inner.iter().cloned().chain([l1]).collect();
+    let workload = "random:size=32MiB,accesses=50k";
+    let inner = ["a", "b"].map(|name| vm(name, OneLayer, "thp", workload).within("l1"));
+    let vms: Vec<Vm> = inner.into_iter().chain([hypervisor("l1", "thp", None)]).collect();
     let outcome = together(common(), None, &vms);
     let names: Vec<_> = outcome.guests.iter().map(|guest| guest.vm.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
@@ -110,5 +97,36 @@ fn two_nested_vms_share_their_hypervisor() {
         assert_eq!((guest.run.accesses, guest.run.out_of_memory), (50_000, false));
         assert_eq!(guest.run.stack, Nested);
         assert!(guest.run.faults.l1.is_some());
+    }
+}
+
+/// Hypervisors in hypervisors, with guests at three levels.
+#[test]
+fn guests_of_every_depth_share_a_host() {
+    let guest = |name| vm(name, OneLayer, "xgemini", "random:size=32MiB,accesses=50k");
+    let vms = [
+        hypervisor("l1", "xgemini", None),
+        hypervisor("l2", "xgemini", Some("l1")),
+        guest("deep").within("l2"),
+        guest("nested").within("l1"),
+        guest("plain"),
+        vm("own", Deeper(5), "thp", "random:size=32MiB,accesses=50k"),
+    ];
+    let outcome = together(common(), None, &vms);
+    let layers = |name| -> Vec<&str> {
+        of(&outcome, name).run.faults.present().map(|(layer, _)| layer).collect()
+    };
+    assert_eq!(layers("deep"), ["guest", "l2", "l1", "host"]);
+    assert_eq!(layers("nested"), ["guest", "l1", "host"]);
+    assert_eq!(layers("plain"), ["guest", "host"]);
+    assert_eq!(layers("own"), ["guest", "l3", "l2", "l1", "host"]);
+    for guest in &outcome.guests {
+        let run = &guest.run;
+        assert_eq!((run.accesses, run.out_of_memory), (50_000, false), "{}", guest.vm);
+        assert_eq!(run.stack.layers(), run.faults.present().count(), "{}", guest.vm);
+        assert_eq!(run.layers.len(), run.stack.layers());
+        assert_eq!(run.exits_by_layer.len(), run.stack.layers() - 1);
+        // Where each kernel has huge pages enough, so has their composition.
+        assert_eq!(run.alignment.well_aligned, 16, "{}", guest.vm);
     }
 }

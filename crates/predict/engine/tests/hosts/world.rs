@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 use strata_engine::{
     GuestOutcome, HostError, HostOutcome, HostSetup, Hosts, LayerFmfi, OpenError, Progress,
-    RunResult, Setup, StackKind, Stop, VmSetup, run_hosts,
+    RunResult, Setup, StackKind, Stop, VmSetup, catalogue, run_hosts,
 };
 use strata_hardware::{CpuModel, Misaligned};
-use strata_stream::Source;
+use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
 pub const MIB: u64 = 1 << 20;
@@ -65,6 +65,11 @@ pub fn vm(name: &str, stack: StackKind, policy: &str, workload: &str) -> Vm {
 }
 
 impl Vm {
+    pub fn within(mut self, hypervisor: &str) -> Self {
+        self.setup.within = Some(hypervisor.to_owned());
+        self
+    }
+
     pub fn on(mut self, core: u32) -> Self {
         self.setup.cores = vec![core];
         self
@@ -106,6 +111,28 @@ pub fn run(
     };
     let outcomes = run_hosts(&hosts)?;
     Ok(outcomes.into_iter().map(|outcome| outcome.expect("nobody asked to stop")).collect())
+}
+
+/// A guest hypervisor, in another one or on the host.
+pub fn hypervisor(name: &str, policy: &str, within: Option<&str>) -> Vm {
+    let mut hypervisor = vm(name, StackKind::Vm, policy, "random:size=4MiB,accesses=1");
+    hypervisor.setup.workload = None;
+    hypervisor.setup.memory = None;
+    hypervisor.setup.within = within.map(str::to_owned);
+    hypervisor
+}
+
+/// What the path for one machine finds, which has no host and no other VMs to think of.
+pub fn single(setup: &Setup, workload: &str) -> RunResult {
+    let mut source = Generator::parse(workload).expect("a workload");
+    let built = (catalogue().build)(setup, &source.info(), &Stop::default());
+    let mut run = built.expect("it can be built");
+    let mut batch = Batch::new();
+    while source.fill(&mut batch).expect("generators go on") == Fill::More {
+        run.consume(&batch);
+    }
+    run.consume(&batch);
+    run.finish()
 }
 
 /// Runs VMs together.

@@ -1,7 +1,7 @@
 //! The bill as text: where every cycle of each run went, side by side.
 
+use crate::lines::{Line, print};
 use crate::number::{count, percent};
-use crate::table::{Line, print};
 use std::fmt::Write;
 use strata_engine::RunResult;
 use strata_engine::report::BillItem;

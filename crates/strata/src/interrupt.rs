@@ -98,7 +98,7 @@ impl Interrupt {
             }
         }
         if number == PRESSES - 1 {
-            crate::complain("once more ends it at once, and nothing is written");
+            crate::complain::complain("once more ends it at once, and nothing is written");
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the table says of a last-level cache that is modelled in detail.
 
+use crate::lines::Lines;
 use crate::number::{bytes, count, percent, share};
-use crate::table::Lines;
 use strata_engine::RunResult;
 use strata_engine::report::{LastLevel, MissCauses};
 

@@ -6,6 +6,7 @@
 mod again;
 pub mod args;
 mod bill;
+mod complain;
 pub mod config;
 mod defaults;
 pub mod failure;
@@ -20,6 +21,7 @@ mod join;
 mod lab;
 mod lab_table;
 mod last_level;
+mod lines;
 mod list;
 mod number;
 pub mod output;
@@ -50,7 +52,6 @@ use args::{Cli, Command, WorkloadsCommand};
 use clap::{CommandFactory, Parser};
 use failure::{Failure, USAGE};
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 use strata_engine::Catalogue;
 
@@ -72,7 +73,7 @@ pub fn main(catalogue: &Catalogue, words: impl IntoIterator<Item = OsString>) ->
     };
     done.unwrap_or_else(|failure| {
         if !failure.message.is_empty() {
-            complain(&failure.message);
+            complain::complain(&failure.message);
         }
         failure.status
     })
@@ -98,9 +99,4 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
             output::to_stdout(&script).map(|()| 0)
         }
     }
-}
-
-/// One line on standard error. Nothing can be done where even that fails.
-fn complain(message: &str) {
-    let _ = writeln!(anstream::stderr(), "strata: {message}");
 }

@@ -103,7 +103,7 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
         target.plain(&bytes)?;
     }
     text.plain(document.to_string().as_bytes())?;
-    failed.iter().for_each(|error| crate::complain(&error.to_string()));
+    failed.iter().for_each(|error| crate::complain::complain(&error.to_string()));
     Ok(match failed.is_empty() {
         false => FAILED,
         true if interrupt.happened() => interrupt.status(),

@@ -25,7 +25,7 @@ pub fn shown<T>(
     bar.set_style(text.clone());
     let tell = || {
         for news in progress.news() {
-            bar.suspend(|| crate::complain(&news));
+            bar.suspend(|| crate::complain::complain(&news));
         }
     };
     let over = AtomicBool::new(false);

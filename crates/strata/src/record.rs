@@ -41,7 +41,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     loop {
         let filled = source.fill(&mut batch);
         accesses += batch.len() as u64;
-        source.news().iter().for_each(|news| crate::complain(news));
+        source.news().iter().for_each(|news| crate::complain::complain(news));
         writer.push(&batch).map_err(cannot)?;
         match filled {
             // A pipe ends early when somebody asks.
@@ -78,10 +78,10 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     writer.finish(outcome).map_err(cannot)?;
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let (number, size) = (count(accesses), bytes(size));
-    crate::complain(&format!("{number} accesses in {size}: {}", path.display()));
+    crate::complain::complain(&format!("{number} accesses in {size}: {}", path.display()));
     Ok(match (failed, info.exit_status.filter(|_| input.is_live())) {
         (Some(message), _) => {
-            crate::complain(&format!("{message}; what came before is recorded"));
+            crate::complain::complain(&format!("{message}; what came before is recorded"));
             FAILED
         }
         (None, Some(status)) => u8::try_from(status).unwrap_or(FAILED),

@@ -1,7 +1,7 @@
 //! What a report says of requests.
 
+use crate::lines::Lines;
 use crate::number::{count, ratio, seconds};
-use crate::table::Lines;
 use strata_engine::RunResult;
 use strata_engine::report::{Requests, Times};
 

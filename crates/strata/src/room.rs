@@ -62,13 +62,13 @@ impl Machines {
         if let (Some(needed), Some(usable)) = (needed, usable) {
             let (each, all) = (bytes(needed), bytes(usable));
             if at_once > fitting || needed > usable {
-                crate::complain(&format!(
+                crate::complain::complain(&format!(
                     "note: a machine may need {each} of memory and {all} can be used: {at_once} at a \
                      time may not fit"
                 ));
             } else if chosen.is_none() && at_once < runs {
                 let readings = runs.div_ceil(at_once);
-                crate::complain(&format!(
+                crate::complain::complain(&format!(
                     "note: a machine needs about {each} of memory and {all} can be used: \
                      {at_once} at a time, so the stream is read {readings} times"
                 ));

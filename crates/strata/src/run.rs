@@ -40,7 +40,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         json.check()?;
     }
     for remark in &plan.remarks {
-        crate::complain(&format!("note: {remark}"));
+        crate::complain::complain(&format!("note: {remark}"));
     }
     let interrupt = Interrupt::watch_all();
     if plan.input.is_live() {
@@ -67,7 +67,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     let out_of_memory = report.runs.iter().any(|run| run.out_of_memory);
     Ok(match (failed, live_status) {
         (Some(message), _) => {
-            crate::complain(&message);
+            crate::complain::complain(&message);
             FAILED
         }
         // What it takes was said when it happened.
@@ -112,7 +112,7 @@ fn measure(
     }
     .at_once()?;
     if !repeatable && plan.jobs.is_some() {
-        crate::complain("note: --jobs is for streams that can be read again: left out");
+        crate::complain::complain("note: --jobs is for streams that can be read again: left out");
     }
     let (stop, progress) = (Stop::default(), Progress::default());
     // Ctrl-C reaches a live program itself, once there is one; what it does then belongs to the

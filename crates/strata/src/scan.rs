@@ -37,7 +37,11 @@ pub fn scan(args: &ScanArgs) -> Result<(), Failure> {
             let (size, tail) = scan_to_file(&tree, path).map_err(failed)?;
             blind(&tail.blind);
             let size = if size > 0 { bytes(size) } else { "written".to_owned() };
-            crate::complain(&format!("{size} in {} ms: {}", tail.took_ms, path.display()));
+            crate::complain::complain(&format!(
+                "{size} in {} ms: {}",
+                tail.took_ms,
+                path.display()
+            ));
             Ok(())
         }
     }
@@ -45,7 +49,7 @@ pub fn scan(args: &ScanArgs) -> Result<(), Failure> {
 
 fn blind(blind: &[strata_inspect::snapshot::model::Blind]) {
     for blind in blind {
-        crate::complain(&format!("note: not seen: {}; so: {}", blind.what, blind.cost));
+        crate::complain::complain(&format!("note: not seen: {}; so: {}", blind.what, blind.cost));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The text report: what each policy costs, side by side.
 
+use crate::lines::{BOLD, CELL, LABEL, Line, Lines, print};
 use crate::number::{bytes, count, percent, ratio, share};
 use crate::{again, last_level, requests, verdict, version};
 use anstyle::Style;
@@ -10,9 +11,6 @@ use strata_engine::{Report, RunResult, StackKind};
 use strata_nested::ExitReason;
 use strata_stream::command_line;
 
-const LABEL: usize = 27;
-const CELL: usize = 10;
-pub(crate) const BOLD: Style = Style::new().bold();
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
 
@@ -153,35 +151,6 @@ impl std::fmt::Display for Cells {
     }
 }
 
-/// One line of a table: a heading without cells, or a label with one cell per run.
-pub(crate) struct Line {
-    pub(crate) label: String,
-    pub(crate) cells: Vec<String>,
-}
-
-/// The lines of a stack's table.
-pub(crate) struct Lines<'a> {
-    pub(crate) runs: &'a [&'a RunResult],
-    lines: Vec<Line>,
-}
-
-impl Lines<'_> {
-    pub(crate) fn heading(&mut self, label: &str) {
-        self.lines.push(Line { label: label.to_owned(), cells: Vec::new() });
-    }
-
-    pub(crate) fn row(&mut self, label: &str, cell: impl Fn(&RunResult) -> String) {
-        let cells = self.runs.iter().map(|run| cell(run)).collect();
-        self.lines.push(Line { label: format!("  {label}"), cells });
-    }
-
-    /// A row of a measure divided by that of the first run.
-    pub(crate) fn relative(&mut self, label: &str, measure: impl Fn(&RunResult) -> f64) {
-        let base = measure(self.runs[0]);
-        self.row(label, |run| ratio((base > 0.0).then(|| measure(run) / base)));
-    }
-}
-
 fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
     let mut lines = Lines { runs, lines: Vec::new() };
     lines.heading(&format!("relative to {}", runs[0].policy));
@@ -279,39 +248,6 @@ fn events(lines: &mut Lines<'_>, stack: StackKind) {
         let touched = memory.touched_bytes;
         ratio((touched > 0).then(|| memory.used_bytes as f64 / touched as f64))
     });
-}
-
-pub(crate) fn print<'a>(out: &mut String, lines: &[Line], header: impl Iterator<Item = &'a str>) {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    let mut columns = vec![String::new()];
-    columns.extend(header.map(str::to_owned));
-    let count = columns.len();
-    table.set_header(columns);
-    for line in lines {
-        let mut cells = vec![line.label.clone()];
-        cells.extend(line.cells.iter().cloned());
-        cells.resize(count, String::new());
-        table.add_row(cells);
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 0));
-        let width = if index == 0 { LABEL } else { CELL - 1 };
-        let width = Width::Fixed(width as u16);
-        column.set_constraint(ColumnConstraint::LowerBoundary(width));
-        if index > 0 {
-            column.set_padding((1, 0));
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let headings = lines.iter().map(|line| line.cells.is_empty());
-    for (line, heading) in table.lines().zip(std::iter::once(true).chain(headings)) {
-        let line = line.trim_end();
-        let _ = match heading {
-            true => writeln!(out, "{BOLD}{line}{BOLD:#}"),
-            false => writeln!(out, "{line}"),
-        };
-    }
 }
 
 /// What the stacks cost against each other: elapsed cycles over those of the very first run.

@@ -1,43 +1,11 @@
 //! The books of a memory that tells cache colours apart: how many frames of each are free, and the free
 //! runs; kept up at every change of the memory, and checked.
 
-use crate::coloured::ColouredParameters;
+use crate::colour_counts::{Coloured, ColouredParameters};
 use crate::memory::Memory;
 use crate::runs::{FreeRuns, Row, row_around};
 use crate::{Frame, HUGE_ORDER, REGION_FRAMES};
 use strata_colours::Colours;
-
-/// What a coloured memory has besides.
-pub(crate) struct Coloured {
-    pub colours: Colours,
-    pub settings: ColouredParameters,
-    /// Free, unreserved frames of each colour, those in lists not counted.
-    pub free: Vec<u64>,
-    pub runs: FreeRuns,
-    /// Frames taken off the free lists for nobody yet, by colour.
-    pub lists: Vec<Vec<u32>>,
-    pub listed: u64,
-}
-
-impl Coloured {
-    /// The number of a frame's colour.
-    pub fn of(&self, frame: u64) -> usize {
-        self.colours.of(Frame::new(frame)).index() as usize
-    }
-
-    /// Calls `change` for the colour of each frame of a row, with how often it is there.
-    fn count(&mut self, first: u64, frames: u64, change: impl Fn(&mut u64, u64)) {
-        let colours = u64::from(self.colours.count());
-        if frames >= colours {
-            self.free.iter_mut().for_each(|free| change(free, frames / colours));
-        }
-        let start = first + frames / colours * colours;
-        for frame in start..first + frames {
-            let colour = self.of(frame);
-            change(&mut self.free[colour], 1);
-        }
-    }
-}
 
 impl Memory {
     /// The books of a memory as it is.

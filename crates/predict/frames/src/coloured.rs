@@ -1,6 +1,7 @@
 //! Frames of wanted cache colours: the buddy allocator as xPlace changes it (section 5.3), and its
 //! per-CPU page lists by colour (section 6).
 
+use crate::colour_counts::ColouredParameters;
 use crate::memory::Memory;
 use crate::runs::{Row, Wanted};
 use crate::{Frame, HUGE_ORDER, MAX_ORDER, REGION_FRAMES};
@@ -12,20 +13,6 @@ pub const MAX_COLOURS: u32 = 1024;
 
 /// Most frames of a memory whose colours are told apart: 16 TiB.
 const MAX_FRAMES: u64 = 1 << 32;
-
-strata_params::parameters! {
-    /// How frames of a wanted colour are found.
-    pub struct ColouredParameters {
-        /// Frames that a refill of the page lists takes at most. Linux 6.12, `zone_batchsize`: 63 for
-        /// zones of 256 MiB and more.
-        batch: u64 = 63, "colours.batch", "base pages";
-        /// Frames that the page lists hold at most, in batches. Linux 6.12, `zone_highsize`: at least 4.
-        high: u64 = 4, "colours.high", "batches";
-        /// The shortest free run with the colour is taken (xPlace 5.3). Off: as a buddy allocator
-        /// would, the smallest block that has it in it is split.
-        contiguity: bool = true, "colours.contiguity", "";
-    }
-}
 
 /// A memory cannot tell that many colours or frames apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -40,6 +40,7 @@
 mod bitmap;
 mod check;
 mod colour_books;
+mod colour_counts;
 mod coloured;
 mod contiguity;
 mod fold;
@@ -57,7 +58,8 @@ mod reserve;
 mod runs;
 
 pub use check::Violation;
-pub use coloured::{ColouredParameters, ColouringError, MAX_COLOURS};
+pub use colour_counts::ColouredParameters;
+pub use coloured::{ColouringError, MAX_COLOURS};
 pub use contiguity::Run;
 pub use fold::Holders;
 pub use fragment::{Fragmented, Fragmenter, FragmenterError};

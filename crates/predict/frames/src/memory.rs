@@ -1,7 +1,7 @@
 //! The buddy allocator.
 
 use crate::bitmap::Bitmap;
-use crate::colour_books::Coloured;
+use crate::colour_counts::Coloured;
 use crate::fold::Folds;
 use crate::occupancy::{Occupancy, REGION_WORDS, for_each_free_block};
 use crate::owners::Owners;

@@ -1,8 +1,8 @@
 //! One level of data cache.
 
+use crate::geometry::CacheGeometry;
 use crate::host::{self, LANES, Vectors, Work};
 use crate::limits::{LINE_SHIFT, PHYSICAL_LIMIT};
-use crate::model::CacheGeometry;
 use crate::read::{Hits, Read};
 
 /// How a line number becomes a set and a tag that is never [`EMPTY`]: remainder and quotient by the

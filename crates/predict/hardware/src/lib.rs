@@ -25,6 +25,7 @@ mod cpu;
 mod cycles;
 mod error;
 mod full;
+mod geometry;
 mod host;
 mod limits;
 mod llc;
@@ -48,14 +49,14 @@ pub use access::{Asid, CpuId, Fault, Request, Tables, VmTag};
 pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss, WalkPosition};
 pub use cycles::Cycles;
 pub use error::ModelError;
+pub use geometry::CacheGeometry;
 pub use limits::PHYSICAL_LIMIT;
 pub use llc::{
     LlcCounters, LlcDesign, LlcOptions, MaskError, MissCauses, Owner, Replacement, WayMask,
 };
 pub use machine::{Machine, Misaligned};
 pub use model::{
-    CacheGeometry, Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkCaches,
-    WalkGeometry,
+    Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkCaches, WalkGeometry,
 };
 pub use preset::Preset;
 pub use run::RunFault;

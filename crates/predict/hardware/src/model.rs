@@ -2,6 +2,7 @@
 //! model.
 
 use crate::error::ModelError;
+use crate::geometry::CacheGeometry;
 use crate::limits;
 use crate::llc::LlcDesign;
 use crate::sets;
@@ -145,25 +146,6 @@ pub struct Caches {
     pub llc_design: LlcDesign,
     /// Cycles of a reference that no cache has.
     pub memory_cycles: u32,
-}
-
-/// One data cache with lines of 64 bytes; 0 bytes for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheGeometry {
-    /// Size.
-    pub bytes: u64,
-    /// Associativity.
-    pub ways: u32,
-    /// Cycles of a hit.
-    pub cycles: u32,
-}
-
-impl CacheGeometry {
-    /// Sets.
-    pub fn sets(&self) -> u64 {
-        self.bytes / (u64::from(self.ways) << limits::LINE_SHIFT)
-    }
 }
 
 impl TlbLevel {

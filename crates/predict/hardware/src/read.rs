@@ -18,6 +18,9 @@ pub(crate) mod class {
     pub(crate) const DATA: u64 = 8;
 }
 
+/// Reads noted at most.
+pub(crate) const CAPACITY: usize = 512;
+
 /// A line to be read, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read(u64);

@@ -13,10 +13,7 @@ use crate::counters::{ByLevel, HardwareCounters, Level};
 use crate::cpu::Cpu;
 use crate::llc::Llc;
 use crate::model::CpuModel;
-use crate::read::{CLASSES, Hits, Read, class};
-
-/// Reads noted at most.
-pub(crate) const CAPACITY: usize = 512;
+use crate::read::{CAPACITY, CLASSES, Hits, Read, class};
 
 /// What the data caches of a CPU model cost, and who asks them.
 pub(crate) struct ReadRules {
@@ -176,8 +173,8 @@ impl ByLevel {
 mod tests {
     use super::*;
     use crate::CpuModel;
+    use crate::geometry::CacheGeometry;
     use crate::llc::{LlcDesign, LlcOptions, Owner};
-    use crate::model::CacheGeometry;
     use crate::naive::NaiveSets;
     use proptest::prelude::*;
 

@@ -53,7 +53,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     let out_of_memory = report.vms.iter().flat_map(|vm| &vm.runs).any(|run| run.out_of_memory);
     Ok(match failed {
         Some(message) => {
-            crate::complain(&message);
+            crate::complain::complain(&message);
             FAILED
         }
         None if out_of_memory => FAILED,

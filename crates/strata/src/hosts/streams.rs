@@ -117,7 +117,7 @@ fn record_one(vm: &VmArgs, part: Part, interrupt: &Interrupt) -> Result<File, St
     let mut batch = Batch::new();
     loop {
         let filled = source.fill(&mut batch);
-        source.news().iter().for_each(|news| crate::complain(news));
+        source.news().iter().for_each(|news| crate::complain::complain(news));
         encoder.push(&batch).map_err(cannot)?;
         if filled.map_err(|error| error.to_string())? == Fill::End {
             break;

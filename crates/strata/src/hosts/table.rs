@@ -1,7 +1,8 @@
 //! The text report of VMs that shared a host.
 
+use crate::lines::{BOLD, Line, print};
 use crate::number::{count, ratio};
-use crate::table::{BOLD, Line, made_by, paragraph, partial, print, sections};
+use crate::table::{made_by, paragraph, partial, sections};
 use std::fmt::Write;
 use strata_engine::Report;
 use strata_engine::report::{HostRun, VmReport};

@@ -5,6 +5,7 @@
 mod common;
 
 mod blocks;
+mod circles;
 mod commands;
 mod concepts;
 mod crates;

@@ -1,11 +1,15 @@
 //! The cores of a host: the time on each, and whose turn it is on those that several guests share.
 
-use super::owner;
 use rustc_hash::FxHashMap;
-use strata_hardware::{CpuId, HardwareCounters, Machine};
+use strata_hardware::{CpuId, HardwareCounters, Machine, Owner};
 
 /// Number of a guest of the host.
 pub(crate) type GuestId = usize;
+
+/// Whose lines a guest's are in the last-level cache.
+pub(super) fn owner(guest: GuestId) -> Owner {
+    Owner(guest as u16)
+}
 
 /// Time on the cores, in cycles, and the counters of whoever is not on them now.
 #[derive(Debug, Default)]

@@ -18,12 +18,12 @@ use crate::layers::hypervisor_name;
 use crate::report::RunResult;
 use crate::{Run, Setup, SetupError, Stop};
 use asids::Asids;
-use cores::{Cores, GuestId};
+use cores::{Cores, GuestId, owner};
 use guest::Guest;
 use host::HostSetup;
 use relocation::Relocation;
 use samples::Samples;
-use strata_hardware::{CpuId, Fault, Machine, Owner, RunFault, Tables, VmTag};
+use strata_hardware::{CpuId, Fault, Machine, RunFault, Tables, VmTag};
 use strata_policies::PerVm;
 use strata_stack::{Exhausted, Flush, HostWork, NodeId, Position, SpaceId, Stack};
 use strata_stream::{Access, Batch, Event, Pid, Step, Tid, WorkloadInfo};
@@ -455,11 +455,6 @@ fn event_process(event: &Event) -> Option<Pid> {
 /// How hardware tags the second stage that it walks for a guest.
 fn vm_tag(guest: NodeId) -> VmTag {
     VmTag(guest.index() as u16)
-}
-
-/// Whose lines a guest's are in the last-level cache.
-fn owner(guest: GuestId) -> Owner {
-    Owner(guest as u16)
 }
 
 /// The name of a kernel in reports.

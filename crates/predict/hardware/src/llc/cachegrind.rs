@@ -3,8 +3,8 @@
 
 use super::{Llc, LlcDesign, LlcOptions, Owner, WayMask};
 use crate::cache::Cache;
+use crate::geometry::CacheGeometry;
 use crate::limits::LINE_SHIFT;
-use crate::model::CacheGeometry;
 use crate::read::{CLASSES, Read, class};
 use std::path::Path;
 use std::process::Command;

@@ -16,6 +16,7 @@ mod cachegrind;
 mod counters;
 mod mask;
 mod model;
+mod owner;
 mod place;
 mod replace;
 mod sets;
@@ -26,20 +27,15 @@ mod twin;
 pub use counters::{LlcCounters, MissCauses};
 pub use mask::{MaskError, WayMask};
 pub use model::{LlcDesign, LlcOptions, Replacement};
+pub use owner::Owner;
 
+use crate::geometry::CacheGeometry;
 use crate::host::{self, Vectors, Work};
-use crate::model::CacheGeometry;
-use crate::read::{Hits, Read};
-use crate::reads::CAPACITY;
+use crate::read::{CAPACITY, Hits, Read};
 use place::Places;
 use replace::Mask;
 use sets::{Evicted, Found, Sets, each_kind};
 use twin::{Held, Twin};
-
-/// Who fills the last-level cache, such as a VM: numbers are dense from 0. It is what Intel's monitoring
-/// and allocation tag a CPU with (SDM volume 3B, sections 17.18 and 17.19: RMID and class of service).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(pub u16);
 
 /// How many reads ahead sets and twins are asked for.
 const AHEAD: usize = 16;

@@ -2,8 +2,8 @@
 
 use super::WayMask;
 use crate::error::ModelError;
+use crate::geometry::CacheGeometry;
 use crate::limits::{LINE_SHIFT, MIN_SETS};
-use crate::model::CacheGeometry;
 use serde::{Deserialize, Serialize};
 use strata_colours::{CacheIndex, SliceHash};
 

@@ -4,6 +4,7 @@ use crate::args::{PaperArgs, PaperChoice};
 use crate::failure::{FAILED, Failure};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Target};
+use crate::prepared;
 use crate::version::version;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -41,7 +42,7 @@ struct Command<'a> {
 /// When results can be neither kept nor written.
 pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
     let (name, paper): (_, &dyn Paper) = match args.paper {
-        PaperChoice::Xplace => ("xplace", &XPlace),
+        PaperChoice::Xplace => ("xplace", &XPlace::with(prepared::is_there)),
     };
     let rows = paper.rows(args.scale);
     if args.list {
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn every_run_of_every_paper_is_one_that_strata_run_takes() {
         let catalogue = catalogue();
-        for paper in [&XPlace as &dyn Paper] {
+        for paper in [&XPlace::with(prepared::is_there) as &dyn Paper] {
             for row in paper.rows(0.5) {
                 let command = row.command();
                 let words = shlex::split(&command).unwrap();

@@ -1,5 +1,7 @@
 //! What can be wrong with a cache's index function.
 
+use crate::SliceHash;
+
 /// A cache whose lines or colours cannot be told; each message is one line with cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ColourError {
@@ -29,20 +31,33 @@ pub enum ColourError {
     },
     /// The hash is known for other numbers of slices.
     #[error(
-        "hash intel is published for 1, 2, 4 and 8 slices, not {slices}; take hash even, a stand-in \
-         for any number, or none"
+        "hash {hash} is published for {} slices, not {slices}; take hash even, a stand-in for any \
+         number, or none",
+        listed(hash.slices().unwrap_or_default())
     )]
     Slices {
+        /// The hash.
+        hash: SliceHash,
         /// Slices asked for.
         slices: u32,
     },
     /// No hash has this name.
     #[error(
         "no slice hash is known as {name}; take intel (Sandy Bridge to Broadwell with 2, 4 or 8 \
-         slices), even, a stand-in for processors whose hash is not published, or none"
+         slices), skylake (Skylake-SP with 20 slices), even, a stand-in for processors whose hash is not published, or none"
     )]
     UnknownHash {
         /// As asked for.
         name: String,
     },
+}
+
+/// Numbers in words: `1, 2 and 4`.
+fn listed(numbers: &[u32]) -> String {
+    let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    match texts.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
+    }
 }

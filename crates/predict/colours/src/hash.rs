@@ -1,6 +1,6 @@
 //! Which slice of a cache holds a line.
 
-use crate::ColourError;
+use crate::{ColourError, skylake};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -17,8 +17,10 @@ pub enum SliceHash {
     /// with 2, 4 and 8 slices (found by Maurice et al., RAID 2015; the masks are those of KTH's public
     /// code for the Xeon E5-2667 v3). Bits above 37 are in no function that is published.
     Intel,
+    /// Skylake-SP and Cascade Lake-SP with 20 slices, by measurement; see [`skylake`].
+    Skylake,
     /// For any number of slices, and no processor's: a stand-in where the function is not published.
-    /// Like those that are, it is even: successive lines are in successive slices, and in every
+    /// Like those of a power of two of slices that are, it is even: successive lines are in successive slices, and in every
     /// aligned piece of memory of one way's size each set of each slice gets one line. Where such a
     /// piece begins is scattered by a mixing function.
     Even,
@@ -29,14 +31,24 @@ const INTEL: [u64; 3] = [0x1b_5f57_5440, 0x2e_b5fa_a880, 0x3c_ccc9_3100];
 
 impl SliceHash {
     /// Every function.
-    pub const ALL: [Self; 3] = [Self::None, Self::Intel, Self::Even];
+    pub const ALL: [Self; 4] = [Self::None, Self::Intel, Self::Skylake, Self::Even];
 
     /// Name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Intel => "intel",
+            Self::Skylake => "skylake",
             Self::Even => "even",
+        }
+    }
+
+    /// The numbers of slices that the function is known for; `None` when any will do.
+    pub const fn slices(self) -> Option<&'static [u32]> {
+        match self {
+            Self::None | Self::Even => None,
+            Self::Intel => Some(&[1, 2, 4, 8]),
+            Self::Skylake => Some(&[skylake::SLICES]),
         }
     }
 
@@ -44,9 +56,11 @@ impl SliceHash {
     ///
     /// # Errors
     /// [`ColourError::Slices`] when not.
-    pub const fn check(self, slices: u32) -> Result<(), ColourError> {
-        match self {
-            Self::Intel if !matches!(slices, 1 | 2 | 4 | 8) => Err(ColourError::Slices { slices }),
+    pub fn check(self, slices: u32) -> Result<(), ColourError> {
+        match self.slices() {
+            Some(known) if !known.contains(&slices) => {
+                Err(ColourError::Slices { hash: self, slices })
+            }
             _ => Ok(()),
         }
     }
@@ -62,6 +76,7 @@ impl SliceHash {
                 let bit = |at: usize| u64::from((addr & INTEL[at]).count_ones() % 2) << at;
                 (bit(0) | bit(1) | bit(2)) & (slices - 1)
             }
+            Self::Skylake => skylake::slice(line << line_shift),
             Self::Even => {
                 let (way, set) = (line / sets, line % sets);
                 (way + set + mix(way / slices) % slices) % slices
@@ -137,7 +152,10 @@ mod tests {
         let unknown = "unknown".parse::<SliceHash>().unwrap_err().to_string();
         assert!(unknown.starts_with("no slice hash is known as unknown; take intel"), "{unknown}");
         let slices = SliceHash::Intel.check(20).unwrap_err().to_string();
-        assert!(slices.contains("not 20; take hash even"), "{slices}");
+        assert!(slices.contains("1, 2, 4 and 8 slices, not 20; take hash even"), "{slices}");
+        let slices = SliceHash::Skylake.check(18).unwrap_err().to_string();
+        assert!(slices.contains("hash skylake is published for 20 slices, not 18"), "{slices}");
+        assert_eq!(SliceHash::Skylake.check(20), Ok(()));
         assert_eq!(SliceHash::Even.check(20), Ok(()));
     }
 }

@@ -59,7 +59,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn indexes() -> impl Strategy<Value = CacheIndex> {
+    /// Those that spread lines evenly.
+    fn even() -> impl Strategy<Value = CacheIndex> {
         let intel = (0u32..=3).prop_map(|log| (1 << log, SliceHash::Intel));
         let even = (1u32..30).prop_map(|slices| (slices, SliceHash::Even));
         let none = (1u32..30).prop_map(|slices| (slices, SliceHash::None));
@@ -71,9 +72,18 @@ mod tests {
         })
     }
 
+    const SKYLAKE: CacheIndex =
+        CacheIndex { line_bytes: 64, sets: 2048, slices: 20, hash: SliceHash::Skylake };
+
+    /// In how many lines two frames meet.
+    fn met(index: CacheIndex, one: u64, other: u64) -> usize {
+        let meets = |line: &u64| index.set(one * 64 + line) == index.set(other * 64 + line);
+        (0..64).filter(meets).count()
+    }
+
     proptest! {
         #[test]
-        fn a_way_of_memory_fills_a_way_of_the_cache(index in indexes(), piece in 0u64..1 << 12) {
+        fn a_way_of_memory_fills_a_way_of_the_cache(index in even(), piece in 0u64..1 << 12) {
             let sets = index.all_sets();
             let mut seen = vec![false; sets as usize];
             for line in piece * sets..(piece + 1) * sets {
@@ -84,14 +94,32 @@ mod tests {
 
         #[test]
         fn frames_meet_in_all_lines_or_in_none(
-            index in indexes(),
+            index in even(),
             one in 0u64..1 << 24,
             other in 0u64..1 << 24,
         ) {
-            let other = other / 32 * 32 + one % 32;
-            let meets = |line: &u64| index.set(one * 64 + line) == index.set(other * 64 + line);
-            let met = (0..64).filter(meets).count();
+            let met = met(index, one, other / 32 * 32 + one % 32);
             prop_assert!(met == 0 || met == 64, "{met}");
+        }
+
+        #[test]
+        fn frames_on_skylake_meet_in_some_lines(one in 0u64..1 << 24, other in 0u64..1 << 24) {
+            let met = met(SKYLAKE, one, other / 32 * 32 + one % 32);
+            prop_assert!(matches!(met, 0 | 8 | 12 | 40 | 56 | 64), "{met}");
+        }
+    }
+
+    /// Ways that a slice needs to hold an aligned piece of memory as large as one way of all slices.
+    #[test]
+    fn a_way_of_memory_on_skylake_needs_more_than_a_way() {
+        let sets = SKYLAKE.all_sets();
+        for piece in 0..256 {
+            let mut lines = vec![0; sets as usize];
+            for line in piece * sets..(piece + 1) * sets {
+                lines[SKYLAKE.set(line) as usize] += 1;
+            }
+            let most = lines.into_iter().max();
+            assert!(matches!(most, Some(2..=4)), "{most:?}");
         }
     }
 

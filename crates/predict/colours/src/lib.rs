@@ -16,10 +16,17 @@
 //! # What a hash does to colours
 //! The lines of a page lie in many slices, so a colour is the same sets *in every slice*: the number of
 //! colours is that of one slice, and a colour is as many times larger as there are slices. Frames of
-//! two colours still never share a set. Two frames of one colour meet either in all their lines or in
-//! none, with the functions known here: bits of the frame number that are no colour bits decide, and
-//! no colouring by the set index sees them. So perfect colouring with a hash leaves conflicts, and
-//! without one looks better than it is.
+//! two colours still never share a set, whatever the hash, since it is the address that says which set of a
+//! slice. Which frames of one colour meet, bits of the frame number decide that are no colour bits, and no
+//! colouring by the set index sees them. So perfect colouring with a hash leaves conflicts, and without
+//! one looks better than it is:
+//!
+//! - With [`SliceHash::Intel`] and [`SliceHash::Even`] two frames of one colour meet in all their lines or in
+//!   none, and in every aligned piece of memory of one way's size each set of each slice gets one line.
+//! - [`SliceHash::Skylake`] permutes the lines of 16 KiB, so two frames of one colour meet in none, 8, 12, 40, 56
+//!   or all 64 of their lines. It is even over 32 MiB only, to 12 or 13 lines in each set of each
+//!   slice, and over one way's size a set gets up to four lines or none. Frames that lie one after the other, and fill the cache
+//!   exactly, have conflicts then.
 //!
 //! ```
 //! use strata_addr::{Gpa, Hpa};
@@ -50,6 +57,7 @@ mod colour;
 mod error;
 mod hash;
 mod index;
+mod skylake;
 
 pub use colour::{Colour, Colours};
 pub use error::ColourError;

@@ -43,7 +43,7 @@ const EXPLANATIONS: [(&str, &str, &str); 37] = [
     (
         "llc_design.hash",
         "",
-        "how lines are spread over slices: `none`, `intel`, or `even`, a stand-in; with `--llc cpu`",
+        "how lines are spread over slices: `none`, `intel`, `skylake`, or `even`, a stand-in; with `--llc cpu`",
     ),
     (
         "llc_design.replacement",

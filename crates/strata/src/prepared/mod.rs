@@ -19,6 +19,11 @@ pub fn is_recorded(spec: &str) -> bool {
     recipe.is_some_and(|recipe| recipe.generator.is_none())
 }
 
+/// Whether the prepared workload of this name has its recording.
+pub fn is_there(name: &str) -> bool {
+    find(name).and_then(|recipe| recipe.path()).is_ok_and(|path| path.is_file())
+}
+
 /// The recording of a prepared workload.
 ///
 /// # Errors

@@ -92,6 +92,13 @@ fn geometry(sets: u64, ways: u32) -> CacheGeometry {
     CacheGeometry { bytes: sets * u64::from(ways) * 64, ways, cycles: 1 }
 }
 
+/// The design with this hash, and a cache of at least so many sets, in as many slices as it knows.
+fn sliced(hash: SliceHash, slices: u32, sets: u64, ways: u32) -> (LlcDesign, CacheGeometry) {
+    let known = if hash == SliceHash::Skylake { 20 } else { slices };
+    let sets = sets * u64::from(known / slices);
+    (LlcDesign { hash, slices: known, ..LlcDesign::default() }, geometry(sets, ways))
+}
+
 fn mask(first: u32, count: u32) -> WayMask {
     WayMask::new((0..count).map(|bit| 1 << (first + bit)).sum()).unwrap()
 }
@@ -128,8 +135,8 @@ proptest! {
         classify in any::<bool>(),
         batches in prop::collection::vec((0u16..3, lines(8, 60), any::<bool>()), 1..40),
     ) {
-        let options = LlcOptions { design: LlcDesign { hash, slices: 4, ..LlcDesign::default() }, masks, classify };
-        let geometry = geometry(sets, ways);
+        let (design, geometry) = sliced(hash, 4, sets, ways);
+        let options = LlcOptions { design, masks, classify };
         let mut llc = Llc::new(&geometry, &options);
         llc.admit(Owner(2));
         let mut naive = Naive::new(geometry, &options, 3);
@@ -196,11 +203,13 @@ proptest! {
     ) {
         let (first, count) = if tree { (0, 1 << count.ilog2()) } else { (first, count) };
         let replacement = if tree { Replacement::TreePlru } else { Replacement::Lru };
-        let options = LlcOptions { design: LlcDesign { hash, slices: 2, replacement, ..LlcDesign::default() }, classify, ..LlcOptions::default() };
+        let [(design, geometry), (_, smaller)] = [ways, count].map(|ways| sliced(hash, 2, 8, ways));
+        let design = LlcDesign { replacement, ..design };
+        let options = LlcOptions { design, classify, ..LlcOptions::default() };
         let masked =
             LlcOptions { masks: vec![Some(mask(first, count))], ..options.clone() };
-        let mut some = Llc::new(&geometry(8, ways), &masked);
-        let mut whole = Llc::new(&geometry(8, count), &options);
+        let mut some = Llc::new(&geometry, &masked);
+        let mut whole = Llc::new(&smaller, &options);
         for lines in batches {
             let found = read_all(&mut some, Owner(0), &lines);
             prop_assert_eq!(found, read_all(&mut whole, Owner(0), &lines));
@@ -258,6 +267,8 @@ fn what_cannot_be_is_told_with_a_remedy() {
     let intel = |slices| of(LlcDesign { hash: SliceHash::Intel, slices, ..LlcDesign::default() });
     assert_eq!(intel(8).check(&good), Ok(()));
     assert!(message(intel(20), &good).contains("1, 2, 4 and 8 slices, not 20; take hash even"));
+    let skylake = of(LlcDesign { hash: SliceHash::Skylake, slices: 18, ..LlcDesign::default() });
+    assert!(message(skylake, &good).contains("published for 20 slices, not 18; take hash even"));
     let even = |slices| of(LlcDesign { hash: SliceHash::Even, slices, ..LlcDesign::default() });
     assert!(message(even(7), &good).contains("16384 sets in 7 slices"));
     assert!(message(even(0), &good).contains("16384 sets in 0 slices"));

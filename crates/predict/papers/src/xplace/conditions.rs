@@ -1,13 +1,17 @@
 //! What is run, and why.
 //!
 //! The testbed is a Xeon Gold 6138 whose last level has 27.5 MiB in 11 ways (xPlace 6.1), so the CPU is
-//! `skylake-gold-6138`, with its slices and a stand-in for its hash (`--llc cpu`), and VMs fill 1, 6 or 11
-//! ways. Guests are fresh; the paper does not say how fragmented the hosts' memory was, so it is moderately
-//! so, and a table shows what that matters. It does not say which page placement its guests have with one VM
-//! either: bin hopping here, and a table for the others. Programs have touched their memory when counting
-//! begins: a first look showed that those of 128 and 184 MiB spent most of a short run on first touches,
-//! which a run of minutes does not. PARSEC and SPLASH-2x are not in Debian: own kernels
-//! stand for them, with the sizes of their input `simlarge`, since the paper names none.
+//! `skylake-gold-6138`, with its slices and their hash (`--llc cpu`), and VMs fill 1, 6 or 11 ways. Guests are
+//! fresh; the paper does not say how fragmented the hosts' memory was, so it is moderately so, and a table
+//! shows what that matters. With one VM its guests hop from bin to bin, and so they do here; by that it means what
+//! Linux does by itself, so a table shows that placement and others. Programs have touched their memory when
+//! counting begins: a first look showed that those of 128 and 184 MiB spent most of a short run on first
+//! touches, which a run of minutes does not. PARSEC and SPLASH-2x are not in Debian: own kernels stand for
+//! them, with the sizes of their input `simlarge`, since the paper names none. Real programs stand beside
+//! them where they are recorded.
+//!
+//! Lengths are what fits into a quarter of an hour on two cores; with fewer, the slowest of a hundred requests
+//! is of very few.
 
 use crate::Row;
 
@@ -30,9 +34,45 @@ pub(super) struct Program {
     pub(super) of: &'static str,
     /// The generator, without accesses and seed.
     pub(super) workload: &'static str,
-    /// How its footprint compares.
+    /// How much memory it uses here, and why so much.
     pub(super) footprint: &'static str,
 }
+
+/// A prepared workload.
+pub(super) struct Real {
+    /// Its name, without `prepared:`.
+    pub(super) name: &'static str,
+    /// The published program it stands for.
+    pub(super) of: &'static str,
+    /// Clients ask it for something.
+    pub(super) requests: bool,
+}
+
+impl Real {
+    const fn new(name: &'static str, of: &'static str, requests: bool) -> Self {
+        Self { name, of, requests }
+    }
+
+    /// What `--workload` is told.
+    pub(super) fn workload(&self) -> String {
+        format!("prepared:{}", self.name)
+    }
+}
+
+/// Real programs, as `strata workloads prepare` records them.
+pub(super) const REAL: [Real; 8] = [
+    Real::new("redis", "TailBench Masstree", true),
+    Real::new("memcached", "TailBench Masstree", true),
+    Real::new("sqlite", "TailBench Silo and Shore", false),
+    Real::new("x264", "PARSEC x264", false),
+    Real::new("matrix", "TailBench Img-dnn", false),
+    Real::new("sparse", "none: NPB CG", false),
+    Real::new("gcc", "none", false),
+    Real::new("xz", "half of PARSEC dedup", false),
+];
+
+/// Ways that real programs and the two VMs fill: the least and the most.
+pub(super) const FEW_AND_ALL: [u32; 2] = [1, 11];
 
 /// Throughput-oriented programs.
 pub(super) const THROUGHPUT: [Program; 4] = [
@@ -68,19 +108,19 @@ pub(super) const LATENCY: [Program; 3] = [
         name: "masstree",
         of: "TailBench Masstree",
         workload: "btree:size=128MiB,gets=0.5,theta=0.99,request=1,touch=yes",
-        footprint: "128 MiB; not published",
+        footprint: "128 MiB",
     },
     Program {
         name: "specjbb",
         of: "TailBench Specjbb",
         workload: "zipf:size=64MiB,grain=256,request=100,touch=yes",
-        footprint: "64 MiB; not published",
+        footprint: "64 MiB",
     },
     Program {
         name: "img-dnn",
         of: "TailBench Img-dnn",
         workload: "sequential:size=12MiB,stride=64,stores=0,request=20000,touch=yes",
-        footprint: "12 MiB of weights, read from start to end; not published",
+        footprint: "12 MiB of weights, read from start to end",
     },
 ];
 
@@ -136,6 +176,10 @@ pub(super) struct Setting<'a> {
     pub(super) reused: bool,
     /// Replacing a frame copies the page.
     pub(super) copy: bool,
+    /// What it serves is requests.
+    pub(super) requests: bool,
+    /// First touches count, too.
+    pub(super) whole: bool,
 }
 
 impl<'a> Setting<'a> {
@@ -151,13 +195,25 @@ impl<'a> Setting<'a> {
             load: LOAD,
             reused: false,
             copy: true,
+            requests: program.workload.contains("request="),
+            whole: false,
         }
+    }
+
+    /// A real program, whose workload [`Real::workload`] gives.
+    pub(super) fn real(program: &'a Real, workload: &'a str, ways: u32, seed: u64) -> Self {
+        let Real { name, requests, .. } = *program;
+        Self { name, workload, requests, ..Self::ordinary(&THROUGHPUT[0], ways, seed) }
+    }
+
+    /// A program from its first touch on, in memory that is backed already.
+    pub(super) fn whole(program: &'a Program, ways: u32, seed: u64, copy: bool) -> Self {
+        Self { reused: true, whole: true, copy, ..Self::ordinary(program, ways, seed) }
     }
 
     /// The name of its row, in a nested VM or on bare metal.
     pub(super) fn row(&self, nested: bool) -> String {
-        let Self { name, ways, seed, hash, placement, fragmentation, load, reused, copy, .. } =
-            self;
+        let Self { name, ways, seed, hash, placement, fragmentation, load, reused, .. } = self;
         let on = if nested { "nested" } else { "native" };
         let mut row = format!("{name}, {ways} ways, seed {seed}, {on}");
         let mut besides = |differs: bool, words: String| {
@@ -170,7 +226,8 @@ impl<'a> Setting<'a> {
         besides(*fragmentation != "0.8", format!("FMFI {fragmentation}"));
         besides(*load != LOAD, format!("load {load}"));
         besides(*reused, "reused".to_owned());
-        besides(!*copy, "free".to_owned());
+        besides(!self.copy, "free".to_owned());
+        besides(self.whole, "whole".to_owned());
         row
     }
 
@@ -182,7 +239,6 @@ impl<'a> Setting<'a> {
 
     fn made(&self, nested: bool, scale: f64) -> Row {
         let Self { workload, ways, seed, placement, fragmentation, .. } = self;
-        let [warmup, counted] = lengths(scale);
         let stack = if nested { ("nested", POLICIES) } else { ("native", "base") };
         let mut options = vec![
             ("--stack", stack.0.to_owned()),
@@ -193,15 +249,23 @@ impl<'a> Setting<'a> {
             ("--placement", (*placement).to_owned()),
             ("--llc-ways", ways.to_string()),
             ("--seed", seed.to_string()),
-            ("--workload", with_length(workload, warmup + counted, *seed)),
         ];
-        if !has_length(workload) {
+        if workload.starts_with("prepared:") {
+            let [warmup, all] = recorded_lengths(scale);
+            options.push(("--workload", (*workload).to_owned()));
             options.push(("--warmup", warmup.to_string()));
+            options.push(("--limit", all.to_string()));
+        } else {
+            let [warmup, counted] = lengths(scale);
+            options.push(("--workload", with_length(workload, warmup + counted, *seed)));
+            if !self.whole && !has_length(workload) {
+                options.push(("--warmup", warmup.to_string()));
+            }
         }
         if self.hash {
             options.push(("--llc", "cpu".to_owned()));
         }
-        if workload.contains("request=") {
+        if self.requests {
             let of = if nested { "coplace" } else { "base" };
             options.push(("--request-load", format!("{}@{of}", self.load)));
         }
@@ -215,7 +279,12 @@ impl<'a> Setting<'a> {
 
 /// Accesses of the warm-up and those that count.
 fn lengths(scale: f64) -> [u64; 2] {
-    [3e6, 3e6].map(|accesses: f64| ((accesses * scale) as u64).max(1000))
+    [8e6, 8e6].map(|accesses: f64| ((accesses * scale) as u64).max(1000))
+}
+
+/// Accesses of a recording: of its warm-up, and all. More than 20 million are not recorded.
+fn recorded_lengths(scale: f64) -> [u64; 2] {
+    [8e6, 20e6].map(|accesses: f64| ((accesses * scale.min(1.0)) as u64).max(1000))
 }
 
 /// A workload of so many accesses, unless it says itself how long it is.
@@ -274,8 +343,8 @@ fn two_vms_row(pair: &[&Program; 2], ways: u32, seed: u64, scale: f64) -> Row {
     Row::new(two_vms(pair, ways, seed), &options, &[])
 }
 
-/// Every row once.
-pub(super) fn rows(scale: f64) -> Vec<Row> {
+/// Every row once, with those of the real programs that there are.
+pub(super) fn rows(scale: f64, real: &[&Real]) -> Vec<Row> {
     let mut rows = Vec::new();
     for seed in seeds() {
         for program in THROUGHPUT.iter().chain(&LATENCY) {
@@ -288,14 +357,20 @@ pub(super) fn rows(scale: f64) -> Vec<Row> {
         }
         for program in &INSENSITIVE {
             for copy in [true, false] {
-                let ordinary = Setting::ordinary(program, 11, seed);
-                let setting = Setting { reused: true, copy, ..ordinary };
-                rows.push(setting.made(true, scale));
+                rows.push(Setting::whole(program, 11, seed, copy).made(true, scale));
             }
         }
-        for pair in pairs() {
-            for ways in [1, 11] {
+        for ways in FEW_AND_ALL {
+            for program in &THROUGHPUT {
+                for copy in [true, false] {
+                    rows.push(Setting::whole(program, ways, seed, copy).made(true, scale));
+                }
+            }
+            for pair in pairs() {
                 rows.push(two_vms_row(&pair, ways, seed, scale));
+            }
+            for program in real {
+                Setting::real(program, &program.workload(), ways, seed).rows(scale, &mut rows);
             }
         }
     }
@@ -336,6 +411,8 @@ impl Point {
             load,
             reused: false,
             copy: true,
+            requests: workload.contains("request="),
+            whole: false,
         })
     }
 

@@ -6,19 +6,40 @@
 mod conditions;
 mod tables;
 
+use conditions::{REAL, Real};
+
 use crate::{Document, Found, Paper, Row};
 
 /// The paper.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct XPlace;
+#[derive(Clone, Debug, Default)]
+pub struct XPlace {
+    /// The real programs that are recorded.
+    recorded: Vec<&'static str>,
+}
+
+impl XPlace {
+    /// The paper, with rows for those of the real programs that are recorded; default is none.
+    pub fn with(is_recorded: impl Fn(&str) -> bool) -> Self {
+        let names = REAL.iter().map(|program| program.name);
+        Self { recorded: names.filter(|name| is_recorded(name)).collect() }
+    }
+
+    /// The real programs, those that are recorded and those that are not.
+    fn real(&self) -> (Vec<&'static Real>, Vec<&'static Real>) {
+        REAL.iter().partition(|program| self.recorded.contains(&program.name))
+    }
+}
 
 impl Paper for XPlace {
     fn rows(&self, scale: f64) -> Vec<Row> {
-        conditions::rows(scale)
+        conditions::rows(scale, &self.real().0)
     }
 
     fn document(&self, found: &Found) -> Document {
-        tables::document(found)
+        {
+            let (there, missing) = self.real();
+            tables::document(found, &there, &missing)
+        }
     }
 }
 
@@ -29,7 +50,7 @@ mod tests {
 
     #[test]
     fn rows_have_names_and_words_of_their_own() {
-        let rows = XPlace.rows(1.0);
+        let rows = XPlace::with(|_| true).rows(1.0);
         let names: BTreeSet<_> = rows.iter().map(|row| &row.name).collect();
         let words: BTreeSet<_> = rows.iter().map(|row| &row.words).collect();
         assert_eq!((names.len(), words.len()), (rows.len(), rows.len()));
@@ -37,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_paper_without_results_has_its_tables_and_no_numbers() {
-        let document = XPlace.document(&Found::default());
+        let document = XPlace::with(|name| name != "xz").document(&Found::default());
         assert!(document.tables.len() >= 8);
         let text = document.to_string();
         assert!(text.contains("| canneal"), "{text}");

@@ -1,8 +1,8 @@
 //! The tables: published figures, and ours where there are any.
 
 use super::conditions::{
-    INSENSITIVE, LATENCY, PLACEMENTS, Point, Program, Setting, Surface, THROUGHPUT, WAYS, in_ways,
-    pairs, seeds, surfaces, two_vms,
+    INSENSITIVE, LATENCY, PLACEMENTS, Point, Program, Real, Setting, Surface, THROUGHPUT, WAYS,
+    in_ways, pairs, seeds, surfaces, two_vms,
 };
 use crate::found::geometric_mean;
 use crate::{Document, Found, Spread, Table};
@@ -297,8 +297,7 @@ fn overhead(results: Results<'_>) -> Table {
     for program in &INSENSITIVE {
         let over_vanilla = |copy| {
             let of = |seed| {
-                let ordinary = Setting::ordinary(program, 11, seed);
-                let setting = Setting { reused: true, copy, ..ordinary };
+                let setting = Setting::whole(program, 11, seed, copy);
                 let nested = |policy| results.nested(&setting, policy);
                 Measure::Throughput.ratio(nested("xplace"), nested("base"))
             };
@@ -337,7 +336,7 @@ fn stand_ins() -> Table {
     table
 }
 
-pub(super) fn document(found: &Found) -> Document {
+pub(super) fn document(found: &Found, there: &[&Real], missing: &[&Real]) -> Document {
     let results = Results(found);
     let mut tables = vec![
         averages(results),

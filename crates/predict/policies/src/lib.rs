@@ -17,6 +17,7 @@ pub mod offsets;
 mod one_kernel;
 pub mod parameters;
 pub mod per_vm;
+mod recolour;
 pub mod registry;
 pub mod scanner;
 pub mod timeout;

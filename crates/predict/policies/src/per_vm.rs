@@ -6,7 +6,7 @@
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_stack::{
     Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
-    PlacementCounts, Policy, Position, Stack, ThpMode,
+    PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode,
 };
 
 /// The policies of the VMs on one host.
@@ -84,6 +84,19 @@ impl Policy for PerVm {
         size: PageSize,
     ) -> Result<(), Exhausted> {
         self.of(vm, None).second_stage_written(stack, vm, page, size)
+    }
+
+    fn may_move(
+        &mut self,
+        stack: &Stack,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Option<Frame<Lower>>,
+        size: PageSize,
+    ) -> bool {
+        let vm = stack.above(node, space);
+        self.of(node, vm).may_move(stack, node, space, page, to, size)
     }
 
     fn freed_huge(

@@ -3,6 +3,7 @@
 
 use crate::fault::{PageFault, Placement};
 use crate::kernel::Kernel;
+use crate::owner::SpaceId;
 use crate::settings::KernelSettings;
 use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, Position};
@@ -29,8 +30,12 @@ counters! {
         checks: u64, "strata.colour_checks";
         /// Frames of a wrong colour that the host replaced.
         replaced: u64, "strata.recoloured_pages";
-        /// Frames of a wrong colour that stayed because no frame of the right one was free.
+        /// Frames of a wrong colour that stayed, or were given at first, because no frame of the right
+        /// one was free.
         colour_was_out: u64, "strata.colour_was_out";
+        /// Moves of the guest's memory by the host, its huge pages included, that were refused because
+        /// a colour would have been another.
+        moves_refused: u64, "strata.moves_refused";
         /// Pages of the guest's memory with a real frame behind them, at the end.
         backed: u64, "strata.coloured_pages";
         /// Of these, pages whose frame has not the colour that their virtual colour was assigned.
@@ -83,6 +88,21 @@ pub trait Policy: Send {
         _size: PageSize,
     ) -> Result<(), Exhausted> {
         Ok(())
+    }
+
+    /// Whether a kernel may move the page of this size at `_page` of a space to `_to`, or, for `None`, to
+    /// any place aligned to the size: asked before a base page is migrated and before a region of base
+    /// pages becomes huge. Compaction does not ask: it keeps the colour of what it moves.
+    fn may_move(
+        &mut self,
+        _stack: &Stack,
+        _node: NodeId,
+        _space: SpaceId,
+        _page: Frame<Upper>,
+        _to: Option<Frame<Lower>>,
+        _size: PageSize,
+    ) -> bool {
+        true
     }
 
     /// A huge page's HPAS region was freed; it was memory of `_vm`, or of a program.

@@ -8,8 +8,8 @@ use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
 use strata_stack::{
-    Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts, Policy,
-    Position, SpaceId, Stack, ThpMode,
+    Exhausted, Kernel, KernelSettings, NodeId, Owner, PageFault, Placement, PlacementCounts,
+    Policy, Position, SpaceId, Stack, ThpMode,
 };
 use world::{Op, PAGES, World, colours, op};
 
@@ -186,6 +186,43 @@ fn the_host_moves_base_pages_only_to_frames_of_their_colours() {
         assert_eq!(counts.violations, 0);
         assert!(counts.moves_refused > 0 && counts.moves_refused + moved <= 512, "{counts:?}");
         world.finish();
+    }
+}
+
+/// The host's compaction moves pages of the VM's, to frames of the colours that they have; where there is none
+/// it leaves them where they are.
+#[test]
+fn compaction_on_the_host_keeps_colours() {
+    for colour_is_out in [false, true] {
+        let mut world = life_of("coplace", 2, 0.0, false, &[]);
+        let host = world.stack.nodes().next().unwrap();
+        // Somebody's movable pages in every region, so that there is no free huge page.
+        let memory = world.stack.kernel_mut(host).memory_mut();
+        let of_all_colours = |frame: &u64| (frame + frame / 16) % 4 == 0;
+        let others = (0..memory.frames()).filter(of_all_colours).map(Frame::new);
+        let others: Vec<_> = others.filter(|frame| memory.alloc_at(*frame, 0)).collect();
+        others.iter().for_each(|frame| memory.set_owner(*frame, Owner::Movable.to_bits()));
+        touch_all(&mut world);
+        // Some of them go, and leave holes among the pages of the VM.
+        let memory = world.stack.kernel_mut(host).memory_mut();
+        for frame in others.into_iter().step_by(2) {
+            memory.take_owner(frame);
+            memory.free(frame, 0);
+        }
+        while colour_is_out && let Some(frame) = memory.take_coloured(colours().of(Frame::new(3))) {
+            memory.set_owner(frame, Owner::Movable.to_bits());
+        }
+        // The last first: compaction begins with frames of the first ones.
+        for page in (0..PAGES).step_by(512).rev() {
+            world.apply(&Op::Collapse { above_host: 0, page });
+            touch_all(&mut world);
+            let counts = world.placement();
+            let found = (counts.backed >= PAGES, counts.violations, counts.colour_was_out);
+            assert_eq!(found, (true, 0, 0), "{colour_is_out}: {counts:?}");
+        }
+        let counters = world.stack.kernel(host).counters();
+        assert!(counters.compacted_regions > 0, "{colour_is_out}: {counters:?}");
+        world.check();
     }
 }
 

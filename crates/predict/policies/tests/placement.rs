@@ -213,7 +213,7 @@ fn compaction_on_the_host_keeps_colours() {
             memory.set_owner(frame, Owner::Movable.to_bits());
         }
         // The last first: compaction begins with frames of the first ones.
-        for page in (0..PAGES).step_by(512).rev() {
+        for page in (0..PAGES / 512).rev().map(|region| region * 512) {
             world.apply(&Op::Collapse { above_host: 0, page });
             touch_all(&mut world);
             let counts = world.placement();

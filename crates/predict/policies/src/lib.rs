@@ -1,7 +1,7 @@
 //! Memory policies: what each layer of a stack does with its pages.
 //!
 //! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`],
-//! [`coplace`], [`xplace`].
+//! [`coplace`], [`xplace`], [`xgemini_xplace`].
 //! What several of them share is in files of its own, one mechanism each. [`registry`] lists
 //! them all; adding a policy is a file and a line there.
 
@@ -22,6 +22,7 @@ pub mod registry;
 pub mod scanner;
 pub mod timeout;
 pub mod xgemini;
+pub mod xgemini_xplace;
 pub mod xplace;
 
 pub use parameters::{ParameterSet, PolicyParameters};

@@ -4,9 +4,10 @@
 //! huge pages there, its background work. What concerns all of the host's memory concerns all of them.
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colours;
 use strata_stack::{
     Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
-    PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode,
+    PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
 };
 
 /// The policies of the VMs on one host.
@@ -136,6 +137,14 @@ impl Policy for PerVm {
 
     fn placement(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
         self.policies[self.governs[guest.index()]].placement(stack, guest)
+    }
+
+    fn trade(&self, stack: &Stack, guest: NodeId) -> Option<TradeCounts> {
+        self.policies[self.governs[guest.index()]].trade(stack, guest)
+    }
+
+    fn refuses(&self, colours: Colours) -> Option<String> {
+        self.policies.iter().find_map(|policy| policy.refuses(colours))
     }
 
     fn next_wake(&self, vm: NodeId) -> f64 {

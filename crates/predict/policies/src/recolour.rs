@@ -18,7 +18,7 @@ use strata_stack::{
 pub(crate) struct Recolouring {
     tables: ColourTables,
     /// A replaced frame is copied.
-    copies: bool,
+    pub copies: bool,
     guests: Vec<NodeId>,
     wish: Option<Wish>,
 }
@@ -68,22 +68,24 @@ impl Recolouring {
         }
     }
 
-    /// Counts a base page that was mapped in a frame of another colour than it was to have, because there
-    /// was none. Returns the colour then.
-    pub fn note_mapped(
+    /// The guest, and the colour wanted, if the host has mapped the page of a fault in a frame of another.
+    pub fn wrong_of_fault(
         &mut self,
         node: NodeId,
         kernel: &Kernel,
         fault: &PageFault,
-    ) -> Option<Colour<Lower>> {
-        let (guest, wanted) = self.of_fault(node, kernel, fault)?;
+    ) -> Option<(NodeId, Colour<Lower>)> {
+        let found = self.of_fault(node, kernel, fault)?;
         let colours = kernel.memory().colours()?;
         let frame = kernel.frame_behind(fault.space, fault.page)?;
-        if colours.of(frame) == wanted {
-            return None;
-        }
-        self.tables.counts(guest).colour_was_out += 1;
-        Some(wanted)
+        (colours.of(frame) != found.1).then_some(found)
+    }
+
+    /// A frame of a wrong colour was replaced, or there was none of the right one.
+    pub fn note_replaced(&mut self, guest: NodeId, replaced: bool) {
+        let counts = self.tables.counts(guest);
+        counts.replaced += u64::from(replaced);
+        counts.colour_was_out += u64::from(!replaced);
     }
 
     /// Whether the host may put the page at `to`, or the region at any place aligned to it: where all that
@@ -175,9 +177,7 @@ pub(crate) fn check<P: Recolours>(
         Some(_) => {
             let copies = own.copies;
             let moved = stack.recolour(policy, NodeId::HOST, (process, hva), colour, copies)?;
-            let counts = policy.recolouring().tables.counts(guest);
-            counts.replaced += u64::from(moved);
-            counts.colour_was_out += u64::from(!moved);
+            policy.recolouring().note_replaced(guest, moved);
         }
     }
     // Without a frame it gets one now; a frame that was replaced took its entry with it.

@@ -63,7 +63,11 @@ impl Policy for XPlace {
         fault: &PageFault,
         _: PageSize,
     ) -> Result<(), Exhausted> {
-        self.recolouring.note_mapped(node, stack.kernel(node), fault);
+        let wrong = self.recolouring.wrong_of_fault(node, stack.kernel(node), fault);
+        if let Some((guest, _)) = wrong {
+            // There was none of its colour.
+            self.recolouring.note_replaced(guest, false);
+        }
         Ok(())
     }
 

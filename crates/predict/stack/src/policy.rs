@@ -9,6 +9,7 @@ use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, Position};
 use crate::vma::HugeAdvice;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colours;
 use strata_counters::counters;
 
 /// What hardware showed since it was last told; measured over all vCPUs of the VMs it is about.
@@ -18,6 +19,10 @@ pub struct Feedback {
     pub tlb_misses: u64,
     /// Accesses.
     pub accesses: u64,
+    /// Cycles of walks that nothing hides.
+    pub walk_cycles: f64,
+    /// Cycles of accesses that only memory could serve, likewise.
+    pub memory_cycles: f64,
     /// Cycles per second of one vCPU.
     pub frequency: f64,
 }
@@ -40,6 +45,23 @@ counters! {
         backed: u64, "strata.coloured_pages";
         /// Of these, pages whose frame has not the colour that their virtual colour was assigned.
         violations: u64, "strata.colour_violations";
+    }
+}
+
+counters! {
+    /// What a policy that has both makes of a guest's memory, region by region of 2 MiB: rows of 512 frames
+    /// under one huge entry, or pages in their cache colours.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct TradeCounts {
+        /// Regions of the guest's memory that are rows, or have a place as a row that fills up, at the end.
+        rows: u64, "strata.rows_chosen";
+        /// Other regions with backed pages, at the end: their pages are coloured one by one.
+        coloured: u64, "strata.regions_coloured";
+        /// Cycles that the rows chosen by a comparison were estimated to save, less those to make them:
+        /// what the policy expected, not what happened.
+        row_gain: u64, "strata.row_gain_estimate";
+        /// The same of regions for which colours were chosen by a comparison.
+        colour_gain: u64, "strata.colour_gain_estimate";
     }
 }
 
@@ -141,6 +163,17 @@ pub trait Policy: Send {
 
     /// How a guest's memory lies over the cache's colours; `None` for a policy without regard to them.
     fn placement(&self, _stack: &Stack, _guest: NodeId) -> Option<PlacementCounts> {
+        None
+    }
+
+    /// What the policy chose between rows and colours for a guest's memory; `None` where it does not choose.
+    fn trade(&self, _stack: &Stack, _guest: NodeId) -> Option<TradeCounts> {
+        None
+    }
+
+    /// Why the policy cannot work where the last-level cache has these colours, if so; asked of policies
+    /// that tell colours apart, before anything runs.
+    fn refuses(&self, _colours: Colours) -> Option<String> {
         None
     }
 

@@ -14,7 +14,9 @@ use std::mem;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, Machine};
-use strata_stack::{ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy};
+use strata_stack::{
+    ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
+};
 
 impl Simulation {
     /// Keeps the present state of a guest if it has never used more memory.
@@ -122,6 +124,7 @@ impl Simulation {
         let cycles_by_kind = cycles(&breakdown);
         let bill = self.account(guest, &counted, breakdown, &kernels).bill(&cycles_by_kind);
         let placement = self.policies.placement(&self.stack, self.guests[guest].node);
+        let trade = self.policies.trade(&self.stack, self.guests[guest].node);
         let samples = mem::take(&mut self.guests[guest].samples).into_series();
         let state = &self.guests[guest];
         RunResult {
@@ -155,9 +158,15 @@ impl Simulation {
             memory: memory(state),
             layers: self.layers(state),
             relative_throughput: None,
-            counters: counters::of_machine(&counted, kernels.values(), &work, placement.as_ref()),
+            counters: counters::of_machine(
+                &counted,
+                kernels.values(),
+                &work,
+                placement.as_ref(),
+                trade.as_ref(),
+            ),
             cpus: self.cpu_totals(guest),
-            notes: self.notes(guest, placement.as_ref()),
+            notes: self.notes(guest, placement.as_ref(), trade.as_ref()),
             explained: state.context.explain,
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
@@ -310,7 +319,12 @@ impl Simulation {
         guest.dead.iter().cloned().chain(processes).collect()
     }
 
-    fn notes(&self, guest: GuestId, placement: Option<&PlacementCounts>) -> Vec<String> {
+    fn notes(
+        &self,
+        guest: GuestId,
+        placement: Option<&PlacementCounts>,
+        trade: Option<&TradeCounts>,
+    ) -> Vec<String> {
         let guest = &self.guests[guest];
         let mut notes = Vec::new();
         if let Some(counts) = placement {
@@ -318,6 +332,14 @@ impl Simulation {
             notes.push(format!(
                 "of {backed} pages of the guest's memory {violations} lie in another cache colour \
                  than theirs; the host looked at {checks} entries and replaced {replaced} frames"
+            ));
+        }
+        if let Some(TradeCounts { rows, coloured, row_gain, colour_gain }) = trade {
+            notes.push(format!(
+                "of the guest's memory {rows} regions of 2 MiB are rows or fill up as such, and \
+                 {coloured} are coloured page by page; where gains were compared, rows were estimated \
+                 to save {} cycles and colours {}: estimates of the policy, not measured",
+                row_gain, colour_gain
             ));
         }
         if guest.context.plain_colours {

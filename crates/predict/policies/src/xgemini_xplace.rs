@@ -350,22 +350,21 @@ impl Leftovers {
         has_home: impl Fn(u64) -> bool,
     ) -> Option<TradeCounts> {
         let table = stack.hardware_second_stage(guest)?;
-        let mut regions: BTreeMap<u64, bool> = BTreeMap::new();
+        let mut regions = BTreeSet::new();
         let second = stack.second_stage(guest);
         for (page, mapping) in second.mapped(second.everything()) {
-            for region in (0..mapping.size.base_pages()).step_by(REGION as usize) {
-                let region = (page + region).floor(PageSize::Huge);
-                regions.entry(region.get()).or_insert_with(|| {
-                    matches!(table.region(region), Region::Huge(_)) || has_home(region.get())
-                });
-            }
+            let starts = (0..mapping.size.base_pages()).step_by(REGION as usize);
+            regions.extend(starts.map(|start| (page + start).floor(PageSize::Huge)));
         }
         let mut counts = TradeCounts::default();
         let mut gains = (0.0, 0.0);
-        for (region, row) in regions {
+        for region in regions {
+            let row = matches!(table.region(region), Region::Huge(_));
+            let filling = !row && has_home(region.get());
             counts.rows += u64::from(row);
-            counts.coloured += u64::from(!row);
-            match self.chosen.get(&(guest, region)) {
+            counts.filling += u64::from(filling);
+            counts.coloured += u64::from(!row && !filling);
+            match self.chosen.get(&(guest, region.get())) {
                 Some((true, gain)) if row => gains.0 += gain,
                 Some((false, gain)) if !row => gains.1 += gain,
                 _ => {}

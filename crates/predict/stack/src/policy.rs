@@ -53,8 +53,10 @@ counters! {
     /// under one huge entry, or pages in their cache colours.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct TradeCounts {
-        /// Regions of the guest's memory that are rows, or have a place as a row that fills up, at the end.
+        /// Regions of the guest's memory that are rows, at the end.
         rows: u64, "strata.rows_chosen";
+        /// Regions that have a place as a row and are not whole yet, at the end.
+        filling: u64, "strata.rows_filling";
         /// Other regions with backed pages, at the end: their pages are coloured one by one.
         coloured: u64, "strata.regions_coloured";
         /// Cycles that the rows chosen by a comparison were estimated to save, less those to make them:

@@ -334,12 +334,11 @@ impl Simulation {
                  than theirs; the host looked at {checks} entries and replaced {replaced} frames"
             ));
         }
-        if let Some(TradeCounts { rows, coloured, row_gain, colour_gain }) = trade {
+        if let Some(TradeCounts { rows, filling, coloured, row_gain, colour_gain }) = trade {
             notes.push(format!(
-                "of the guest's memory {rows} regions of 2 MiB are rows or fill up as such, and \
-                 {coloured} are coloured page by page; where gains were compared, rows were estimated \
-                 to save {} cycles and colours {}: estimates of the policy, not measured",
-                row_gain, colour_gain
+                "of the guest's memory {rows} regions of 2 MiB are rows, {filling} fill up as rows, and \
+                 {coloured} are coloured page by page; where both were compared, the policy expected rows \
+                 to save {row_gain} cycles and colours {colour_gain}: estimates, not measured"
             ));
         }
         if guest.context.plain_colours {

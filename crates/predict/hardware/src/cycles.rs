@@ -10,6 +10,8 @@ pub struct Cycles {
     pub base: f64,
     /// Latency of data beyond the first-level cache x (1 - `core.data_overlap`).
     pub data: f64,
+    /// The part of `data` that only memory could serve.
+    pub memory: f64,
     /// First-level TLB misses x `tlb.l2_hit_cycles`: the second level is looked up before anything
     /// else, whether it hits or not. (Intel's top-down metric adds it for hits only, and leaves it
     /// out of `walk_duration`.)
@@ -62,12 +64,12 @@ impl Account {
 
     /// What the counters cost. A hit in the first-level cache is part of the base CPI.
     pub(crate) fn cycles(&self, counters: &HardwareCounters) -> Cycles {
-        let data = counters.data.l2 as f64 * self.l2
-            + counters.data.l3 as f64 * self.llc
-            + counters.data.memory as f64 * self.memory;
+        let memory = counters.data.memory as f64 * self.memory;
+        let data = counters.data.l2 as f64 * self.l2 + counters.data.l3 as f64 * self.llc + memory;
         Cycles {
             base: counters.instructions as f64 * self.base_cpi,
             data: data * self.data_exposed,
+            memory: memory * self.data_exposed,
             tlb: counters.l1_misses as f64 * self.tlb_l2_hit,
             walk: counters.walk_cycles as f64 * self.walk_exposed,
             faulted_walk: counters.faulted_walk_cycles as f64 * self.walk_exposed,

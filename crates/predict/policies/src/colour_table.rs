@@ -58,7 +58,9 @@ impl ColourTables {
                 &fresh
             }
         };
-        let mut counts = self.counts.get(&guest).copied().unwrap_or_default();
+        let mut counts = PlacementCounts::default();
+        // What the host did for the VM of its own that the guest is in concerns the guest.
+        stack.path_down(guest).filter_map(|vm| self.counts.get(&vm)).for_each(|own| counts += own);
         let second = stack.second_stage(guest);
         for (first, mapping) in second.mapped(second.everything()) {
             for page in (0..mapping.size.base_pages()).map(|i| first + i) {

@@ -6,9 +6,11 @@
 
 use crate::colour_table::{ColourTableParameters, ColourTables};
 use crate::parameters::{ParameterSet, PolicyParameters};
+use crate::recolour::{keeps_colours, of_vm};
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_stack::{
-    AlignAreas, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts, Policy,
-    Position, Stack, ThpMode,
+    AlignAreas, Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts,
+    Policy, Position, SpaceId, Stack, ThpMode,
 };
 
 /// CoPlace.
@@ -50,6 +52,47 @@ impl Policy for CoPlace {
             }
             _ => Placement::Linux,
         }
+    }
+
+    fn mapped(
+        &mut self,
+        stack: &mut Stack,
+        node: NodeId,
+        fault: &PageFault,
+        _: PageSize,
+    ) -> Result<(), Exhausted> {
+        let kernel = stack.kernel(node);
+        if let (Some(colours), Some(vm), Some(page), NodeId::HOST) =
+            (kernel.memory().colours(), fault.vm, fault.vm_page, node)
+        {
+            let wanted = self.tables.wanted(vm, colours, page);
+            let frame = kernel.frame_behind(fault.space, fault.page);
+            let is_other = frame.is_some_and(|frame| colours.of(frame) != wanted);
+            self.tables.counts(vm).colour_was_out += u64::from(is_other);
+        }
+        Ok(())
+    }
+
+    fn may_move(
+        &mut self,
+        stack: &Stack,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Option<Frame<Lower>>,
+        size: PageSize,
+    ) -> bool {
+        let (Some(colours), Some(vm), NodeId::HOST) =
+            (stack.kernel(node).memory().colours(), stack.above(node, space), node)
+        else {
+            return true;
+        };
+        let may = keeps_colours(colours, to, size, |i| {
+            let page = of_vm(stack, vm, page.floor(size) + i)?;
+            Some(self.tables.wanted(vm, colours, page))
+        });
+        self.tables.counts(vm).moves_refused += u64::from(!may);
+        may
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

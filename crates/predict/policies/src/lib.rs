@@ -1,7 +1,7 @@
 //! Memory policies: what each layer of a stack does with its pages.
 //!
 //! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`],
-//! [`coplace`], [`xplace`].
+//! [`coplace`], [`xplace`], [`xgemini_xplace`].
 //! What several of them share is in files of its own, one mechanism each. [`registry`] lists
 //! them all; adding a policy is a file and a line there.
 
@@ -17,10 +17,12 @@ pub mod offsets;
 mod one_kernel;
 pub mod parameters;
 pub mod per_vm;
+mod recolour;
 pub mod registry;
 pub mod scanner;
 pub mod timeout;
 pub mod xgemini;
+pub mod xgemini_xplace;
 pub mod xplace;
 
 pub use parameters::{ParameterSet, PolicyParameters};

@@ -4,9 +4,10 @@
 //! huge pages there, its background work. What concerns all of the host's memory concerns all of them.
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colours;
 use strata_stack::{
     Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
-    PlacementCounts, Policy, Position, Stack, ThpMode,
+    PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
 };
 
 /// The policies of the VMs on one host.
@@ -86,6 +87,19 @@ impl Policy for PerVm {
         self.of(vm, None).second_stage_written(stack, vm, page, size)
     }
 
+    fn may_move(
+        &mut self,
+        stack: &Stack,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Option<Frame<Lower>>,
+        size: PageSize,
+    ) -> bool {
+        let vm = stack.above(node, space);
+        self.of(node, vm).may_move(stack, node, space, page, to, size)
+    }
+
     fn freed_huge(
         &mut self,
         node: NodeId,
@@ -123,6 +137,14 @@ impl Policy for PerVm {
 
     fn placement(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
         self.policies[self.governs[guest.index()]].placement(stack, guest)
+    }
+
+    fn trade(&self, stack: &Stack, guest: NodeId) -> Option<TradeCounts> {
+        self.policies[self.governs[guest.index()]].trade(stack, guest)
+    }
+
+    fn refuses(&self, colours: Colours) -> Option<String> {
+        self.policies.iter().find_map(|policy| policy.refuses(colours))
     }
 
     fn next_wake(&self, vm: NodeId) -> f64 {

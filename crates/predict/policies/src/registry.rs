@@ -6,6 +6,7 @@ use crate::gemini::Gemini;
 use crate::linux::{Aligned, Linux};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::xgemini::{XGemini, XGeminiSettings};
+use crate::xgemini_xplace;
 use crate::xplace::XPlace;
 use strata_stack::{AlignerParameters, Policy};
 
@@ -147,6 +148,13 @@ pub const REGISTRY: &[Entry] = &[
     )
     .reads(XPlace::SETS),
     Entry::new(
+        "xgemini+xplace",
+        "xgemini where regions become whole; the host colours the pages of the others as xplace does",
+        "xGemini (TC 2024) IV and xPlace, section 5; the choice between them is ours",
+        |parameters| Box::new(xgemini_xplace::policy(parameters)),
+    )
+    .reads(xgemini_xplace::SETS),
+    Entry::new(
         "aligned",
         "the upper bound: memory without fragmentation, every huge page well aligned",
         "Host-H-VM-H of Gemini (EuroSys 2023) Fig. 2",
@@ -205,13 +213,13 @@ mod tests {
                 |entry: &&Entry| entry.parameters.iter().any(|set| set.names().any(|n| n == name));
             REGISTRY.iter().filter(reads).map(|entry| entry.name).collect()
         };
-        assert_eq!(readers("gemini.scan_period"), ["gemini", "xgemini"]);
-        assert_eq!(readers("ema.prealloc_pages"), ["gemini", "xgemini"]);
-        assert_eq!(readers("booking.cap"), ["gemini", "xgemini"]);
-        assert_eq!(readers("xgemini.period"), ["xgemini"]);
-        assert_eq!(readers("colours.table_seed"), ["coplace", "xplace"]);
-        assert_eq!(readers("xplace.copy"), ["xplace"]);
-        assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "aligned"]);
+        assert_eq!(readers("gemini.scan_period"), ["gemini", "xgemini", "xgemini+xplace"]);
+        assert_eq!(readers("ema.prealloc_pages"), ["gemini", "xgemini", "xgemini+xplace"]);
+        assert_eq!(readers("booking.cap"), ["gemini", "xgemini", "xgemini+xplace"]);
+        assert_eq!(readers("xgemini.period"), ["xgemini", "xgemini+xplace"]);
+        assert_eq!(readers("colours.table_seed"), ["coplace", "xplace", "xgemini+xplace"]);
+        assert_eq!(readers("xplace.copy"), ["xplace", "xgemini+xplace"]);
+        assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "xgemini+xplace", "aligned"]);
         for parameter in PolicyParameters::default().parameters() {
             assert!(!readers(&parameter.name).is_empty(), "{}", parameter.name);
         }

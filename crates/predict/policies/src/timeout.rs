@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     fn feedback(tlb_misses: u64) -> Feedback {
-        Feedback { tlb_misses, accesses: 1000, frequency: 1e9 }
+        Feedback { tlb_misses, accesses: 1000, frequency: 1e9, ..Feedback::default() }
     }
 
     #[test]

@@ -15,12 +15,14 @@ use crate::gemini::scan_all;
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::scanner::Scan;
 use crate::timeout::BookingParameters;
+use crate::xgemini_xplace::Leftovers;
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colours;
 use strata_paging::Region;
 use strata_stack::{
     AlignAreas, AlignerParameters, Exhausted, Feedback, Kernel, KernelSettings, NodeId, PageFault,
-    Placement, Policy, Position, Stack, ThpMode,
+    Placement, PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
 };
 
 strata_params::parameters! {
@@ -65,7 +67,7 @@ impl From<&PolicyParameters> for XGeminiSettings {
 }
 
 /// An HPAS region of a guest's memory.
-type GuestRegion = (NodeId, u64);
+pub(crate) type GuestRegion = (NodeId, u64);
 
 /// Where the host puts one HPAS region of guest-physical memory.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +83,9 @@ struct Home {
 #[derive(Debug)]
 pub struct XGemini {
     settings: XGeminiSettings,
-    coordination: Coordination,
+    pub(crate) coordination: Coordination,
+    /// What it colours page by page, if it does.
+    pub(crate) leftovers: Option<Leftovers>,
     homes: FxHashMap<GuestRegion, Home>,
     /// The guest's region whose home a region of real memory is.
     inhabited: FxHashMap<u64, GuestRegion>,
@@ -98,6 +102,7 @@ impl XGemini {
     pub fn new(settings: XGeminiSettings) -> Self {
         Self {
             coordination: Coordination::new(settings.reused.clone(), FaultHuge::Never),
+            leftovers: None,
             homes: FxHashMap::default(),
             inhabited: FxHashMap::default(),
             booking: Booking::default(),
@@ -108,6 +113,11 @@ impl XGemini {
             settings,
             nested: false,
         }
+    }
+
+    /// xGemini that colours the pages of regions that are no rows.
+    pub(crate) fn with_leftovers(settings: XGeminiSettings, leftovers: Leftovers) -> Self {
+        Self { leftovers: Some(leftovers), ..Self::new(settings) }
     }
 
     /// The place of a guest's region, booked now if it has none.
@@ -132,6 +142,7 @@ impl XGemini {
         // Whoever was to live in a region that is free again has nothing there.
         if let Some(before) = self.inhabited.insert(at.get(), region) {
             self.homes.remove(&before);
+            self.left_over(before);
         }
         Some(at)
     }
@@ -148,7 +159,7 @@ impl XGemini {
 
     /// NEMA, host part: puts the frame behind a guest's page at its region's offset. Returns whether
     /// it is there.
-    fn steer(
+    pub(crate) fn steer(
         &mut self,
         stack: &mut Stack,
         guest: NodeId,
@@ -174,7 +185,7 @@ impl XGemini {
     }
 
     /// One page of a region came to its place.
-    fn placed(
+    pub(crate) fn placed(
         &mut self,
         stack: &mut Stack,
         guest: NodeId,
@@ -249,6 +260,9 @@ impl XGemini {
         if stack.promote_shadow(self, guest, region)? {
             return Ok(());
         }
+        if !self.pays(stack, (guest, region.get())) {
+            return Ok(());
+        }
         if self.collapse_below(stack, guest, region)? {
             stack.promote_shadow(self, guest, region)?;
             return Ok(());
@@ -260,7 +274,11 @@ impl XGemini {
                 return Ok(());
             }
             if !self.steer(stack, guest, page)? {
-                self.forget(stack, (guest, region.get()));
+                let region = (guest, region.get());
+                self.forget(stack, region);
+                if let Some(leftovers) = &mut self.leftovers {
+                    leftovers.could_not(region);
+                }
                 return Ok(());
             }
         }
@@ -268,9 +286,28 @@ impl XGemini {
         Ok(())
     }
 
+    /// Whether moving all pages of a region into a row is worth it; where there are no colours to compare it
+    /// with it always is. If not, its pages are left over.
+    fn pays(&mut self, stack: &mut Stack, region: GuestRegion) -> bool {
+        let home = self.homes.get(&region).map(|home| home.at);
+        let Some(leftovers) = &mut self.leftovers else { return true };
+        let row = leftovers.prefers_row(stack, region, home);
+        if !row {
+            self.forget(stack, region);
+        }
+        row
+    }
+
+    /// A region has no place as a row any more: its pages are to be coloured.
+    fn left_over(&mut self, region: GuestRegion) {
+        if let Some(leftovers) = &mut self.leftovers {
+            leftovers.enqueue(region);
+        }
+    }
+
     /// Where every guest hypervisor maps the region huge, the host's own huge page is missing:
     /// collapses the host's range. Returns whether that is so and was done.
-    fn collapse_below(
+    pub(crate) fn collapse_below(
         &mut self,
         stack: &mut Stack,
         guest: NodeId,
@@ -296,13 +333,13 @@ impl XGemini {
 
     /// Bookings whose time is up go back; who had nothing there yet will be given another place.
     fn expire(&mut self, stack: &mut Stack, now: f64) {
-        let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
-        for region in self.booking.expire(memory, now) {
+        for region in self.booking.expire(stack.kernel_mut(NodeId::HOST).memory_mut(), now) {
             if let Some(guest) = self.inhabited.get(&region.get()).copied()
                 && self.homes.get(&guest).is_some_and(|home| home.placed == 0)
             {
                 self.homes.remove(&guest);
                 self.inhabited.remove(&region.get());
+                self.left_over(guest);
             }
         }
     }
@@ -312,6 +349,7 @@ impl XGemini {
         if let Some(home) = self.homes.remove(&region) {
             self.inhabited.remove(&home.at.get());
             self.booking.end(stack.kernel_mut(NodeId::HOST).memory_mut(), home.at);
+            self.left_over(region);
         }
     }
 
@@ -337,14 +375,23 @@ impl Policy for XGemini {
         let between = at.level > 0 && !at.is_guest();
         let thp =
             if between && !self.settings.xgemini.l1_thp { ThpMode::Never } else { ThpMode::Always };
-        KernelSettings { thp, align_areas: AlignAreas::Always, fragmented: true, coloured: false }
+        let mut coloured = false;
+        if let Some(leftovers) = &mut self.leftovers {
+            leftovers.recolouring.add(at);
+            coloured = at.node == NodeId::HOST && !at.is_guest();
+        }
+        KernelSettings { thp, align_areas: AlignAreas::Always, fragmented: true, coloured }
     }
 
     fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
-        if self.has_allocator(node) {
+        let placement = if self.has_allocator(node) {
             self.coordination.allocator(node).place(kernel, fault)
         } else {
             Placement::Linux
+        };
+        match &mut self.leftovers {
+            Some(leftovers) => leftovers.place(node, kernel, fault, placement),
+            None => placement,
         }
     }
 
@@ -356,9 +403,9 @@ impl Policy for XGemini {
         size: PageSize,
     ) -> Result<(), Exhausted> {
         if self.has_allocator(node) {
-            return after_fault(self, stack, node, fault, size);
+            after_fault(self, stack, node, fault, size)?;
         }
-        Ok(())
+        self.colour_mapped(stack, node, fault)
     }
 
     fn second_stage_written(
@@ -368,11 +415,14 @@ impl Policy for XGemini {
         page: Frame<Upper>,
         size: PageSize,
     ) -> Result<(), Exhausted> {
+        if self.leftovers.is_some() {
+            self.colour_leftovers(stack, vm, page, size)?;
+        }
         // Only the pages of the topmost VM are guest-physical ones.
         if !self.coordination.is_guest(vm) {
             return Ok(());
         }
-        if size == PageSize::Base && self.steer(stack, vm, page)? {
+        if self.leftovers.is_none() && size == PageSize::Base && self.steer(stack, vm, page)? {
             self.placed(stack, vm, page)?;
         }
         if self.settings.xgemini.fill_on_write {
@@ -386,6 +436,24 @@ impl Policy for XGemini {
         let homes = self.homes.keys().copied();
         let gone: Vec<GuestRegion> = homes.filter(|(guest, _)| kernels.contains(guest)).collect();
         gone.into_iter().for_each(|region| self.forget(stack, region));
+        if let Some(leftovers) = &mut self.leftovers {
+            leftovers.ended(kernels);
+        }
+    }
+
+    fn may_move(
+        &mut self,
+        stack: &Stack,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Option<Frame<Lower>>,
+        size: PageSize,
+    ) -> bool {
+        let Some(leftovers) = self.leftovers.as_mut().filter(|_| node == NodeId::HOST) else {
+            return true;
+        };
+        leftovers.recolouring.may_move(stack, (space, page), to, size)
     }
 
     fn freed_huge(
@@ -416,6 +484,9 @@ impl Policy for XGemini {
         feedback: Feedback,
     ) -> Result<(), Exhausted> {
         self.coordination.feedback = feedback;
+        if let Some(leftovers) = &mut self.leftovers {
+            leftovers.note(feedback);
+        }
         if !self.nested {
             let nodes = self.coordination.governed();
             self.coordination.adjust(stack, now, nodes.into_iter().rev());
@@ -431,7 +502,15 @@ impl Policy for XGemini {
             // One NWHPC serves all VMs of the host.
             let share = share * self.coordination.part_of_host();
             let budget = self.coordination.budget(stack, share, period);
-            self.create_aligned(stack, &budget)?;
+            if self.leftovers.is_some() {
+                // Neither shall keep the other waiting for ever.
+                let half = self.coordination.budget(stack, share / 2.0, period);
+                self.measure(stack, now);
+                self.create_aligned(stack, &half)?;
+                self.colour_queued(stack, &budget)?;
+            } else {
+                self.create_aligned(stack, &budget)?;
+            }
             self.next_round = now + period;
         }
         Ok(())
@@ -439,5 +518,18 @@ impl Policy for XGemini {
 
     fn next_wake(&self, _: NodeId) -> f64 {
         self.coordination.next_wake().min(if self.nested { self.next_round } else { f64::INFINITY })
+    }
+
+    fn placement(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
+        self.leftovers.as_ref()?.recolouring.report(stack, guest)
+    }
+
+    fn trade(&self, stack: &Stack, guest: NodeId) -> Option<TradeCounts> {
+        let has_home = |region| self.homes.contains_key(&(guest, region));
+        self.leftovers.as_ref()?.report(stack, guest, has_home)
+    }
+
+    fn refuses(&self, colours: Colours) -> Option<String> {
+        self.leftovers.as_ref()?.refuses(colours)
     }
 }

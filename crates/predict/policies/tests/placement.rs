@@ -4,15 +4,14 @@
 mod world;
 
 use proptest::prelude::*;
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
+use strata_stack::{
+    Exhausted, Kernel, KernelSettings, NodeId, Owner, PageFault, Placement, PlacementCounts,
+    Policy, Position, SpaceId, Stack, ThpMode,
+};
 use world::{Op, PAGES, World, colours, op};
-
-fn world_with(policy: &str, layers: usize, fragmentation: f64, set: &[(&str, &str)]) -> World {
-    let mut parameters = PolicyParameters::default();
-    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
-    World::new(layers, fragmentation, (find(policy).unwrap().make)(&parameters))
-}
 
 fn touch_all(world: &mut World) {
     (0..PAGES).for_each(|page| world.touch(0, page, true));
@@ -35,26 +34,86 @@ fn identity(world: &World) -> (u64, u64) {
     (backed, wrong)
 }
 
-/// What the host does to its own huge pages and frames is no part of these policies.
-fn is_of_host(op: &Op) -> bool {
-    matches!(op, Op::Collapse { above_host: 0, .. } | Op::Migrate { above_host: 0, .. })
+/// A policy in whose kernels everybody takes huge pages wherever there are some, the host, too, and makes
+/// them of base pages in the background.
+struct WithHugePages(Box<dyn Policy>);
+
+impl Policy for WithHugePages {
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        KernelSettings { thp: ThpMode::Always, ..self.0.settings(at) }
+    }
+
+    fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        self.0.place(node, kernel, fault)
+    }
+
+    fn mapped(
+        &mut self,
+        stack: &mut Stack,
+        node: NodeId,
+        fault: &PageFault,
+        size: PageSize,
+    ) -> Result<(), Exhausted> {
+        self.0.mapped(stack, node, fault, size)
+    }
+
+    fn second_stage_written(
+        &mut self,
+        stack: &mut Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        size: PageSize,
+    ) -> Result<(), Exhausted> {
+        self.0.second_stage_written(stack, vm, page, size)
+    }
+
+    fn may_move(
+        &mut self,
+        stack: &Stack,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Option<Frame<Lower>>,
+        size: PageSize,
+    ) -> bool {
+        self.0.may_move(stack, node, space, page, to, size)
+    }
+
+    fn placement(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
+        self.0.placement(stack, guest)
+    }
+}
+
+fn life_of(
+    policy: &str,
+    layers: usize,
+    fragmentation: f64,
+    huge_pages: bool,
+    set: &[(&str, &str)],
+) -> World {
+    let mut parameters = PolicyParameters::default();
+    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
+    let policy = (find(policy).unwrap().make)(&parameters);
+    let policy = if huge_pages { Box::new(WithHugePages(policy)) } else { policy };
+    World::new(layers, fragmentation, policy)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-    /// c.h' = t.c' for every backed page after every operation: touches, unmapping, copies on write, and
-    /// guest hypervisors that migrate and collapse pages.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// c.h' = t.c' for every backed page after every operation: touches, unmapping, copies on write,
+    /// migration, collapse, compaction and huge pages, in guests, guest hypervisors, and the host.
     #[test]
     fn xplace_keeps_every_colour_at_every_moment(
         layers in 2usize..=4,
-        fragmentation in prop_oneof![Just(0.0), Just(0.5)],
+        fragmentation in prop_oneof![Just(0.0), Just(0.5), Just(1.0)],
+        huge_pages: bool,
         seed in prop_oneof![Just(0u64), 1..100u64],
         copy: bool,
         ops in prop::collection::vec(op(), 1..40),
     ) {
         let set = [("colours.table_seed", &*seed.to_string()), ("xplace.copy", &*copy.to_string())];
-        let mut world = world_with("xplace", layers, fragmentation, &set);
-        for op in ops.iter().filter(|op| !is_of_host(op)) {
+        let mut world = life_of("xplace", layers, fragmentation, huge_pages, &set);
+        for op in &ops {
             world.apply(op);
             let counts = world.placement();
             prop_assert_eq!(counts.violations, 0, "{:?} after {:?}", counts, op);
@@ -68,13 +127,14 @@ proptest! {
 
     #[test]
     fn coplace_keeps_every_colour_of_a_vm_on_the_host(
-        fragmentation in prop_oneof![Just(0.0), Just(0.5)],
-        seed in 0..100u64,
+        fragmentation in prop_oneof![Just(0.0), Just(0.5), Just(1.0)],
+        huge_pages: bool,
+        seed in prop_oneof![Just(0u64), 1..100u64],
         ops in prop::collection::vec(op(), 1..40),
     ) {
         let set = [("colours.table_seed", &*seed.to_string())];
-        let mut world = world_with("coplace", 2, fragmentation, &set);
-        for op in ops.iter().filter(|op| !is_of_host(op)) {
+        let mut world = life_of("coplace", 2, fragmentation, huge_pages, &set);
+        for op in &ops {
             world.apply(op);
             let counts = world.placement();
             prop_assert_eq!(counts.violations, 0, "{:?} after {:?}", counts, op);
@@ -87,11 +147,104 @@ proptest! {
     }
 }
 
+/// What the host may do on its own: with table t the identity any region aligned to a huge page is as the
+/// guest wants it; with another table no such region is, and the host is told so.
+#[test]
+fn the_host_makes_huge_pages_only_where_colours_stay() {
+    let collapsed = |policy, seed| {
+        let mut world = life_of(policy, 2, 0.0, false, &[("colours.table_seed", seed)]);
+        touch_all(&mut world);
+        for page in (0..PAGES).step_by(512) {
+            world.apply(&Op::Collapse { above_host: 0, page });
+        }
+        let host = world.stack.nodes().next().unwrap();
+        let (promotions, counts) =
+            (world.stack.kernel(host).counters().promotions, world.placement());
+        assert_eq!((counts.violations, counts.colour_was_out), (0, 0));
+        world.finish();
+        (promotions, counts.moves_refused)
+    };
+    for policy in ["coplace", "xplace"] {
+        let (promotions, refused) = collapsed(policy, "0");
+        assert!(promotions >= PAGES / 512 - 1 && refused == 0, "{policy}: {promotions}, {refused}");
+        let (promotions, refused) = collapsed(policy, "7");
+        assert!(promotions == 0 && refused >= PAGES / 512 - 1, "{policy}: {promotions}, {refused}");
+    }
+}
+
+/// A base page goes where its colour is, and nowhere else.
+#[test]
+fn the_host_moves_base_pages_only_to_frames_of_their_colours() {
+    for layers in [2, 3] {
+        let mut world = life_of("xplace", layers, 0.0, false, &[]);
+        touch_all(&mut world);
+        let host = world.stack.nodes().next().unwrap();
+        let before = world.stack.kernel(host).counters().migrated_pages;
+        (0..512).for_each(|page| world.apply(&Op::Migrate { above_host: 0, page }));
+        let counts = world.placement();
+        let moved = world.stack.kernel(host).counters().migrated_pages - before;
+        assert_eq!(counts.violations, 0);
+        assert!(counts.moves_refused > 0 && counts.moves_refused + moved <= 512, "{counts:?}");
+        world.finish();
+    }
+}
+
+/// The host's compaction moves pages of the VM's, to frames of the colours that they have; where there is none
+/// it leaves them where they are.
+#[test]
+fn compaction_on_the_host_keeps_colours() {
+    for colour_is_out in [false, true] {
+        let mut world = life_of("coplace", 2, 0.0, false, &[]);
+        let host = world.stack.nodes().next().unwrap();
+        // Somebody's movable pages in every region, so that there is no free huge page.
+        let memory = world.stack.kernel_mut(host).memory_mut();
+        let of_all_colours = |frame: &u64| (frame + frame / 16) % 4 == 0;
+        let others = (0..memory.frames()).filter(of_all_colours).map(Frame::new);
+        let others: Vec<_> = others.filter(|frame| memory.alloc_at(*frame, 0)).collect();
+        others.iter().for_each(|frame| memory.set_owner(*frame, Owner::Movable.to_bits()));
+        touch_all(&mut world);
+        // Some of them go, and leave holes among the pages of the VM.
+        let memory = world.stack.kernel_mut(host).memory_mut();
+        for frame in others.into_iter().step_by(2) {
+            memory.take_owner(frame);
+            memory.free(frame, 0);
+        }
+        while colour_is_out && let Some(frame) = memory.take_coloured(colours().of(Frame::new(3))) {
+            memory.set_owner(frame, Owner::Movable.to_bits());
+        }
+        // The last first: compaction begins with frames of the first ones.
+        for page in (0..PAGES / 512).rev().map(|region| region * 512) {
+            world.apply(&Op::Collapse { above_host: 0, page });
+            touch_all(&mut world);
+            let counts = world.placement();
+            let found = (counts.backed >= PAGES, counts.violations, counts.colour_was_out);
+            assert_eq!(found, (true, 0, 0), "{colour_is_out}: {counts:?}");
+        }
+        let counters = world.stack.kernel(host).counters();
+        assert!(counters.compacted_regions > 0, "{colour_is_out}: {counters:?}");
+        world.check();
+    }
+}
+
+/// Where no frame of a colour is left a page gets another, which is counted, once.
+#[test]
+fn a_first_placement_whose_colour_is_out_is_counted() {
+    let mut world = life_of("xplace", 2, 0.0, false, &[]);
+    let host = world.stack.nodes().next().unwrap();
+    let memory = world.stack.kernel_mut(host).memory_mut();
+    let wanted = colours().of(Frame::new(3));
+    while memory.take_coloured(wanted).is_some() {}
+    touch_all(&mut world);
+    let counts = world.placement();
+    assert!(counts.violations > 0, "{counts:?}");
+    assert_eq!(counts.colour_was_out, counts.violations);
+}
+
 #[test]
 fn coplace_loses_the_colours_of_a_nested_guest_and_xplace_does_not() {
     for fragmentation in [0.0, 0.5] {
         let lost = |policy| {
-            let mut world = world_with(policy, 3, fragmentation, &[]);
+            let mut world = life_of(policy, 3, fragmentation, false, &[]);
             touch_all(&mut world);
             let counts = world.placement();
             assert_eq!(identity(&world), (counts.backed, counts.violations));
@@ -108,7 +261,7 @@ fn coplace_loses_the_colours_of_a_nested_guest_and_xplace_does_not() {
 
 #[test]
 fn a_table_that_is_drawn_is_another_and_as_injective() {
-    let mut world = world_with("xplace", 3, 0.0, &[("colours.table_seed", "7")]);
+    let mut world = life_of("xplace", 3, 0.0, false, &[("colours.table_seed", "7")]);
     touch_all(&mut world);
     let counts = world.placement();
     assert_eq!(counts.violations, 0);
@@ -119,7 +272,7 @@ fn a_table_that_is_drawn_is_another_and_as_injective() {
 #[test]
 fn a_replacement_is_paid_for_as_a_copy_or_not() {
     let copied = |copy: &str| {
-        let mut world = world_with("xplace", 3, 0.0, &[("xplace.copy", copy)]);
+        let mut world = life_of("xplace", 3, 0.0, false, &[("xplace.copy", copy)]);
         touch_all(&mut world);
         let host = world.stack.nodes().next().unwrap();
         let counters = *world.stack.kernel(host).counters();

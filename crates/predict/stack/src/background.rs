@@ -4,12 +4,13 @@
 use crate::costs::Spending;
 use crate::owner::SpaceId;
 use crate::policy::{Feedback, Policy};
-use crate::promote::Collapsed;
+use crate::promote::{Collapsed, PromoteError};
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpMode;
 use crate::tree::{NodeId, Position};
-use strata_addr::{Frame, space::Lower, space::Upper};
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::Colour;
+use strata_paging::Region;
 
 impl Stack {
     /// When [`Stack::wake`] has something to do next for `vm`, a VM of the host, in seconds of simulated
@@ -54,18 +55,18 @@ impl Stack {
         let concerned = positions.filter(|at| is_concerned(*at, vm)).map(|at| at.node);
         let ids: Vec<NodeId> = concerned.collect();
         for id in ids {
-            let node = &mut self.nodes[id];
+            let node = &self.nodes[id];
             if node.khugepaged_next > now || node.kernel.thp == ThpMode::Never {
                 continue;
             }
             let settings = self.thp.clone();
-            let failed = node.kernel.khugepaged(&settings);
+            let failed = self.khugepaged(policy, id, &settings);
             let pause = match failed {
                 Ok(false) => settings.scan_sleep,
                 // Out of memory for a page table is no reason to die: it tries again later.
                 Ok(true) | Err(_) => settings.alloc_sleep,
             };
-            node.khugepaged_next = now + pause;
+            self.nodes[id].khugepaged_next = now + pause;
             self.settle(policy, id, Spending::Background)?;
         }
         Ok(())
@@ -84,6 +85,13 @@ impl Stack {
         page: Frame<Upper>,
         target: Option<Frame<Lower>>,
     ) -> Result<Collapsed, Exhausted> {
+        let place = self.kernel(node).space(space);
+        let region = place.map(|place| place.table().region(page.floor(PageSize::Huge)));
+        if matches!(region, Some(Region::Base { .. }))
+            && !policy.may_move(self, node, space, page, target, PageSize::Huge)
+        {
+            return Ok(Collapsed::Unchanged(PromoteError::Refused));
+        }
         let outcome = self.nodes[node].kernel.collapse(space, page, target, &self.thp);
         let guest = self.position(node).is_guest();
         let fault = if guest { Spending::GuestFault } else { Spending::HypervisorFault };
@@ -104,6 +112,9 @@ impl Stack {
         page: Frame<Upper>,
         to: Frame<Lower>,
     ) -> Result<bool, Exhausted> {
+        if !policy.may_move(self, node, space, page, Some(to), PageSize::Base) {
+            return Ok(false);
+        }
         let moved = self.nodes[node].kernel.migrate_to(space, page, to);
         self.settle(policy, node, Spending::HypervisorFault)?;
         Ok(moved.unwrap_or(false))

@@ -4,8 +4,11 @@
 
 use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::SpaceId;
-use crate::promote::{PromoteError, Promotion};
+use crate::policy::Policy;
+use crate::promote::PromoteError;
+use crate::stack::Stack;
 use crate::thp::ThpParameters;
+use crate::tree::NodeId;
 use strata_addr::{Addr, Frame, PageSize, Range, space::Upper};
 use strata_paging::{Format, Region, X86};
 
@@ -16,6 +19,44 @@ pub struct RegionPages {
     pub present: u64,
     /// Of these, pages shared copy on write.
     pub shared: u64,
+}
+
+/// One wake-up of khugepaged.
+struct Round {
+    /// Pages that it may still look at.
+    budget: u64,
+    /// It went past the last space, and began again with the first.
+    wrapped: bool,
+}
+
+impl Stack {
+    /// One wake-up of khugepaged in a kernel: looks at `pages_to_scan` pages from where it stopped and
+    /// collapses regions that qualify and that the policy has no objection to. Returns whether an
+    /// allocation failed (the caller then waits `alloc_sleep`). What was done is not settled yet.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when page tables could not be allocated.
+    pub fn khugepaged(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        settings: &ThpParameters,
+    ) -> Result<bool, OutOfMemory> {
+        let mut round = Round { budget: settings.pages_to_scan, wrapped: false };
+        while let Some((space, region)) =
+            self.nodes[node].kernel.next_qualified(&mut round, settings)
+        {
+            if !policy.may_move(self, node, space, region, None, PageSize::Huge) {
+                continue;
+            }
+            match self.nodes[node].kernel.collapse(space, region, None, settings) {
+                Err(PromoteError::NoBlock | PromoteError::Taken) => return Ok(true),
+                Err(PromoteError::OutOfMemory) => return Err(OutOfMemory),
+                Ok(_) | Err(PromoteError::NotEligible | PromoteError::Refused) => {}
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl Kernel {
@@ -33,44 +74,31 @@ impl Kernel {
         Some(RegionPages { present: u64::from(present), shared })
     }
 
-    /// One wake-up of khugepaged: looks at `pages_to_scan` pages from where it stopped and
-    /// collapses regions that qualify. Returns whether an allocation failed (the caller then waits
-    /// `alloc_sleep`).
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] when page tables could not be allocated.
-    pub fn khugepaged(&mut self, settings: &ThpParameters) -> Result<bool, OutOfMemory> {
-        let mut budget = settings.pages_to_scan;
-        let mut wrapped = false;
-        let mut failed = false;
-        while budget > 0 {
+    /// The next region from where khugepaged stopped that qualifies, within what a wake-up may look at.
+    fn next_qualified(
+        &mut self,
+        round: &mut Round,
+        settings: &ThpParameters,
+    ) -> Option<(SpaceId, Frame<Upper>)> {
+        while round.budget > 0 {
             let Some((space, region)) = self.next_collapsible() else {
                 self.khugepaged.next = None;
-                if wrapped {
-                    break;
+                if round.wrapped {
+                    return None;
                 }
-                wrapped = true;
+                round.wrapped = true;
                 continue;
             };
             self.khugepaged.next = Some((space, region.addr() + PageSize::Huge.bytes()));
-            let scanned = PageSize::Huge.base_pages().min(budget);
-            budget -= scanned;
+            let scanned = PageSize::Huge.base_pages().min(round.budget);
+            round.budget -= scanned;
             self.frames.counters.scanned_pages += scanned;
             let Some(pages) = self.region_pages(space, region) else { continue };
-            if PageSize::Huge.base_pages() - pages.present > settings.max_ptes_none {
-                continue;
-            }
-            match self.collapse(space, region, None, settings) {
-                Ok(Promotion::InPlace | Promotion::Moved | Promotion::AlreadyHuge) => {}
-                Err(PromoteError::NoBlock | PromoteError::Taken) => {
-                    failed = true;
-                    break;
-                }
-                Err(PromoteError::NotEligible) => {}
-                Err(PromoteError::OutOfMemory) => return Err(OutOfMemory),
+            if PageSize::Huge.base_pages() - pages.present <= settings.max_ptes_none {
+                return Some((space, region));
             }
         }
-        Ok(failed)
+        None
     }
 
     /// The next region from the cursor on that huge pages are allowed in.

@@ -41,7 +41,7 @@ pub use kernel::{Kernel, OutOfMemory, PageTable, Space};
 pub use khugepaged::RegionPages;
 pub use owner::{Owner, SpaceId};
 pub use place::AlignerParameters;
-pub use policy::{Feedback, PlacementCounts, Policy};
+pub use policy::{Feedback, PlacementCounts, Policy, TradeCounts};
 pub use ppm::{PagePlacement, UnknownPlacement};
 pub use promote::{Collapsed, PromoteError, Promotion};
 pub use settings::{AlignAreas, KernelSettings};

@@ -3,11 +3,13 @@
 
 use crate::fault::{PageFault, Placement};
 use crate::kernel::Kernel;
+use crate::owner::SpaceId;
 use crate::settings::KernelSettings;
 use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, Position};
 use crate::vma::HugeAdvice;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colours;
 use strata_counters::counters;
 
 /// What hardware showed since it was last told; measured over all vCPUs of the VMs it is about.
@@ -17,6 +19,10 @@ pub struct Feedback {
     pub tlb_misses: u64,
     /// Accesses.
     pub accesses: u64,
+    /// Cycles of walks that nothing hides.
+    pub walk_cycles: f64,
+    /// Cycles of accesses that only memory could serve, likewise.
+    pub memory_cycles: f64,
     /// Cycles per second of one vCPU.
     pub frequency: f64,
 }
@@ -29,12 +35,35 @@ counters! {
         checks: u64, "strata.colour_checks";
         /// Frames of a wrong colour that the host replaced.
         replaced: u64, "strata.recoloured_pages";
-        /// Frames of a wrong colour that stayed because no frame of the right one was free.
+        /// Frames of a wrong colour that stayed, or were given at first, because no frame of the right
+        /// one was free.
         colour_was_out: u64, "strata.colour_was_out";
+        /// Moves of the guest's memory by the host, its huge pages included, that were refused because
+        /// a colour would have been another.
+        moves_refused: u64, "strata.moves_refused";
         /// Pages of the guest's memory with a real frame behind them, at the end.
         backed: u64, "strata.coloured_pages";
         /// Of these, pages whose frame has not the colour that their virtual colour was assigned.
         violations: u64, "strata.colour_violations";
+    }
+}
+
+counters! {
+    /// What a policy that has both makes of a guest's memory, region by region of 2 MiB: rows of 512 frames
+    /// under one huge entry, or pages in their cache colours.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct TradeCounts {
+        /// Regions of the guest's memory that are rows, at the end.
+        rows: u64, "strata.rows_chosen";
+        /// Regions that have a place as a row and are not whole yet, at the end.
+        filling: u64, "strata.rows_filling";
+        /// Other regions with backed pages, at the end: their pages are coloured one by one.
+        coloured: u64, "strata.regions_coloured";
+        /// Cycles that the rows chosen by a comparison were estimated to save, less those to make them:
+        /// what the policy expected, not what happened.
+        row_gain: u64, "strata.row_gain_estimate";
+        /// The same of regions for which colours were chosen by a comparison.
+        colour_gain: u64, "strata.colour_gain_estimate";
     }
 }
 
@@ -85,6 +114,21 @@ pub trait Policy: Send {
         Ok(())
     }
 
+    /// Whether a kernel may move the page of this size at `_page` of a space to `_to`, or, for `None`, to
+    /// any place aligned to the size: asked before a base page is migrated and before a region of base
+    /// pages becomes huge. Compaction does not ask: it keeps the colour of what it moves.
+    fn may_move(
+        &mut self,
+        _stack: &Stack,
+        _node: NodeId,
+        _space: SpaceId,
+        _page: Frame<Upper>,
+        _to: Option<Frame<Lower>>,
+        _size: PageSize,
+    ) -> bool {
+        true
+    }
+
     /// A huge page's HPAS region was freed; it was memory of `_vm`, or of a program.
     fn freed_huge(
         &mut self,
@@ -121,6 +165,17 @@ pub trait Policy: Send {
 
     /// How a guest's memory lies over the cache's colours; `None` for a policy without regard to them.
     fn placement(&self, _stack: &Stack, _guest: NodeId) -> Option<PlacementCounts> {
+        None
+    }
+
+    /// What the policy chose between rows and colours for a guest's memory; `None` where it does not choose.
+    fn trade(&self, _stack: &Stack, _guest: NodeId) -> Option<TradeCounts> {
+        None
+    }
+
+    /// Why the policy cannot work where the last-level cache has these colours, if so; asked of policies
+    /// that tell colours apart, before anything runs.
+    fn refuses(&self, _colours: Colours) -> Option<String> {
         None
     }
 

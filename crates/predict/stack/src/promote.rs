@@ -34,6 +34,9 @@ pub enum PromoteError {
     /// The wanted frames are in use.
     #[error("the wanted frames are in use")]
     Taken,
+    /// The policy wants its pages where they are.
+    #[error("the policy wants its pages where they are")]
+    Refused,
     /// No frame for a page table.
     #[error("no free frame left")]
     OutOfMemory,
@@ -292,19 +295,52 @@ impl Kernel {
         if self.frames.memory.free_frames() - free < used.len() as u64 {
             return false;
         }
+        if !self.has_colours_for(region, &used) {
+            return false;
+        }
         let holes: Vec<_> =
             (0..REGION).map(|i| region + i).filter(|f| self.frames.memory.is_free(*f, 0)).collect();
         for hole in &holes {
             let taken = self.frames.memory.alloc_at(*hole, 0);
             debug_assert!(taken, "{hole:?} was free");
         }
-        for from in used {
+        // What has a colour to keep is first to choose.
+        let (pages, others): (Vec<_>, Vec<_>) =
+            used.into_iter().partition(|from| self.keeps_colour(*from));
+        for from in pages.into_iter().chain(others) {
             let to = self.frames.base_page(Purpose::Moved(from)).expect("room was counted");
             self.relocate(from, to, true);
             let taken = self.frames.memory.alloc_at(from, 0);
             debug_assert!(taken, "{from:?} was just freed");
         }
         true
+    }
+
+    /// Whether compaction must leave the colour of a frame as it is: where the kernel tells colours apart
+    /// for a policy, which placed it or will judge it by its colour.
+    fn keeps_colour(&self, frame: Frame<Lower>) -> bool {
+        self.frames.memory.colours().is_some()
+            && self.frames.placer.is_none()
+            && matches!(self.owner(frame), Owner::Page(..))
+    }
+
+    /// Whether outside of a region there is a free frame of the colour of each of these in it that keeps
+    /// its colour.
+    fn has_colours_for(&self, region: Frame<Lower>, used: &[Frame<Lower>]) -> bool {
+        let memory = &self.frames.memory;
+        let Some(colours) = memory.colours().filter(|_| self.frames.placer.is_none()) else {
+            return true;
+        };
+        let mut wanted = vec![0u64; colours.count() as usize];
+        for frame in used.iter().filter(|frame| self.keeps_colour(**frame)) {
+            wanted[colours.of(*frame).index() as usize] += 1;
+        }
+        // Frames of the region itself are no place to go.
+        for frame in (0..REGION).map(|i| region + i).filter(|frame| memory.is_free(*frame, 0)) {
+            let wanted = &mut wanted[colours.of(frame).index() as usize];
+            *wanted += u64::from(*wanted > 0);
+        }
+        colours.all().all(|colour| wanted[colour.index() as usize] <= memory.free_of(colour))
     }
 
     fn is_movable(&self, frame: Frame<Lower>) -> bool {

@@ -126,7 +126,7 @@ fn khugepaged_copies_shared_pages_up_to_its_limit() {
         assert_eq!(of_child, guest.frame(PARENT, 400), "shared");
         // The child's region has as many shared pages, so only one of the two is looked at.
         let once = ThpParameters { pages_to_scan: 512, ..thp };
-        guest.stack.kernel_mut(NodeId::HOST).khugepaged(&once).unwrap();
+        guest.stack.khugepaged(&mut guest.policy, NodeId::HOST, &once).unwrap();
         assert_eq!(guest.is_huge(PARENT), collapsed, "{limit}");
         assert_eq!(guest.frame(CHILD, 400), of_child, "the child keeps its own");
         for pid in [PARENT, CHILD] {

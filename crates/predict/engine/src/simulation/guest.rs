@@ -10,7 +10,7 @@ use crate::warmup::Warmup;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use strata_hardware::CpuId;
-use strata_stack::{HostWork, NodeId};
+use strata_stack::{Feedback, HostWork, NodeId};
 use strata_stream::Tid;
 
 /// A kernel before anything runs.
@@ -80,8 +80,8 @@ pub(super) struct Guest {
     /// Accesses above the half of the address space that is the program's.
     pub(super) kernel_accesses: u64,
     pub(super) unresolved_accesses: u64,
-    /// Last-level TLB misses and accesses that the policy knows of.
-    pub(super) last_feedback: (u64, u64),
+    /// What hardware has shown of it in all, as far as the policy knows; without the frequency.
+    pub(super) last_feedback: Feedback,
     /// What the host's kernel did for it before whoever acts now began.
     pub(super) of_host: HostWork,
     pub(super) context: Context,

@@ -25,7 +25,7 @@ use relocation::Relocation;
 use samples::Samples;
 use strata_hardware::{CpuId, Fault, Machine, RunFault, Tables, VmTag};
 use strata_policies::PerVm;
-use strata_stack::{Exhausted, Flush, HostWork, NodeId, Position, SpaceId, Stack};
+use strata_stack::{Exhausted, Feedback, Flush, HostWork, NodeId, Position, SpaceId, Stack};
 use strata_stream::{Access, Batch, Event, Pid, Step, Tid, WorkloadInfo};
 
 /// Faults one access may take before it is given up as something the model cannot do. A 2D walk of
@@ -314,7 +314,7 @@ impl Simulation {
         state.clock.reset(&state.all_cpus, cores, machine);
         state.samples = Samples::default();
         state.served.reset();
-        state.last_feedback = (0, 0);
+        state.last_feedback = Feedback::default();
     }
 
     /// Accesses by a thread until a fault ends after `until` in cycles; gives how many. Those beyond the

@@ -14,7 +14,9 @@ use std::mem;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, Machine};
-use strata_stack::{ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy};
+use strata_stack::{
+    ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
+};
 
 impl Simulation {
     /// Keeps the present state of a guest if it has never used more memory.
@@ -120,6 +122,7 @@ impl Simulation {
         let cycles_by_kind = cycles(&breakdown);
         let bill = self.account(guest, &counted, breakdown, &kernels).bill(&cycles_by_kind);
         let placement = self.policies.placement(&self.stack, self.guests[guest].node);
+        let trade = self.policies.trade(&self.stack, self.guests[guest].node);
         let samples = mem::take(&mut self.guests[guest].samples).into_series();
         let state = &self.guests[guest];
         RunResult {
@@ -153,9 +156,15 @@ impl Simulation {
             memory: memory(state),
             layers: self.layers(state),
             relative_throughput: None,
-            counters: counters::of_machine(&counted, kernels.values(), &work, placement.as_ref()),
+            counters: counters::of_machine(
+                &counted,
+                kernels.values(),
+                &work,
+                placement.as_ref(),
+                trade.as_ref(),
+            ),
             cpus: self.cpu_totals(guest),
-            notes: self.notes(guest, placement.as_ref()),
+            notes: self.notes(guest, placement.as_ref(), trade.as_ref()),
             explained: state.context.explain,
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
@@ -308,7 +317,12 @@ impl Simulation {
         guest.dead.iter().cloned().chain(processes).collect()
     }
 
-    fn notes(&self, guest: GuestId, placement: Option<&PlacementCounts>) -> Vec<String> {
+    fn notes(
+        &self,
+        guest: GuestId,
+        placement: Option<&PlacementCounts>,
+        trade: Option<&TradeCounts>,
+    ) -> Vec<String> {
         let guest = &self.guests[guest];
         let mut notes = Vec::new();
         if let Some(counts) = placement {
@@ -316,6 +330,13 @@ impl Simulation {
             notes.push(format!(
                 "of {backed} pages of the guest's memory {violations} lie in another cache colour \
                  than theirs; the host looked at {checks} entries and replaced {replaced} frames"
+            ));
+        }
+        if let Some(TradeCounts { rows, filling, coloured, row_gain, colour_gain }) = trade {
+            notes.push(format!(
+                "of the guest's memory {rows} regions of 2 MiB are rows, {filling} fill up as rows, and \
+                 {coloured} are coloured page by page; where both were compared, the policy expected rows \
+                 to save {row_gain} cycles and colours {colour_gain}: estimates, not measured"
             ));
         }
         if guest.context.plain_colours {

@@ -20,7 +20,7 @@ use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
 use strata_stack::{
-    BuildError, ColouredParameters, Costs, HostWork, KernelConfig, KernelSettings,
+    BuildError, ColouredParameters, Costs, Feedback, HostWork, KernelConfig, KernelSettings,
     MemoryParameters, NodeId, PagePlacement, Policy, Stack, StackConfig, ThpMode, ThpParameters,
 };
 
@@ -318,7 +318,11 @@ impl<'a> Blueprint<'a> {
             positions.iter().map(|at| policies.settings(*at)).collect();
         let placed = config.kernels.iter().any(|kernel| kernel.placement != PagePlacement::Linux);
         if placed || settings.iter().any(|settings| settings.coloured) {
-            config.colours = Some(colours?);
+            let colours = colours?;
+            if let Some(why) = policies.refuses(colours) {
+                return Err(refused(why));
+            }
+            config.colours = Some(colours);
         }
         Ok(Self { setup, parameters, policies, config, guests, settings, llc })
     }
@@ -551,7 +555,7 @@ impl Simulation {
                 lost_accesses: 0,
                 kernel_accesses: 0,
                 unresolved_accesses: 0,
-                last_feedback: (0, 0),
+                last_feedback: Feedback::default(),
                 of_host: HostWork::default(),
                 context: Context {
                     stack: stack_kind(plan),

@@ -120,11 +120,20 @@ impl Simulation {
                 continue;
             }
             let totals = self.totals(guest);
+            let cycles = self.machine.explain(&totals);
+            let now = Feedback {
+                tlb_misses: totals.l2_misses,
+                accesses: totals.accesses,
+                walk_cycles: cycles.walk,
+                memory_cycles: cycles.memory,
+                frequency: 0.0,
+            };
             let state = &mut self.guests[guest];
-            let (misses, accesses) = state.last_feedback;
-            state.last_feedback = (totals.l2_misses, totals.accesses);
-            feedback.tlb_misses += totals.l2_misses - misses;
-            feedback.accesses += totals.accesses - accesses;
+            let before = std::mem::replace(&mut state.last_feedback, now);
+            feedback.tlb_misses += now.tlb_misses - before.tlb_misses;
+            feedback.accesses += now.accesses - before.accesses;
+            feedback.walk_cycles += now.walk_cycles - before.walk_cycles;
+            feedback.memory_cycles += now.memory_cycles - before.memory_cycles;
             feedback.frequency = state.clock.frequency();
         }
         feedback

@@ -8,7 +8,7 @@ use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
     AlignerParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback, KernelConfig,
     MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts, Policy, SpaceId, Stack,
-    StackConfig, ThpParameters, Virtualization,
+    StackConfig, ThpParameters, TradeCounts, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -176,6 +176,12 @@ impl World {
     #[allow(dead_code)] // not every test asks
     pub fn placement(&self) -> PlacementCounts {
         self.policy.placement(&self.stack, self.guest).expect("a policy of colours")
+    }
+
+    /// What the policy chose between rows and colours for the guest's memory.
+    #[allow(dead_code)] // not every test asks
+    pub fn trade(&self) -> TradeCounts {
+        self.policy.trade(&self.stack, self.guest).expect("a policy that chooses")
     }
 
     /// A VM ends, and with it what runs in it.

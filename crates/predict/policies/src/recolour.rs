@@ -1,0 +1,187 @@
+//! The frame behind each page of a guest's memory in the real colour that table t has for it, page by page,
+//! across guest hypervisors: what xPlace does (section 5), for every policy that does it.
+//!
+//! A guest hypervisor's second stage is write-protected, so the host sees each change of it. It then
+//! knows the guest's page, follows it down to the frame behind, and replaces the frame if its colour is not
+//! the one that table t has for the page's virtual colour. What the host would move on its own later, huge
+//! pages included, it may move only where every page has its colour again.
+
+use crate::colour_table::{ColourTableParameters, ColourTables};
+use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::{Colour, Colours};
+use strata_stack::{
+    Exhausted, Kernel, NodeId, PageFault, PlacementCounts, Policy, Position, SpaceId, Stack,
+};
+
+/// What a policy knows of the colours of guests' memory.
+#[derive(Debug)]
+pub(crate) struct Recolouring {
+    tables: ColourTables,
+    /// A replaced frame is copied.
+    pub copies: bool,
+    guests: Vec<NodeId>,
+    wish: Option<Wish>,
+}
+
+/// The colour for a page of a VM's memory that is about to be backed, since it backs one of a guest's.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    vm: NodeId,
+    page: Frame<Upper>,
+    guest: NodeId,
+    colour: Colour<Lower>,
+}
+
+/// A policy that recolours. What it does to a running stack is given the policy itself, so that faults that
+/// are caused below are placed by it, too.
+pub(crate) trait Recolours: Policy + Sized {
+    /// What it knows.
+    fn recolouring(&mut self) -> &mut Recolouring;
+}
+
+impl Recolouring {
+    pub fn new(table: ColourTableParameters, copies: bool) -> Self {
+        Self { tables: ColourTables::new(table), copies, guests: Vec::new(), wish: None }
+    }
+
+    /// A kernel is told of.
+    pub fn add(&mut self, at: Position) {
+        if at.is_guest() && !self.guests.contains(&at.node) {
+            self.guests.push(at.node);
+        }
+    }
+
+    /// The guest for whose page the host answers a fault, and the colour that the frame is to have; `None`
+    /// while nobody knows what a guest hypervisor will use it for.
+    pub fn of_fault(
+        &mut self,
+        node: NodeId,
+        kernel: &Kernel,
+        fault: &PageFault,
+    ) -> Option<(NodeId, Colour<Lower>)> {
+        let colours = kernel.memory().colours()?;
+        let (vm, page) = (fault.vm.filter(|_| node == NodeId::HOST)?, fault.vm_page?);
+        match self.wish {
+            Some(wish) if (wish.vm, wish.page) == (vm, page) => Some((wish.guest, wish.colour)),
+            _ if self.guests.contains(&vm) => Some((vm, self.tables.wanted(vm, colours, page))),
+            _ => None,
+        }
+    }
+
+    /// The guest, and the colour wanted, if the host has mapped the page of a fault in a frame of another.
+    pub fn wrong_of_fault(
+        &mut self,
+        node: NodeId,
+        kernel: &Kernel,
+        fault: &PageFault,
+    ) -> Option<(NodeId, Colour<Lower>)> {
+        let found = self.of_fault(node, kernel, fault)?;
+        let colours = kernel.memory().colours()?;
+        let frame = kernel.frame_behind(fault.space, fault.page)?;
+        (colours.of(frame) != found.1).then_some(found)
+    }
+
+    /// A frame of a wrong colour was replaced, or there was none of the right one.
+    pub fn note_replaced(&mut self, guest: NodeId, replaced: bool) {
+        let counts = self.tables.counts(guest);
+        counts.replaced += u64::from(replaced);
+        counts.colour_was_out += u64::from(!replaced);
+    }
+
+    /// Whether the host may put the page at `to`, or the region at any place aligned to it: where all that
+    /// it backs of guests has its colour there. A refusal is counted.
+    pub fn may_move(
+        &mut self,
+        stack: &Stack,
+        (space, page): (SpaceId, Frame<Upper>),
+        to: Option<Frame<Lower>>,
+        size: PageSize,
+    ) -> bool {
+        let host = stack.kernel(NodeId::HOST);
+        let (Some(colours), Some(vm)) = (host.memory().colours(), stack.above(NodeId::HOST, space))
+        else {
+            return true;
+        };
+        let mut concerned = None;
+        let may = keeps_colours(colours, to, size, |i| {
+            let page = of_vm(stack, vm, page.floor(size) + i)?;
+            let (guest, page) = stack.backs(vm, page)?;
+            concerned = Some(guest);
+            self.guests.contains(&guest).then(|| self.tables.wanted(guest, colours, page))
+        });
+        if let Some(guest) = concerned.filter(|_| !may) {
+            self.tables.counts(guest).moves_refused += 1;
+        }
+        may
+    }
+
+    pub fn ended(&mut self, kernels: &[NodeId]) {
+        self.tables.forget(kernels);
+        self.guests.retain(|guest| !kernels.contains(guest));
+    }
+
+    pub fn report(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
+        self.tables.report(stack, guest)
+    }
+}
+
+/// The page of a VM's memory that a page of its VM process is.
+pub(crate) fn of_vm(stack: &Stack, vm: NodeId, page: Frame<Upper>) -> Option<Frame<Upper>> {
+    let slot = stack.hva(vm, Frame::new(0)).get();
+    let page = page.get().checked_sub(slot)?;
+    (page < stack.kernel(vm).memory().frames()).then(|| Frame::new(page))
+}
+
+/// Whether pages that go to `to` and the frames after it, or `None` to any place aligned to their size, all
+/// have the colours that they want, those that want any. Places so aligned are alike where the number of
+/// colours divides that of the pages.
+pub(crate) fn keeps_colours(
+    colours: Colours,
+    to: Option<Frame<Lower>>,
+    size: PageSize,
+    mut wanted: impl FnMut(u64) -> Option<Colour<Lower>>,
+) -> bool {
+    let pages = size.base_pages();
+    let alike = pages.is_multiple_of(u64::from(colours.count()));
+    let to = to.or(alike.then(|| Frame::new(0)));
+    (0..pages)
+        .all(|i| wanted(i).is_none_or(|wanted| to.is_some_and(|to| colours.of(to + i) == wanted)))
+}
+
+/// Puts the frame behind a guest's page in the colour that table t has for it, if every hypervisor
+/// between guest and host maps the page.
+pub(crate) fn check<P: Recolours>(
+    policy: &mut P,
+    stack: &mut Stack,
+    guest: NodeId,
+    page: Frame<Upper>,
+) -> Result<(), Exhausted> {
+    // Down to the host's own VM: that is what the host can place.
+    let (mut at, mut vm) = (page, guest);
+    while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
+        match stack.second_stage(vm).translate(at.addr()) {
+            Some(backing) => at = backing.page().cross(),
+            None => return Ok(()),
+        }
+        vm = below;
+    }
+    let host = stack.kernel(NodeId::HOST);
+    let Some(colours) = host.memory().colours() else { return Ok(()) };
+    let own = policy.recolouring();
+    let colour = own.tables.wanted(guest, colours, page);
+    own.tables.counts(guest).checks += 1;
+    let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
+    match host.frame_behind(process, hva) {
+        None => own.wish = Some(Wish { vm, page: at, guest, colour }),
+        Some(frame) if colours.of(frame) == colour => return Ok(()),
+        Some(_) => {
+            let copies = own.copies;
+            let moved = stack.recolour(policy, NodeId::HOST, (process, hva), colour, copies)?;
+            policy.recolouring().note_replaced(guest, moved);
+        }
+    }
+    // Without a frame it gets one now; a frame that was replaced took its entry with it.
+    stack.back(policy, vm, at)?;
+    policy.recolouring().wish = None;
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! xGemini and xPlace together: regions that can be whole are rows, the pages of the others have their colours.
+
+#[path = "../../stack/tests/world/mod.rs"]
+mod world;
+
+use proptest::prelude::*;
+use strata_addr::Frame;
+use strata_params::Parameters;
+use strata_policies::{PolicyParameters, find};
+use strata_stack::Owner;
+use world::{Op, PAGES, World, op};
+
+fn world_with(layers: usize, fragmentation: f64, set: &[(&str, &str)]) -> World {
+    let mut parameters = PolicyParameters::default();
+    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
+    let policy = (find("xgemini+xplace").unwrap().make)(&parameters);
+    World::new(layers, fragmentation, policy)
+}
+
+fn touch_all(world: &mut World) {
+    (0..PAGES).for_each(|page| world.touch(0, page, true));
+}
+
+/// Somebody's page that cannot move in every wholly free region of the host's memory but some.
+fn exhaust_host(world: &mut World, but: usize) {
+    let host = world.stack.nodes().next().unwrap();
+    let memory = world.stack.kernel_mut(host).memory_mut();
+    memory.release_all_regions();
+    let regions: Vec<_> = (0..memory.frames() / 512).map(|i| Frame::new(i * 512)).collect();
+    let whole: Vec<_> = regions.into_iter().filter(|region| memory.is_free(*region, 9)).collect();
+    assert!(whole.len() > but);
+    for (i, region) in whole.into_iter().skip(but).enumerate() {
+        // Anywhere in the region, and of any colour.
+        let frame = region + (i as u64 * 37 + 11) % 512;
+        assert!(memory.alloc_at(frame, 0));
+        memory.set_owner(frame, Owner::Pinned.to_bits());
+    }
+}
+
+/// The guest's regions: 2 MiB pages of its own, and what is left at the ends.
+const WHOLE: u64 = PAGES / 512 - 1;
+
+/// A region that the VM has whole from its start, for the page tables of its kernel.
+const BEFORE: u64 = 1;
+
+#[test]
+fn in_clean_memory_everything_whole_is_a_row() {
+    for layers in [2, 3, 4] {
+        for l1_thp in ["true", "false"] {
+            let mut world = world_with(layers, 0.0, &[("xgemini.l1_thp", l1_thp)]);
+            touch_all(&mut world);
+            (0..5).for_each(|_| world.apply(&Op::Wake));
+            touch_all(&mut world);
+            let (counts, trade) = (world.placement(), world.trade());
+            let shown = format!("{layers} layers, L1 THP {l1_thp}: {counts:?} {trade:?}");
+            assert_eq!(counts.violations, 0, "{shown}");
+            assert!(trade.rows >= WHOLE, "{shown}");
+            world.check();
+            world.finish();
+        }
+    }
+}
+
+#[test]
+fn where_the_host_has_no_whole_region_everything_is_coloured() {
+    for layers in [2, 3] {
+        let mut world = world_with(layers, 0.0, &[("xgemini.l1_thp", "false")]);
+        exhaust_host(&mut world, 0);
+        touch_all(&mut world);
+        let counts = world.placement();
+        assert_eq!((counts.violations, counts.colour_was_out), (0, 0), "{layers}: {counts:?}");
+        (0..5).for_each(|_| world.apply(&Op::Wake));
+        touch_all(&mut world);
+        let (counts, trade) = (world.placement(), world.trade());
+        let shown = format!("{layers} layers: {counts:?} {trade:?}");
+        assert_eq!((counts.violations, counts.colour_was_out), (0, 0), "{shown}");
+        assert!(trade.rows <= BEFORE && trade.coloured + trade.filling >= WHOLE, "{shown}");
+        world.check();
+        world.finish();
+    }
+}
+
+#[test]
+fn where_the_host_has_some_whole_regions_these_are_rows_and_the_rest_is_coloured() {
+    for l1_thp in ["true", "false"] {
+        let mut world = world_with(3, 0.0, &[("xgemini.l1_thp", l1_thp)]);
+        exhaust_host(&mut world, 4);
+        touch_all(&mut world);
+        (0..5).for_each(|_| world.apply(&Op::Wake));
+        touch_all(&mut world);
+        let (counts, trade) = (world.placement(), world.trade());
+        let shown = format!("L1 THP {l1_thp}: {counts:?} {trade:?}");
+        assert_eq!((counts.violations, counts.colour_was_out), (0, 0), "{shown}");
+        assert!((2..=4 + BEFORE).contains(&trade.rows) && trade.coloured > 0, "{shown}");
+        world.check();
+        world.finish();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Whatever happens, background work leaves no page in another colour than its own; and
+    /// where guest hypervisors have no huge pages there is never one.
+    #[test]
+    fn leftovers_have_their_colours(
+        layers in 2usize..=4,
+        fragmentation in prop_oneof![Just(0.0), Just(0.5), Just(1.0)],
+        l1_thp: bool,
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        let mut world =
+            world_with(layers, fragmentation, &[("xgemini.l1_thp", &*l1_thp.to_string())]);
+        let mut huge = l1_thp;
+        for op in &ops {
+            huge |= matches!(op, Op::Collapse { .. });
+            world.apply(op);
+            let counts = world.placement();
+            prop_assert!(huge || counts.violations == 0, "{:?} after {:?}", counts, op);
+            world.check();
+        }
+        // khugepaged works after the policy: what it moves is looked at in the next round.
+        (0..3).for_each(|_| world.apply(&Op::Wake));
+        let counts = world.placement();
+        prop_assert_eq!(counts.violations, 0, "{:?}", counts);
+        world.finish();
+    }
+}

@@ -6,6 +6,8 @@
 
 use crate::colour_table::{ColourTableParameters, ColourTables};
 use crate::parameters::{ParameterSet, PolicyParameters};
+use strata_addr::space::Lower;
+use strata_colours::Colour;
 use strata_stack::{
     AlignAreas, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts, Policy,
     Position, Stack, ThpMode,
@@ -50,6 +52,10 @@ impl Policy for CoPlace {
             }
             _ => Placement::Linux,
         }
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.tables.by_shortage(stack, guest)
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

@@ -4,6 +4,7 @@
 //! huge pages there, its background work. What concerns all of the host's memory concerns all of them.
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_stack::{
     Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
     PlacementCounts, Policy, Position, Stack, ThpMode,
@@ -84,6 +85,10 @@ impl Policy for PerVm {
         size: PageSize,
     ) -> Result<(), Exhausted> {
         self.of(vm, None).second_stage_written(stack, vm, page, size)
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.of(guest, None).balloon_colours(stack, guest)
     }
 
     fn freed_huge(

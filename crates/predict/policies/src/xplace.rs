@@ -101,11 +101,11 @@ impl Policy for XPlace {
         };
         match self.wish {
             Some((of, at, colour)) if (of, at) == (vm, page) => Placement::BaseOf(colour),
-            _ if self.guests.contains(&vm) => {
-                Placement::BaseOf(self.tables.wanted(vm, colours, page))
-            }
-            // What a guest hypervisor will use it for is not known yet.
-            _ => Placement::Linux,
+            _ => match fault.backs {
+                Some((guest, page)) => Placement::BaseOf(self.tables.wanted(guest, colours, page)),
+                // What a guest hypervisor will use it for is not known yet.
+                None => Placement::Linux,
+            },
         }
     }
 
@@ -123,6 +123,10 @@ impl Policy for XPlace {
             }
         }
         Ok(())
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.tables.by_shortage(stack, guest)
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

@@ -36,6 +36,17 @@ impl ColourTables {
         Colour::new(table[colours.of(page).index() as usize])
     }
 
+    /// The virtual colours of a guest, those first whose real ones the host has fewest free frames of.
+    pub fn by_shortage(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        let memory = stack.kernel(NodeId::HOST).memory();
+        let Some(colours) = memory.colours() else { return Vec::new() };
+        let seed = self.parameters.seed;
+        let table = self.tables.entry(guest).or_insert_with(|| table(colours, seed, guest));
+        let mut order: Vec<u32> = (0..colours.count()).collect();
+        order.sort_by_key(|colour| memory.free_of(Colour::new(table[*colour as usize])));
+        order.into_iter().map(Colour::new).collect()
+    }
+
     pub fn counts(&mut self, vm: NodeId) -> &mut PlacementCounts {
         self.counts.entry(vm).or_default()
     }

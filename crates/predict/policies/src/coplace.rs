@@ -8,6 +8,7 @@ use crate::colour_table::{ColourTableParameters, ColourTables};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::recolour::{keeps_colours, of_vm};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_stack::{
     AlignAreas, Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts,
     Policy, Position, SpaceId, Stack, ThpMode,
@@ -93,6 +94,10 @@ impl Policy for CoPlace {
         });
         self.tables.counts(vm).moves_refused += u64::from(!may);
         may
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.tables.by_shortage(stack, guest)
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

@@ -3,8 +3,8 @@
 use crate::linux::Linux;
 use strata_addr::{Frame, Gva, PageSize, Range, space::Upper};
 use strata_stack::{
-    AlignerParameters, ColouredParameters, Costs, ExitCosts, MemoryParameters, NodeId, PageFault,
-    Position, SpaceId, Stack, StackConfig, ThpParameters, Virtualization,
+    AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, MemoryParameters,
+    NodeId, PageFault, Position, SpaceId, Stack, StackConfig, ThpParameters, Virtualization,
 };
 use strata_stream::{Backing, Event, Pid, Protection};
 
@@ -35,6 +35,7 @@ impl OneKernel {
             aligner: AlignerParameters::default(),
             colours: None,
             coloured: ColouredParameters::default(),
+            balloon: BalloonParameters::default(),
         };
         let mut stack = Stack::build(&config, &mut Linux::base(), &|| false).unwrap();
         let range = Range::sized(Gva::new(AREA), 16 << 20);
@@ -66,6 +67,14 @@ impl OneKernel {
         let page = self.page(region);
         let vmas = self.stack.kernel(NodeId::HOST).space(self.space).unwrap().vmas();
         let vma = *vmas.find(page.addr()).unwrap();
-        PageFault { space: self.space, vm: None, vm_page: None, page, vma, huge_possible: true }
+        PageFault {
+            space: self.space,
+            vm: None,
+            vm_page: None,
+            backs: None,
+            page,
+            vma,
+            huge_possible: true,
+        }
     }
 }

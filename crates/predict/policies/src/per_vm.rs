@@ -4,7 +4,7 @@
 //! huge pages there, its background work. What concerns all of the host's memory concerns all of them.
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::Colours;
+use strata_colours::{Colour, Colours};
 use strata_stack::{
     Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
     PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
@@ -98,6 +98,10 @@ impl Policy for PerVm {
     ) -> bool {
         let vm = stack.above(node, space);
         self.of(node, vm).may_move(stack, node, space, page, to, size)
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.of(guest, None).balloon_colours(stack, guest)
     }
 
     fn freed_huge(

@@ -63,8 +63,10 @@ impl Recolouring {
         let (vm, page) = (fault.vm.filter(|_| node == NodeId::HOST)?, fault.vm_page?);
         match self.wish {
             Some(wish) if (wish.vm, wish.page) == (vm, page) => Some((wish.guest, wish.colour)),
-            _ if self.guests.contains(&vm) => Some((vm, self.tables.wanted(vm, colours, page))),
-            _ => None,
+            _ => {
+                let (guest, page) = fault.backs?;
+                Some((guest, self.tables.wanted(guest, colours, page)))
+            }
         }
     }
 
@@ -113,6 +115,11 @@ impl Recolouring {
             self.tables.counts(guest).moves_refused += 1;
         }
         may
+    }
+
+    /// Virtual colours of a guest's memory, those first whose real ones the host is shortest of.
+    pub fn by_shortage(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.tables.by_shortage(stack, guest)
     }
 
     pub fn ended(&mut self, kernels: &[NodeId]) {

@@ -18,7 +18,7 @@ use crate::timeout::BookingParameters;
 use crate::xgemini_xplace::Leftovers;
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::Colours;
+use strata_colours::{Colour, Colours};
 use strata_paging::Region;
 use strata_stack::{
     AlignAreas, AlignerParameters, Exhausted, Feedback, Kernel, KernelSettings, NodeId, PageFault,
@@ -439,6 +439,11 @@ impl Policy for XGemini {
         if let Some(leftovers) = &mut self.leftovers {
             leftovers.ended(kernels);
         }
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        let leftovers = self.leftovers.as_mut();
+        leftovers.map_or_else(Vec::new, |own| own.recolouring.by_shortage(stack, guest))
     }
 
     fn may_move(

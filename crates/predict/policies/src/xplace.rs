@@ -7,6 +7,7 @@ use crate::coplace::settings;
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::recolour::{Recolouring, Recolours, check};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_stack::{
     Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts, Policy,
     Position, SpaceId, Stack,
@@ -97,6 +98,10 @@ impl Policy for XPlace {
         size: PageSize,
     ) -> bool {
         node != NodeId::HOST || self.recolouring.may_move(stack, (space, page), to, size)
+    }
+
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.recolouring.by_shortage(stack, guest)
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

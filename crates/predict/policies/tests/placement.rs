@@ -5,6 +5,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_colours::Colour;
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
 use strata_stack::{
@@ -257,6 +258,61 @@ fn coplace_loses_the_colours_of_a_nested_guest_and_xplace_does_not() {
         assert_eq!(xplace.violations, 0);
         assert!(xplace.checks >= xplace.backed && xplace.replaced > 0, "{xplace:?}");
     }
+}
+
+/// Balloon pages of the guest by their virtual colour.
+fn balloon_by_colour(world: &World) -> Vec<u64> {
+    let kernel = world.stack.kernel(world.guest);
+    let mut counts = vec![0; colours().count() as usize];
+    for frame in (0..kernel.memory().frames()).map(Frame::new) {
+        if kernel.owner(frame) == Owner::Balloon {
+            counts[colours().of(frame).index() as usize] += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn balloons_take_and_give_back_colour_by_colour() {
+    for (policy, layers) in [("coplace", 2), ("xplace", 2), ("xplace", 3), ("xplace", 4)] {
+        let mut world = life_of(policy, layers, 0.0, false, &[("colours.table_seed", "3")]);
+        touch_all(&mut world);
+        for (pages, held) in
+            [(1000, 1000), (-333, 667), (500, 1167), (-1, 1166), (-9999, 0), (77, 77)]
+        {
+            world.balloon(pages);
+            let counts = balloon_by_colour(&world);
+            assert_eq!(counts.iter().sum::<u64>(), held);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= 1, "{policy}, {pages}: {counts:?}");
+            // Memory that was taken and comes back is placed like any other.
+            world.apply(&Op::Exit { pid: 1 });
+            world.apply(&Op::Fork { parent: 0 });
+            (0..PAGES / 2).for_each(|page| world.touch(2, page, true));
+            assert_eq!(world.placement().violations, 0, "{policy}, {pages}");
+            world.apply(&Op::Exit { pid: 2 });
+            world.check();
+        }
+        world.finish();
+    }
+}
+
+/// Of colours that it holds as many pages of, a balloon takes the one that the host is shortest of.
+#[test]
+fn the_colours_that_the_host_is_short_of_are_taken_first() {
+    let mut world = life_of("xplace", 3, 0.0, false, &[]);
+    let scarce = [3, 8, 12];
+    // The host is left few frames of these colours.
+    let host = world.stack.kernel_mut(NodeId::HOST).memory_mut();
+    for colour in scarce.map(Colour::new) {
+        while host.free_of(colour) > 5 {
+            host.take_coloured(colour).unwrap();
+        }
+    }
+    world.balloon(scarce.len() as i64);
+    let counts = balloon_by_colour(&world);
+    let taken: Vec<_> = (0..counts.len() as u32).filter(|at| counts[*at as usize] > 0).collect();
+    assert_eq!(taken, scarce);
 }
 
 #[test]

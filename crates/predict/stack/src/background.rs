@@ -18,7 +18,10 @@ impl Stack {
     pub fn next_wake(&self, policy: &dyn Policy, vm: NodeId) -> f64 {
         let with_thp = self.nodes.iter().filter(|node| node.kernel.thp != ThpMode::Never);
         let concerned = with_thp.filter(|node| is_concerned(node.position, vm));
-        concerned.map(|node| node.khugepaged_next).fold(policy.next_wake(vm), f64::min)
+        let khugepaged = concerned.map(|node| node.khugepaged_next);
+        let guests = self.guests().filter(|guest| self.position(*guest).vm == vm);
+        let balloons = guests.map(|guest| self.next_balloon(guest));
+        khugepaged.chain(balloons).fold(policy.next_wake(vm), f64::min)
     }
 
     /// Does the background work for `vm`, a VM of the host or the host itself, that is due at `now`, in
@@ -49,6 +52,11 @@ impl Stack {
     ) -> Result<(), Exhausted> {
         if policy.next_wake(vm) <= now {
             policy.wake(self, vm, now, feedback)?;
+        }
+        let guests: Vec<NodeId> =
+            self.guests().filter(|guest| self.position(*guest).vm == vm).collect();
+        for guest in guests {
+            self.balloon_if_due(policy, guest, now)?;
         }
         // Guests first: what they make huge is there to be matched below.
         let positions = self.nodes.iter().rev().map(|node| node.position);

@@ -1,5 +1,6 @@
 //! Making a tree of kernels: memories, fragmentation, the VMs, what ran before.
 
+use crate::balloon::BalloonParameters;
 use crate::costs::Costs;
 use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::Owner;
@@ -84,6 +85,8 @@ pub struct StackConfig {
     pub colours: Option<Colours>,
     /// How frames of a colour are found.
     pub coloured: ColouredParameters,
+    /// Balloons of the guests.
+    pub balloon: BalloonParameters,
 }
 
 impl StackConfig {
@@ -211,6 +214,7 @@ impl Stack {
         let levels = positions.iter().map(|at| at.level).max().unwrap_or(0);
         let nesting = Nesting::new(config.virtualization, config.exits.clone(), levels);
         let mut stack = Self::of(nodes, config.costs.clone(), nesting, config.thp.clone());
+        stack.balloons = config.balloon.clone();
         // The hypervisors' own page tables are backed from the host up.
         for node in positions.iter().map(|at| at.node) {
             stack.settle(policy, node, crate::costs::Spending::HypervisorFault)?;

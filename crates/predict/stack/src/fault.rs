@@ -19,6 +19,9 @@ pub struct PageFault {
     pub vm: Option<NodeId>,
     /// The page of that VM's memory.
     pub vm_page: Option<Frame<Upper>>,
+    /// The guest whose memory it is in the end, and the page of it, if the host knows: the guest hypervisors
+    /// between map it in their second stages. `None` for other kernels' faults.
+    pub backs: Option<(NodeId, Frame<Upper>)>,
     /// The base page.
     pub page: Frame<Upper>,
     /// The area it is in.
@@ -71,7 +74,7 @@ impl Kernel {
             }
             Region::Absent => self.thp.allows(&vma) && vma.fits_huge(page),
         };
-        Some(PageFault { space, vm: None, vm_page: None, page, vma, huge_possible })
+        Some(PageFault { space, vm: None, vm_page: None, backs: None, page, vma, huge_possible })
     }
 
     /// Maps the page of `fault` where `placement` says. Where the program asked for huge pages, a

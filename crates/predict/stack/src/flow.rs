@@ -93,6 +93,7 @@ impl Stack {
         let &Vm { below, process, .. } = self.nodes[vm].vm();
         if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
             (fault.vm, fault.vm_page) = (Some(vm), Some(page));
+            fault.backs = (below == NodeId::HOST).then(|| self.backs(vm, page)).flatten();
             self.kernel_fault(policy, below, &fault)?;
             self.settle(policy, below, Spending::HypervisorFault)?;
         }
@@ -192,7 +193,10 @@ impl Stack {
                 Action::Copy(from, to) => {
                     self.write_block(policy, node, to, 0)?;
                     if self.contents.is_some() {
-                        let tag = self.read_content(node, from);
+                        // What nothing backs is read as zeroes: pages that were never written, or whose frames
+                        // the host took through a balloon. What the fault costs is left out.
+                        let backed = self.bottom_frame(node, from).is_some();
+                        let tag = if backed { self.read_content(node, from) } else { 0 };
                         self.write_content(node, to, tag);
                     }
                 }

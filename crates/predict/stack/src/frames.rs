@@ -63,6 +63,14 @@ counters! {
         zeroed_pages: u64, "strata.zeroed_pages";
         /// Base pages that kernels copied.
         copied_pages: u64, "strata.copied_pages";
+        /// Pages of a guest that went into its balloon.
+        balloon_taken: u64, "strata.balloon_taken";
+        /// Pages of a guest that came back from its balloon.
+        balloon_returned: u64, "strata.balloon_returned";
+        /// Frames that the host freed behind pages of balloons.
+        balloon_freed: u64, "strata.balloon_freed";
+        /// Exits by which a guest's balloon told the host of pages; among no other exits.
+        balloon_exits: u64, "strata.balloon_exits";
         /// Page-table entries looked at by background scans.
         scanned_pages: u64, "strata.scanned_entries";
     }

@@ -6,6 +6,7 @@
 
 mod alignment;
 mod background;
+mod balloon;
 mod build;
 mod contents;
 mod costs;
@@ -32,6 +33,7 @@ mod unmap;
 mod vma;
 
 pub use alignment::{AlignmentCounts, Blame};
+pub use balloon::BalloonParameters;
 pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
 pub use costs::{Costs, Spending, Spent};
 pub use exits::ExitCounts;

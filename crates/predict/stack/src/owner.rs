@@ -24,6 +24,8 @@ pub enum Owner {
     Pinned,
     /// Somebody else's page that the kernel can move.
     Movable,
+    /// The host has it, through the balloon.
+    Balloon,
 }
 
 const KIND_SHIFT: u32 = 60;
@@ -44,6 +46,7 @@ impl Owner {
             Self::Table => 3 << KIND_SHIFT,
             Self::Pinned => 4 << KIND_SHIFT,
             Self::Movable => 5 << KIND_SHIFT,
+            Self::Balloon => 6 << KIND_SHIFT,
         }
     }
 
@@ -60,6 +63,7 @@ impl Owner {
             3 => Self::Table,
             4 => Self::Pinned,
             5 => Self::Movable,
+            6 => Self::Balloon,
             kind => panic!("owner word of unknown kind {kind}"),
         }
     }
@@ -80,6 +84,7 @@ mod tests {
                 Owner::Table,
                 Owner::Pinned,
                 Owner::Movable,
+                Owner::Balloon,
             ] {
                 prop_assert_eq!(Owner::from_bits(owner.to_bits()), owner);
             }

@@ -9,7 +9,7 @@ use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, Position};
 use crate::vma::HugeAdvice;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::Colours;
+use strata_colours::{Colour, Colours};
 use strata_counters::counters;
 
 /// What hardware showed since it was last told; measured over all vCPUs of the VMs it is about.
@@ -127,6 +127,12 @@ pub trait Policy: Send {
         _size: PageSize,
     ) -> bool {
         true
+    }
+
+    /// Every cache colour of a guest's memory, in the order in which its balloon is to take pages of them; none
+    /// where colours do not matter.
+    fn balloon_colours(&mut self, _stack: &Stack, _guest: NodeId) -> Vec<Colour<Lower>> {
+        Vec::new()
     }
 
     /// A huge page's HPAS region was freed; it was memory of `_vm`, or of a program.

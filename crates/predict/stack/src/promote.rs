@@ -347,7 +347,9 @@ impl Kernel {
         match self.owner(frame) {
             Owner::Movable => true,
             Owner::Page(space, page) => !self.is_huge(space, page),
-            _ => false,
+            // Shared pages are not found from their frame, and those of the balloon the host knows by number.
+            Owner::Shared { .. } | Owner::Balloon => false,
+            Owner::Nobody | Owner::Table | Owner::Pinned => false,
         }
     }
 }

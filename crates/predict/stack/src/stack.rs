@@ -6,6 +6,7 @@
 //! and for those in a nested VM the shadow table, which the host composes from the second stages of
 //! all hypervisors below them (xGemini II.C).
 
+use crate::balloon::BalloonParameters;
 use crate::contents::Contents;
 use crate::costs::{Costs, Spending, Spent};
 use crate::exits::ExitCounts;
@@ -53,7 +54,7 @@ pub enum Flush {
 /// ```
 /// use strata_addr::{Gva, PageSize, Range};
 /// use strata_stack::{
-///     AlignAreas, AlignerParameters, ColouredParameters, Costs, ExitCosts, ExitReason, Faulted, KernelSettings,
+///     AlignAreas, AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, ExitReason, Faulted, KernelSettings,
 ///     MemoryParameters, NodeId, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
 ///     Virtualization,
 /// };
@@ -80,6 +81,7 @@ pub enum Flush {
 ///     aligner: AlignerParameters::default(),
 ///     colours: None,
 ///     coloured: ColouredParameters::default(),
+///     balloon: BalloonParameters::default(),
 /// };
 /// let mut stack = Stack::build(&config, &mut Linux, &|| false)?;
 /// let guest = stack.guests().next().unwrap();
@@ -110,6 +112,7 @@ pub struct Stack {
     /// What exits lead to.
     nesting: Nesting,
     pub(crate) thp: ThpParameters,
+    pub(crate) balloons: BalloonParameters,
     exits: ExitCounts,
     pub(crate) spent: Spent,
     /// On whose account kernel work goes just now.
@@ -127,6 +130,7 @@ impl Stack {
             costs,
             nesting,
             thp,
+            balloons: BalloonParameters::default(),
             exits: ExitCounts::default(),
             spent: Spent::default(),
             account: None,

@@ -12,6 +12,7 @@
 //! A node is a kernel with its memory; an edge is a VM: a process of the kernel below, whose memory
 //! is the memory of the kernel above.
 
+use crate::balloon::Balloon;
 use crate::frames::{Frames, KernelCounters};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
@@ -118,6 +119,8 @@ pub(crate) struct Node {
     pub(crate) above: Vec<Option<NodeId>>,
     /// The programs it runs.
     pub(crate) guest: Guest,
+    /// What the host has of its memory; a guest's.
+    pub(crate) balloon: Balloon,
     /// When khugepaged wakes up next, in seconds.
     pub(crate) khugepaged_next: f64,
     /// Counters up to which work has been charged.
@@ -156,6 +159,7 @@ impl Nodes {
             vm,
             above: Vec::new(),
             guest: Guest::default(),
+            balloon: Balloon::default(),
             khugepaged_next: 0.0,
             charged: KernelCounters::default(),
             ended: false,

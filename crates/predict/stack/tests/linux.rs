@@ -2,9 +2,10 @@
 
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
-    AlignAreas, AlignerParameters, BuildError, ColouredParameters, Costs, ExitCosts, ExitCounts,
-    Flush, Kernel, KernelSettings, MemoryParameters, NodeId, Owner, PageFault, Placement, Policy,
-    Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
+    ExitCosts, ExitCounts, Flush, Kernel, KernelSettings, MemoryParameters, NodeId, Owner,
+    PageFault, Placement, Policy, Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
+    Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -51,6 +52,7 @@ impl Guest {
             aligner: AlignerParameters::default(),
             colours: None,
             coloured: ColouredParameters::default(),
+            balloon: BalloonParameters::default(),
         };
         let mut policy = Linux { huge_faults };
         let stack = Stack::build(&config, &mut policy, &|| false).unwrap();
@@ -221,6 +223,7 @@ fn nested(backed: bool, huge_faults: bool) -> Stack {
         aligner: AlignerParameters::default(),
         colours: None,
         coloured: ColouredParameters::default(),
+        balloon: BalloonParameters::default(),
     };
     Stack::build(&config, &mut Linux { huge_faults }, &|| false).unwrap()
 }
@@ -273,6 +276,7 @@ fn setting_up_can_be_stopped_at_any_time() {
         aligner: AlignerParameters::default(),
         colours: None,
         coloured: ColouredParameters::default(),
+        balloon: BalloonParameters::default(),
     };
     // A question for each layer, page of the process before, and region of the layers backed.
     for (reused, backed, least) in [(false, false, 3), (true, false, 8000), (false, true, 3 + 72)] {

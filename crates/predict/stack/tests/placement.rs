@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use strata_addr::{Frame, Gva, Range, space::Lower};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
-    AlignAreas, AlignerParameters, BuildError, ColouredParameters, Costs, ExitCosts,
-    KernelSettings, MemoryParameters, NodeId, Owner, PagePlacement, Policy, Position, SpaceId,
-    Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
+    ExitCosts, KernelSettings, MemoryParameters, NodeId, Owner, PagePlacement, Policy, Position,
+    SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -43,6 +43,7 @@ fn config(placement: PagePlacement, fragmentation: f64, seed: u64) -> StackConfi
         aligner: AlignerParameters::default(),
         colours: Some(colours()),
         coloured: ColouredParameters::default(),
+        balloon: BalloonParameters::default(),
     }
 }
 

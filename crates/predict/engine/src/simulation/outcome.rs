@@ -38,7 +38,9 @@ impl Simulation {
     }
 
     fn used_frames(&self, guest: GuestId) -> u64 {
-        self.stack.kernel(self.guests[guest].node).memory().used_frames()
+        let node = self.guests[guest].node;
+        // What the balloon has is not the workload's.
+        self.stack.kernel(node).memory().used_frames() - self.stack.ballooned(node)
     }
 
     /// What was counted for a guest on all its CPUs.

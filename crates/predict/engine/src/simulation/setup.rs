@@ -20,8 +20,9 @@ use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
 use strata_stack::{
-    BuildError, ColouredParameters, Costs, Feedback, HostWork, KernelConfig, KernelSettings,
-    MemoryParameters, NodeId, PagePlacement, Policy, Stack, StackConfig, ThpMode, ThpParameters,
+    BalloonParameters, BuildError, ColouredParameters, Costs, Feedback, HostWork, KernelConfig,
+    KernelSettings, MemoryParameters, NodeId, PagePlacement, Policy, Stack, StackConfig, ThpMode,
+    ThpParameters,
 };
 
 strata_params::parameters! {
@@ -54,17 +55,18 @@ struct ModelParameters {
     time: TimeParameters,
     scheduler: SchedulerParameters,
     coloured: ColouredParameters,
+    balloon: BalloonParameters,
 }
 
 impl ModelParameters {
-    fn sets(&self) -> [&dyn Parameters; 8] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured } = self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured]
+    fn sets(&self) -> [&dyn Parameters; 9] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon } = self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon]
     }
 
-    fn sets_mut(&mut self) -> [&mut dyn Parameters; 8] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured } = self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured]
+    fn sets_mut(&mut self) -> [&mut dyn Parameters; 9] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon } = self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon]
     }
 }
 
@@ -312,6 +314,7 @@ impl<'a> Blueprint<'a> {
             aligner: parameters.policies.get(),
             colours: None,
             coloured: parameters.coloured.clone(),
+            balloon: parameters.balloon.clone(),
         };
         let positions = config.positions().map_err(refused)?;
         let settings: Vec<KernelSettings> =

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use strata_addr::{Frame, Gva, Range, space::Upper};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
-    AlignerParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback, KernelConfig,
-    MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts, Policy, SpaceId, Stack,
-    StackConfig, ThpParameters, TradeCounts, Virtualization,
+    AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
+    KernelConfig, MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts, Policy, SpaceId,
+    Stack, StackConfig, ThpParameters, TradeCounts, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -41,29 +41,78 @@ fn config(kernels: Vec<KernelConfig>) -> StackConfig {
         aligner: AlignerParameters::default(),
         colours: Some(colours()),
         coloured: ColouredParameters::default(),
+        balloon: BalloonParameters::default(),
     }
 }
 
 #[derive(Clone, Debug)]
+#[allow(dead_code)] // not every test does everything
 pub enum Op {
-    Touch { pid: u32, page: u64, store: bool },
-    Sweep { pid: u32, region: u64 },
-    Map { pid: u32, page: u64, pages: u64, fixed: bool },
-    Unmap { pid: u32, page: u64, pages: u64 },
-    Remap { pid: u32, from: u64, to: u64, pages: u64 },
-    DontNeed { pid: u32, page: u64, pages: u64 },
-    Protect { pid: u32, page: u64, pages: u64, write: bool },
-    Fork { parent: u32 },
-    Exit { pid: u32 },
+    Touch {
+        pid: u32,
+        page: u64,
+        store: bool,
+    },
+    Sweep {
+        pid: u32,
+        region: u64,
+    },
+    Map {
+        pid: u32,
+        page: u64,
+        pages: u64,
+        fixed: bool,
+    },
+    Unmap {
+        pid: u32,
+        page: u64,
+        pages: u64,
+    },
+    Remap {
+        pid: u32,
+        from: u64,
+        to: u64,
+        pages: u64,
+    },
+    DontNeed {
+        pid: u32,
+        page: u64,
+        pages: u64,
+    },
+    Protect {
+        pid: u32,
+        page: u64,
+        pages: u64,
+        write: bool,
+    },
+    Fork {
+        parent: u32,
+    },
+    Exit {
+        pid: u32,
+    },
     Wake,
-    Collapse { above_host: usize, page: u64 },
-    Migrate { above_host: usize, page: u64 },
-    Promote { page: u64 },
+    Collapse {
+        above_host: usize,
+        page: u64,
+    },
+    Migrate {
+        above_host: usize,
+        page: u64,
+    },
+    Promote {
+        page: u64,
+    },
+    /// The balloon of the guest that acts takes so many pages, or gives them back.
+    Balloon {
+        pages: i64,
+    },
 }
 
 /// Pages the processes use: 16 MiB, from an address that is not aligned to a huge page's region.
 pub const PAGES: u64 = 4096;
 
+#[allow(dead_code)] // not every test draws them
 pub fn op() -> impl Strategy<Value = Op> {
     let pid = 0u32..3;
     let page = 0..PAGES;
@@ -88,6 +137,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..4, page.clone()).prop_map(|(above_host, page)| Op::Collapse { above_host, page }),
         2 => (0usize..4, page.clone()).prop_map(|(above_host, page)| Op::Migrate { above_host, page }),
         1 => page.prop_map(|page| Op::Promote { page }),
+        1 => (-1000i64..1000).prop_map(|pages| Op::Balloon { pages }),
     ]
 }
 
@@ -340,8 +390,16 @@ impl World {
                 let page = Frame::new(page);
                 self.stack.promote_shadow(self.policy.as_mut(), self.guest, page).unwrap();
             }
+            Op::Balloon { pages } => {
+                self.balloon(pages);
+            }
             _ => {}
         }
+    }
+
+    /// The balloon of the guest that acts takes so many pages or gives them back; returns how many it did.
+    pub fn balloon(&mut self, pages: i64) -> u64 {
+        self.stack.balloon(self.policy.as_mut(), self.guest, pages).unwrap()
     }
 
     /// The guest or a kernel below it, so many above the host.
@@ -400,6 +458,8 @@ impl World {
         let guests: Vec<_> = self.stack.guests().collect();
         for guest in guests {
             self.guest = guest;
+            let ballooned = self.stack.ballooned(guest);
+            assert_eq!(self.balloon(i64::MIN + 1), ballooned, "a balloon gives back all it has");
             for pid in 0..3 {
                 self.event(Event::ProcessExit { pid: Pid(pid) });
             }

@@ -64,8 +64,11 @@ fn some_ways_are_a_cache_of_these_ways() {
 
 #[test]
 fn telling_misses_apart_changes_nothing_else() {
-    let told = run(&setup(8, LlcSetup { classify: true, ..LlcSetup::default() }), RANDOM);
-    let plain = run(&setup(8, LlcSetup::default()), RANDOM);
+    // More than the TLBs reach in base pages, so that there are walks.
+    let wide = "random:size=16MiB,accesses=60k";
+    let base = |llc| Setup { policy: "base".to_owned(), ..setup(8, llc) };
+    let told = run(&base(LlcSetup { classify: true, ..LlcSetup::default() }), wide);
+    let plain = run(&base(LlcSetup::default()), wide);
     let llc = told.llc.clone().unwrap();
     let (data, walks) = (llc.data_misses.unwrap(), llc.walk_misses.unwrap());
     assert_eq!(data.total() + walks.total(), llc.misses);

@@ -168,7 +168,8 @@ impl Leftovers {
         })
     }
 
-    /// Where the host puts a page for which xGemini has this place.
+    /// Where the host puts a page for which xGemini has this place. Nobody knows what a guest hypervisor will
+    /// use its memory for; by the colours of its own frames its huge pages are right for the guest.
     pub fn place(
         &mut self,
         node: NodeId,
@@ -176,16 +177,21 @@ impl Leftovers {
         fault: &PageFault,
         placement: Placement,
     ) -> Placement {
-        let Some((_, colour)) = self.recolouring.of_fault(node, kernel, fault) else {
+        let (Some(colours), Some(page), NodeId::HOST) =
+            (kernel.memory().colours(), fault.vm_page, node)
+        else {
             return placement;
         };
-        let Some(colours) = kernel.memory().colours() else { return placement };
+        let known = self.recolouring.of_fault(node, kernel, fault).map(|(_, colour)| colour);
+        let colour = known.unwrap_or(colours.of(page).cross());
+        // In a region like the one that it is a fault in, a huge page has all colours right or none.
+        let huge = fault.huge_possible && colours.of(fault.page).cross() == colour;
+        let memory = kernel.memory();
+        let is_whole = |at| u64::from(memory.free_in_region(at)) == REGION;
         match placement {
             Placement::BaseAt(frame) if colours.of(frame) == colour => placement,
-            // In a region like the one it is a fault in, a huge page has all colours right or none.
-            Placement::Linux | Placement::HugeAt(_)
-                if fault.huge_possible && colours.of(fault.page).cross() == colour =>
-            {
+            Placement::Linux if huge && memory.free_regions() > 0 => placement,
+            Placement::HugeAt(at) if huge && (is_whole(at) || memory.free_regions() > 0) => {
                 placement
             }
             _ => Placement::BaseOf(colour),

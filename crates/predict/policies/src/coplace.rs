@@ -6,7 +6,7 @@
 
 use crate::colour_table::{ColourTableParameters, ColourTables};
 use crate::parameters::{ParameterSet, PolicyParameters};
-use strata_addr::space::Lower;
+use strata_addr::{Frame, space::Lower, space::Upper};
 use strata_colours::Colour;
 use strata_stack::{
     AlignAreas, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts, Policy,
@@ -56,6 +56,16 @@ impl Policy for CoPlace {
 
     fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
         self.tables.by_shortage(stack, guest)
+    }
+
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        self.tables.suits(stack, vm, page, frame)
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

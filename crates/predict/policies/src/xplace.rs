@@ -129,6 +129,17 @@ impl Policy for XPlace {
         self.tables.by_shortage(stack, guest)
     }
 
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        let guest = stack.backs(vm, page);
+        guest.is_none_or(|(guest, page)| self.tables.suits(stack, guest, page, frame))
+    }
+
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {
         self.tables.forget(kernels);
         self.guests.retain(|guest| !kernels.contains(guest));

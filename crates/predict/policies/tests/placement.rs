@@ -164,6 +164,30 @@ fn the_colours_that_the_host_is_short_of_are_taken_first() {
     assert_eq!(taken, scarce);
 }
 
+/// Equal pages share a frame for each colour that they must have, and no page another's.
+#[test]
+fn equal_pages_of_different_colours_stay_apart() {
+    for (policy, layers) in [("coplace", 2), ("xplace", 2), ("xplace", 3), ("xplace", 4)] {
+        for seed in ["0", "3"] {
+            let mut world = world_with(policy, layers, 0.5, &[("colours.table_seed", seed)]);
+            world.apply(&Op::Alike { pid: 0, page: 0, pages: 1000, content: 1 });
+            world.ksm(u64::MAX);
+            world.check();
+            let counters = *world.stack.kernel(NodeId::HOST).counters();
+            let colours = u64::from(colours().count());
+            assert_eq!(counters.merged_pages, 1000 - colours, "{policy}");
+            assert!(counters.kept_apart >= colours - 1, "{policy}");
+            assert_eq!(world.placement().violations, 0, "{policy}");
+            // A copy for a store is taken in the colour wanted, too.
+            (0..1000).step_by(3).for_each(|page| world.touch(0, page, true));
+            let counters = *world.stack.kernel(NodeId::HOST).counters();
+            assert!(counters.unmerged_pages > 300, "{policy}");
+            assert_eq!(world.placement().violations, 0, "{policy}");
+            world.finish();
+        }
+    }
+}
+
 #[test]
 fn a_table_that_is_drawn_is_another_and_as_injective() {
     let mut world = world_with("xplace", 3, 0.0, &[("colours.table_seed", "7")]);

@@ -188,6 +188,29 @@ fn equal_pages_of_different_colours_stay_apart() {
     }
 }
 
+/// A page that must have another colour leaves those that it shares a frame with.
+#[test]
+fn a_merged_page_is_recoloured_alone() {
+    let mut world = world_with("coplace", 2, 0.0, &[]);
+    world.apply(&Op::Alike { pid: 0, page: 0, pages: 64, content: 1 });
+    world.ksm(u64::MAX);
+    let process = world.stack.vm_process(world.guest);
+    let host = world.stack.kernel(NodeId::HOST);
+    let table = host.space(process).unwrap().table();
+    let shared = table.mapped(table.everything()).find(|(_, mapping)| !mapping.rights.write);
+    let (page, mapping) = shared.unwrap();
+    let Owner::Shared { mappings } = host.owner(mapping.frame) else { panic!("it is merged") };
+    let other = Colour::new((colours().of(mapping.frame).index() + 1) % colours().count());
+    let mut policy = (find("coplace").unwrap().make)(&PolicyParameters::default());
+    let at = (process, page);
+    assert!(world.stack.recolour(policy.as_mut(), NodeId::HOST, at, other, true).unwrap());
+    let host = world.stack.kernel(NodeId::HOST);
+    let now = host.frame_behind(process, page).unwrap();
+    assert_eq!((host.owner(now), colours().of(now)), (Owner::Page(process, page), other));
+    assert_eq!(host.owner(mapping.frame), Owner::Shared { mappings: mappings - 1 });
+    world.finish();
+}
+
 #[test]
 fn a_table_that_is_drawn_is_another_and_as_injective() {
     let mut world = world_with("xplace", 3, 0.0, &[("colours.table_seed", "7")]);

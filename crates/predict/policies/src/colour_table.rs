@@ -47,6 +47,18 @@ impl ColourTables {
         order.into_iter().map(Colour::new).collect()
     }
 
+    /// Whether a frame of the host has the colour that a page of a VM's memory is to have.
+    pub fn suits(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        at: Frame<Lower>,
+    ) -> bool {
+        let colours = stack.kernel(NodeId::HOST).memory().colours();
+        colours.is_none_or(|colours| self.wanted(vm, colours, page) == colours.of(at))
+    }
+
     pub fn counts(&mut self, vm: NodeId) -> &mut PlacementCounts {
         self.counts.entry(vm).or_default()
     }

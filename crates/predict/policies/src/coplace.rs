@@ -100,6 +100,16 @@ impl Policy for CoPlace {
         self.tables.by_shortage(stack, guest)
     }
 
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        self.tables.suits(stack, vm, page, frame)
+    }
+
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {
         self.tables.forget(kernels);
     }

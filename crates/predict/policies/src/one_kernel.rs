@@ -3,8 +3,9 @@
 use crate::linux::Linux;
 use strata_addr::{Frame, Gva, PageSize, Range, space::Upper};
 use strata_stack::{
-    AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, MemoryParameters,
-    NodeId, PageFault, Position, SpaceId, Stack, StackConfig, ThpParameters, Virtualization,
+    AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, KsmParameters,
+    MemoryParameters, NodeId, PageFault, Position, SpaceId, Stack, StackConfig, ThpParameters,
+    Virtualization,
 };
 use strata_stream::{Backing, Event, Pid, Protection};
 
@@ -36,6 +37,7 @@ impl OneKernel {
             colours: None,
             coloured: ColouredParameters::default(),
             balloon: BalloonParameters::default(),
+            ksm: KsmParameters::default(),
         };
         let mut stack = Stack::build(&config, &mut Linux::base(), &|| false).unwrap();
         let range = Range::sized(Gva::new(AREA), 16 << 20);

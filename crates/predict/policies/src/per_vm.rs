@@ -104,6 +104,16 @@ impl Policy for PerVm {
         self.of(guest, None).balloon_colours(stack, guest)
     }
 
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        self.of(vm, None).may_merge(stack, vm, page, frame)
+    }
+
     fn freed_huge(
         &mut self,
         node: NodeId,

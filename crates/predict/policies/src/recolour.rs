@@ -122,6 +122,18 @@ impl Recolouring {
         self.tables.by_shortage(stack, guest)
     }
 
+    /// Whether a frame has the colour of the guest's page that a page of a VM's memory backs.
+    pub fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        let guest = stack.backs(vm, page);
+        guest.is_none_or(|(guest, page)| self.tables.suits(stack, guest, page, frame))
+    }
+
     pub fn ended(&mut self, kernels: &[NodeId]) {
         self.tables.forget(kernels);
         self.guests.retain(|guest| !kernels.contains(guest));

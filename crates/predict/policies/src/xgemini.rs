@@ -441,6 +441,17 @@ impl Policy for XGemini {
         }
     }
 
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        let leftovers = self.leftovers.as_mut();
+        leftovers.is_none_or(|own| own.recolouring.may_merge(stack, vm, page, frame))
+    }
+
     fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
         let leftovers = self.leftovers.as_mut();
         leftovers.map_or_else(Vec::new, |own| own.recolouring.by_shortage(stack, guest))

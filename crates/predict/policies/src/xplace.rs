@@ -104,6 +104,16 @@ impl Policy for XPlace {
         self.recolouring.by_shortage(stack, guest)
     }
 
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        self.recolouring.may_merge(stack, vm, page, frame)
+    }
+
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {
         self.recolouring.ended(kernels);
     }

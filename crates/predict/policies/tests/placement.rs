@@ -80,6 +80,20 @@ impl Policy for WithHugePages {
         self.0.may_move(stack, node, space, page, to, size)
     }
 
+    fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
+        self.0.balloon_colours(stack, guest)
+    }
+
+    fn may_merge(
+        &mut self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+        frame: Frame<Lower>,
+    ) -> bool {
+        self.0.may_merge(stack, vm, page, frame)
+    }
+
     fn placement(&self, stack: &Stack, guest: NodeId) -> Option<PlacementCounts> {
         self.0.placement(stack, guest)
     }
@@ -313,6 +327,53 @@ fn the_colours_that_the_host_is_short_of_are_taken_first() {
     let counts = balloon_by_colour(&world);
     let taken: Vec<_> = (0..counts.len() as u32).filter(|at| counts[*at as usize] > 0).collect();
     assert_eq!(taken, scarce);
+}
+
+/// Equal pages share a frame for each colour that they must have, and no page another's.
+#[test]
+fn equal_pages_of_different_colours_stay_apart() {
+    for (policy, layers) in [("coplace", 2), ("xplace", 2), ("xplace", 3), ("xplace", 4)] {
+        for seed in ["0", "3"] {
+            let mut world = life_of(policy, layers, 0.5, false, &[("colours.table_seed", seed)]);
+            world.apply(&Op::Alike { pid: 0, page: 0, pages: 1000, content: 1 });
+            world.ksm(u64::MAX);
+            world.check();
+            let counters = *world.stack.kernel(NodeId::HOST).counters();
+            let colours = u64::from(colours().count());
+            assert_eq!(counters.merged_pages, 1000 - colours, "{policy}");
+            assert!(counters.kept_apart >= colours - 1, "{policy}");
+            assert_eq!(world.placement().violations, 0, "{policy}");
+            // A copy for a store is taken in the colour wanted, too.
+            (0..1000).step_by(3).for_each(|page| world.touch(0, page, true));
+            let counters = *world.stack.kernel(NodeId::HOST).counters();
+            assert!(counters.unmerged_pages > 300, "{policy}");
+            assert_eq!(world.placement().violations, 0, "{policy}");
+            world.finish();
+        }
+    }
+}
+
+/// A page that must have another colour leaves those that it shares a frame with.
+#[test]
+fn a_merged_page_is_recoloured_alone() {
+    let mut world = life_of("coplace", 2, 0.0, false, &[]);
+    world.apply(&Op::Alike { pid: 0, page: 0, pages: 64, content: 1 });
+    world.ksm(u64::MAX);
+    let process = world.stack.vm_process(world.guest);
+    let host = world.stack.kernel(NodeId::HOST);
+    let table = host.space(process).unwrap().table();
+    let shared = table.mapped(table.everything()).find(|(_, mapping)| !mapping.rights.write);
+    let (page, mapping) = shared.unwrap();
+    let Owner::Shared { mappings } = host.owner(mapping.frame) else { panic!("it is merged") };
+    let other = Colour::new((colours().of(mapping.frame).index() + 1) % colours().count());
+    let mut policy = (find("coplace").unwrap().make)(&PolicyParameters::default());
+    let at = (process, page);
+    assert!(world.stack.recolour(policy.as_mut(), NodeId::HOST, at, other, true).unwrap());
+    let host = world.stack.kernel(NodeId::HOST);
+    let now = host.frame_behind(process, page).unwrap();
+    assert_eq!((host.owner(now), colours().of(now)), (Owner::Page(process, page), other));
+    assert_eq!(host.owner(mapping.frame), Owner::Shared { mappings: mappings - 1 });
+    world.finish();
 }
 
 #[test]

@@ -21,7 +21,10 @@ impl Stack {
         let khugepaged = concerned.map(|node| node.khugepaged_next);
         let guests = self.guests().filter(|guest| self.position(*guest).vm == vm);
         let balloons = guests.map(|guest| self.next_balloon(guest));
-        khugepaged.chain(balloons).fold(policy.next_wake(vm), f64::min)
+        khugepaged
+            .chain(balloons)
+            .chain([self.ksm.next_wake()])
+            .fold(policy.next_wake(vm), f64::min)
     }
 
     /// Does the background work for `vm`, a VM of the host or the host itself, that is due at `now`, in
@@ -58,6 +61,7 @@ impl Stack {
         for guest in guests {
             self.balloon_if_due(policy, guest, now)?;
         }
+        self.ksm_if_due(policy, now)?;
         // Guests first: what they make huge is there to be matched below.
         let positions = self.nodes.iter().rev().map(|node| node.position);
         let concerned = positions.filter(|at| is_concerned(*at, vm)).map(|at| at.node);

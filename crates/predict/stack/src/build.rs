@@ -3,6 +3,7 @@
 use crate::balloon::BalloonParameters;
 use crate::costs::Costs;
 use crate::kernel::{Kernel, OutOfMemory};
+use crate::ksm::KsmParameters;
 use crate::owner::Owner;
 use crate::place::AlignerParameters;
 use crate::policy::Policy;
@@ -87,6 +88,8 @@ pub struct StackConfig {
     pub coloured: ColouredParameters,
     /// Balloons of the guests.
     pub balloon: BalloonParameters,
+    /// Merging of equal pages by the host.
+    pub ksm: KsmParameters,
 }
 
 impl StackConfig {
@@ -215,6 +218,8 @@ impl Stack {
         let nesting = Nesting::new(config.virtualization, config.exits.clone(), levels);
         let mut stack = Self::of(nodes, config.costs.clone(), nesting, config.thp.clone());
         stack.balloons = config.balloon.clone();
+        stack.ksm.settings = config.ksm.clone();
+        stack.ksm.seed = config.kernels[0].seed;
         // The hypervisors' own page tables are backed from the host up.
         for node in positions.iter().map(|at| at.node) {
             stack.settle(policy, node, crate::costs::Spending::HypervisorFault)?;

@@ -38,6 +38,7 @@ impl Stack {
         }
         // What the VM process had mapped has nobody above any more.
         self.nodes[below].kernel.frames.log.changes.retain(|change| change.space != process);
+        self.ksm.forget(&ending);
         policy.ended(self, &ending);
         let settled = self.settle(policy, below, Spending::HypervisorFault);
         freed.map_err(|_| Exhausted { node: below }).and(settled)

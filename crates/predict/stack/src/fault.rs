@@ -106,20 +106,25 @@ impl Kernel {
             }
         }
         self.note_fallback(fault, wanted.is_some());
-        let at = match placement {
-            Placement::BaseAt(frame) => self.take(0, Some(frame)),
-            Placement::BaseOf(colour) => self.frames.memory.take_coloured(colour),
-            _ => None,
-        };
         let purpose = Purpose::Page(fault.space, fault.page);
-        let frame = at.or_else(|| self.frames.base_page(purpose)).ok_or(OutOfMemory)?;
+        let frame = self.base_page_at(placement, purpose).ok_or(OutOfMemory)?;
         self.map_base(fault.space, fault.page, frame, &fault.vma)
             .inspect_err(|_| self.frames.memory.free(frame, 0))?;
         self.zeroed(frame, 0);
         Ok(PageSize::Base)
     }
 
-    /// Makes a mapped page writable for a store, copying it when it is shared.
+    /// Takes a base page where `placement` says, else where the kernel places such pages.
+    fn base_page_at(&mut self, placement: Placement, purpose: Purpose) -> Option<Frame<Lower>> {
+        let at = match placement {
+            Placement::BaseAt(frame) => self.take(0, Some(frame)),
+            Placement::BaseOf(colour) => self.frames.memory.take_coloured(colour),
+            Placement::Linux | Placement::Base | Placement::HugeAt(_) => None,
+        };
+        at.or_else(|| self.frames.base_page(purpose))
+    }
+
+    /// Makes a mapped page writable for a store, copying it to where `placement` says when it is shared.
     ///
     /// # Errors
     /// [`OutOfMemory`] when a copy was needed and there was no frame, or no page table.
@@ -127,6 +132,7 @@ impl Kernel {
         &mut self,
         space: SpaceId,
         page: Frame<Upper>,
+        placement: Placement,
     ) -> Result<Faulted, OutOfMemory> {
         let mapping =
             self.spaces[space.0 as usize].as_ref().and_then(|s| s.table.mapping(page.addr()));
@@ -138,7 +144,8 @@ impl Kernel {
         match self.owner(frame) {
             Owner::Shared { mappings } => {
                 if mappings > 1 {
-                    self.copy_on_write(space, page, mapping)?;
+                    let copy = self.base_page_at(placement, Purpose::Page(space, page));
+                    self.copy_on_write(space, page, mapping, copy.ok_or(OutOfMemory)?)?;
                 } else {
                     self.own(space, page, mapping)?;
                 }
@@ -177,15 +184,15 @@ impl Kernel {
         Ok(())
     }
 
-    /// A shared page is copied for the one who writes. A huge page is split first, so that one
+    /// A shared page is copied for the one who writes, to a frame taken already. A huge page is split first, so that one
     /// base page is copied and not 512 (Linux, `do_huge_pmd_wp_page`).
-    fn copy_on_write(
+    pub(crate) fn copy_on_write(
         &mut self,
         space: SpaceId,
         page: Frame<Upper>,
         mapping: Mapping<Lower>,
+        copy: Frame<Lower>,
     ) -> Result<(), OutOfMemory> {
-        let copy = self.frames.base_page(Purpose::Page(space, page)).ok_or(OutOfMemory)?;
         if mapping.size == PageSize::Huge {
             self.split(space, page).inspect_err(|_| self.frames.memory.free(copy, 0))?;
         }

@@ -5,7 +5,7 @@
 //! VM's memory is first written by its kernel, the kernel below must back it.
 
 use crate::costs::{Spending, kernel_cycles};
-use crate::fault::{Faulted, PageFault, frame_of};
+use crate::fault::{Faulted, PageFault, Placement, frame_of};
 use crate::frames::{Action, Change};
 use crate::owner::{Owner, SpaceId};
 use crate::policy::Policy;
@@ -35,9 +35,9 @@ impl Stack {
         let outcome = match kernel.describe_fault(space, page) {
             Some(fault) => Faulted::Mapped(self.kernel_fault(policy, guest, &fault)?),
             None if store => {
-                let mut outcome = kernel.write_fault(space, page);
+                let mut outcome = kernel.write_fault(space, page, Placement::Linux);
                 if outcome.is_err() && policy.memory_short(guest, kernel) {
-                    outcome = kernel.write_fault(space, page);
+                    outcome = kernel.write_fault(space, page, Placement::Linux);
                 }
                 outcome.map_err(|_| Exhausted { node: guest })?
             }
@@ -48,7 +48,7 @@ impl Stack {
     }
 
     /// A guest touched a page of its memory that the second stage which hardware walks for it does
-    /// not map.
+    /// not map, or stored to one that it may not write there.
     ///
     /// # Errors
     /// [`Exhausted`], with the kernel.
@@ -57,22 +57,23 @@ impl Stack {
         policy: &mut dyn Policy,
         guest: NodeId,
         page: Frame<Upper>,
+        store: bool,
     ) -> Result<(), Exhausted> {
         if self.nodes[guest].vm().shadow.is_some()
             && self.second_stage(guest).mapping(page.addr()).is_none()
         {
             // The guest hypervisor maps it.
             self.exit(guest, ExitReason::SecondStageViolation, 1);
-            self.back(policy, guest, page)?;
-            if self.shadow_maps(guest, page) {
+            self.back_for(policy, guest, page, store)?;
+            if self.shadow_allows(guest, page, store) {
                 return Ok(());
             }
             // It resumes its guest, which faults again: now on the shadow.
         }
         self.exit_to(NodeId::HOST, guest, ExitReason::SecondStageViolation, 1);
         match self.nodes[guest].vm().shadow {
-            Some(_) => self.fill_shadow(policy, guest, page),
-            None => self.back(policy, guest, page),
+            Some(_) => self.fill_shadow_for(policy, guest, page, store),
+            None => self.back_for(policy, guest, page, store),
         }
     }
 
@@ -86,7 +87,18 @@ impl Stack {
         vm: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
-        if self.second_stage(vm).mapping(page.addr()).is_some() {
+        self.back_for(policy, vm, page, false)
+    }
+
+    /// The same, for a `store` so that the page may be written.
+    pub(crate) fn back_for(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        page: Frame<Upper>,
+        store: bool,
+    ) -> Result<(), Exhausted> {
+        if self.second_stage_allows(vm, page, store) {
             return Ok(());
         }
         let hva = self.hva(vm, page);
@@ -96,12 +108,54 @@ impl Stack {
             fault.backs = (below == NodeId::HOST).then(|| self.backs(vm, page)).flatten();
             self.kernel_fault(policy, below, &fault)?;
             self.settle(policy, below, Spending::HypervisorFault)?;
+        } else if store {
+            self.make_writable(policy, vm, page)?;
         }
         // A policy that acts on a fault may have mapped it on the way.
-        if self.second_stage(vm).mapping(page.addr()).is_none() {
+        if !self.second_stage_allows(vm, page, store) {
             self.map_second_stage(policy, vm, page)?;
         }
         Ok(())
+    }
+
+    /// Whether a second stage maps a page, for a `store` so that it may be written.
+    fn second_stage_allows(&self, vm: NodeId, page: Frame<Upper>, store: bool) -> bool {
+        let mapping = self.second_stage(vm).mapping(page.addr());
+        mapping.is_some_and(|mapping| mapping.rights.write || !store)
+    }
+
+    /// A page of a VM's memory that its hypervisor maps is stored to. If it is merged with others it is copied to
+    /// where the policy wants it.
+    fn make_writable(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), Exhausted> {
+        let hva = self.hva(vm, page);
+        let &Vm { below, process, .. } = self.nodes[vm].vm();
+        let backs = (below == NodeId::HOST).then(|| self.backs(vm, page)).flatten();
+        let kernel = &mut self.nodes[below].kernel;
+        let Some(place) = kernel.space(process) else { return Ok(()) };
+        let (mapping, vma) = (place.table.mapping(hva.addr()), place.vmas.find(hva.addr()));
+        let (Some(mapping), Some(&vma)) = (mapping, vma) else { return Ok(()) };
+        let placement = if kernel.is_shared(frame_of(&mapping, hva)) {
+            let (vm, vm_page, huge_possible) = (Some(vm), Some(page), false);
+            let fault =
+                PageFault { space: process, vm, vm_page, backs, page: hva, vma, huge_possible };
+            policy.place(below, kernel, &fault)
+        } else {
+            Placement::Linux
+        };
+        let mut outcome = kernel.write_fault(process, hva, placement);
+        if outcome.is_err() && policy.memory_short(below, kernel) {
+            outcome = kernel.write_fault(process, hva, placement);
+        }
+        if outcome.map_err(|_| Exhausted { node: below })? == Faulted::Writable {
+            kernel.frames.counters.unmerged_pages += 1;
+            self.ksm.note_store(vm, page);
+        }
+        self.settle(policy, below, Spending::HypervisorFault)
     }
 
     /// Copies the VM process's mapping of `page` into the second stage of its VM.
@@ -118,12 +172,13 @@ impl Stack {
         let size = if alike { mapping.size } else { PageSize::Base };
         let frame = frame_of(&mapping, hva);
         let (first, frame) = (page.floor(size), frame.floor(size));
+        let rights = Rights { write: mapping.rights.write, ..Rights::ALL };
         let (second, frames) = (&mut vm.second, &mut kernel.frames);
         let written = match (size, second.region(first)) {
             (PageSize::Huge, Region::Base { .. }) => {
-                second.collapse(first, frame, Rights::ALL, frames).map(|_| 1)
+                second.collapse(first, frame, rights, frames).map(|_| 1)
             }
-            _ => second.map(first, size, frame, Rights::ALL, frames),
+            _ => second.map(first, size, frame, rights, frames),
         };
         let below = vm.below;
         let written = written.map_err(|_| Exhausted { node: below })?;
@@ -209,7 +264,7 @@ impl Stack {
         Ok(())
     }
 
-    /// A kernel writes 2^order of its frames: the hypervisor below must back them.
+    /// A kernel writes 2^order of its frames: the hypervisor below must back them, so that they may be written.
     pub(crate) fn write_block(
         &mut self,
         policy: &mut dyn Policy,
@@ -222,19 +277,30 @@ impl Stack {
         }
         let guest = self.position(node).is_guest();
         let mut rest = Range::sized(frame.cross().addr(), PageSize::Base.bytes() << order);
-        loop {
-            let vm = self.nodes[node].vm();
-            let below = if guest { vm.hardware_table() } else { &vm.second };
-            let Some(hole) = below.first_hole(rest) else { return Ok(()) };
-            let page = hole.start.page();
+        while let Some(page) = self.first_unwritable(node, rest) {
             if guest {
-                self.second_stage_fault(policy, node, page)?;
+                self.second_stage_fault(policy, node, page, true)?;
             } else {
                 self.exit(node, ExitReason::SecondStageViolation, 1);
-                self.back(policy, node, page)?;
+                self.back_for(policy, node, page, true)?;
             }
-            rest.start = hole.start;
+            rest.start = page.addr();
         }
+        Ok(())
+    }
+
+    /// The first page of a kernel's memory that it cannot write without a violation.
+    fn first_unwritable(&self, node: NodeId, range: Range<Upper>) -> Option<Frame<Upper>> {
+        let Node { position, vm, .. } = &self.nodes[node];
+        let vm = vm.as_ref()?;
+        let below = if position.is_guest() { vm.hardware_table() } else { &vm.second };
+        let hole = below.first_hole(range).map(|hole| hole.start.page());
+        if !self.ksm.has_merged() {
+            return hole;
+        }
+        let mapped = Range::new(range.start, hole.map_or(range.end, |hole| hole.addr()));
+        let merged = below.mapped(mapped).find(|(_, mapping)| !mapping.rights.write);
+        merged.map(|(page, _)| page.max(range.start.page())).or(hole)
     }
 
     /// Translations of a kernel's space changed: whatever was built on them goes.

@@ -71,6 +71,12 @@ counters! {
         balloon_freed: u64, "strata.balloon_freed";
         /// Exits by which a guest's balloon told the host of pages; among no other exits.
         balloon_exits: u64, "strata.balloon_exits";
+        /// Pages that gave up their frame for that of a page with equal contents.
+        merged_pages: u64, "strata.ksm_merged";
+        /// Merged pages that got a frame of their own again because something stored to them.
+        unmerged_pages: u64, "strata.ksm_unmerged";
+        /// Times that equal pages were not merged because their cache colours differ.
+        kept_apart: u64, "strata.ksm_kept_apart";
         /// Page-table entries looked at by background scans.
         scanned_pages: u64, "strata.scanned_entries";
     }

@@ -135,6 +135,17 @@ pub trait Policy: Send {
         Vec::new()
     }
 
+    /// Whether a page of the memory of `_vm`, a VM of the host, may share a frame with pages equal to it.
+    fn may_merge(
+        &mut self,
+        _stack: &Stack,
+        _vm: NodeId,
+        _page: Frame<Upper>,
+        _frame: Frame<Lower>,
+    ) -> bool {
+        true
+    }
+
     /// A huge page's HPAS region was freed; it was memory of `_vm`, or of a program.
     fn freed_huge(
         &mut self,

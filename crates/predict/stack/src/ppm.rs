@@ -232,7 +232,7 @@ fn best(bins: impl Iterator<Item = Bin>) -> u64 {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-fn mix(state: u64) -> u64 {
+pub(crate) fn mix(state: u64) -> u64 {
     let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -219,10 +219,17 @@ impl Kernel {
         if colours.of(from) == colour {
             return Ok(true);
         }
-        if !matches!(self.owner(from), Owner::Page(..)) {
+        let owner = self.owner(from);
+        if !matches!(owner, Owner::Page(..) | Owner::Shared { .. }) {
             return Ok(false);
         }
         let Some(to) = self.frames.memory.take_coloured(colour) else { return Ok(false) };
+        if let Owner::Shared { .. } = owner {
+            // The others have what they share where it is.
+            self.copy_on_write(space, page, mapping, to)?;
+            self.changed(space, page, 1);
+            return Ok(true);
+        }
         if mapping.size == PageSize::Huge {
             self.split(space, page).inspect_err(|_| self.frames.memory.free(to, 0))?;
         }

@@ -15,6 +15,8 @@ pub struct ComposedPage {
     pub frame: Frame<Lower>,
     /// The smallest page size on the way.
     pub size: PageSize,
+    /// Every hypervisor lets it be written.
+    pub write: bool,
 }
 
 impl Stack {
@@ -22,13 +24,14 @@ impl Stack {
     /// when one of them does not map it.
     pub fn compose(&self, guest: NodeId, page: Frame<Upper>) -> Option<ComposedPage> {
         let mut at = page;
-        let mut size = PageSize::Giant;
+        let (mut size, mut write) = (PageSize::Giant, true);
         for vm in self.path_down(guest).filter(|vm| *vm != NodeId::HOST) {
             let mapping = self.second_stage(vm).mapping(at.addr())?;
             size = size.min(mapping.size);
+            write &= mapping.rights.write;
             at = (mapping.frame + at.index_in(mapping.size)).cross();
         }
-        Some(ComposedPage { frame: at.cross(), size })
+        Some(ComposedPage { frame: at.cross(), size, write })
     }
 
     /// The guest, and the page of its memory, that a page of a VM's memory backs: the second stages of all
@@ -52,10 +55,11 @@ impl Stack {
         self.second_stage(vm).mapping(page.addr()).is_some()
     }
 
-    pub(crate) fn shadow_maps(&self, guest: NodeId, page: Frame<Upper>) -> bool {
+    /// Whether the shadow table maps a page, for a `store` so that it may be written.
+    pub(crate) fn shadow_allows(&self, guest: NodeId, page: Frame<Upper>, store: bool) -> bool {
         let vm = self.nodes[guest].vm.as_ref();
-        let shadow = vm.and_then(|vm| vm.shadow.as_ref());
-        shadow.is_some_and(|shadow| shadow.mapping(page.addr()).is_some())
+        let mapping = vm.and_then(|vm| vm.shadow.as_ref()?.mapping(page.addr()));
+        mapping.is_some_and(|mapping| mapping.rights.write || !store)
     }
 
     /// Makes the shadow table of a nested guest map a page of its memory, backing it in every kernel
@@ -69,6 +73,17 @@ impl Stack {
         guest: NodeId,
         page: Frame<Upper>,
     ) -> Result<(), Exhausted> {
+        self.fill_shadow_for(policy, guest, page, false)
+    }
+
+    /// The same, for a `store` so that the page may be written.
+    pub(crate) fn fill_shadow_for(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        page: Frame<Upper>,
+        store: bool,
+    ) -> Result<(), Exhausted> {
         if self.nodes.shadow_and_frames(guest).is_none() {
             return Ok(());
         }
@@ -79,17 +94,17 @@ impl Stack {
             if vm != guest && below != NodeId::HOST && !self.second_stage_maps(vm, at) {
                 self.exit_to(below, guest, ExitReason::SecondStageViolation, 1);
             }
-            self.back(policy, vm, at)?;
+            self.back_for(policy, vm, at, store)?;
             let backed = self.second_stage(vm).translate(at.addr());
             at = backed.expect("backed just now").page().cross();
             vm = below;
         }
-        if self.shadow_maps(guest, page) {
+        if self.shadow_allows(guest, page, store) {
             return Ok(());
         }
         let composition = self.compose(guest, page).expect("every kernel below backs it");
-        let size = composition.size;
-        self.map_shadow(guest, page.floor(size), composition.frame.floor(size), size)?;
+        let ComposedPage { frame, size, write } = composition;
+        self.map_shadow(guest, page.floor(size), frame.floor(size), size, write)?;
         self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)
     }
 
@@ -99,14 +114,16 @@ impl Stack {
         page: Frame<Upper>,
         frame: Frame<Lower>,
         size: PageSize,
+        write: bool,
     ) -> Result<(), Exhausted> {
+        let rights = Rights { write, ..Rights::ALL };
         let shadow = self.nodes.shadow_and_frames(guest);
         let (shadow, frames) = shadow.expect("the guest is nested");
         let replaced = match (size, shadow.region(page)) {
             (PageSize::Huge, Region::Base { .. }) => {
-                shadow.collapse(page, frame, Rights::ALL, frames).map(|_| true)
+                shadow.collapse(page, frame, rights, frames).map(|_| true)
             }
-            _ => shadow.map(page, size, frame, Rights::ALL, frames).map(|_| false),
+            _ => shadow.map(page, size, frame, rights, frames).map(|_| false),
         };
         let replaced = replaced.map_err(|_| Exhausted { node: NodeId::HOST })?;
         if replaced {
@@ -117,8 +134,8 @@ impl Stack {
     }
 
     /// Makes the shadow map the HPAS region at `page` by one huge entry, if its 512 pages lie in
-    /// one HPAS region of real memory, whatever the layers between look like: a pseudo huge page
-    /// (xGemini IV.D). Returns whether it is huge now.
+    /// one HPAS region of real memory and may all be written, whatever the layers between look like: a pseudo
+    /// huge page (xGemini IV.D). Returns whether it is huge now.
     ///
     /// # Errors
     /// [`Exhausted`] when a page table could not be allocated.
@@ -136,15 +153,16 @@ impl Stack {
             Some(_) => {}
         }
         let Some(first) = self.compose(guest, page) else { return Ok(false) };
-        if !first.frame.is_aligned(PageSize::Huge) {
+        if !first.frame.is_aligned(PageSize::Huge) || !first.write {
             return Ok(false);
         }
         for i in 1..PageSize::Huge.base_pages() {
-            if self.compose(guest, page + i).is_none_or(|c| c.frame != first.frame + i) {
+            let right = |c: ComposedPage| c.frame == first.frame + i && c.write;
+            if !self.compose(guest, page + i).is_some_and(right) {
                 return Ok(false);
             }
         }
-        self.map_shadow(guest, page, first.frame, PageSize::Huge)?;
+        self.map_shadow(guest, page, first.frame, PageSize::Huge, true)?;
         self.shadow_promotions += 1;
         self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)?;
         Ok(true)
@@ -161,7 +179,7 @@ impl Stack {
     }
 
     /// Checks that every entry of a shadow table equals the composition of the second stages, and
-    /// every entry of a second stage the VM process's mapping. For tests and debug builds: walks
+    /// every entry of a second stage the VM process's mapping, rights to write included. For tests and debug builds: walks
     /// everything.
     ///
     /// # Panics
@@ -175,15 +193,17 @@ impl Stack {
                     let hva = self.hva(at, page + i);
                     let behind = self.kernel(vm.below).frame_behind(vm.process, hva);
                     assert_eq!(behind, Some(mapping.frame + i), "{at:?}, {:?}", page + i);
+                    let below = self.vm_table(at).mapping(hva.addr()).map(|m| m.rights.write);
+                    assert_eq!(below, Some(mapping.rights.write), "{at:?}, {:?}", page + i);
                 }
             }
             let Some(shadow) = &vm.shadow else { continue };
             for (page, mapping) in shadow.mapped(shadow.everything()) {
                 for i in 0..mapping.size.base_pages() {
-                    let composed = self.compose(at, page + i).map(|c| c.frame);
+                    let composed = self.compose(at, page + i).map(|c| (c.frame, c.write));
                     assert_eq!(
                         composed,
-                        Some(mapping.frame + i),
+                        Some((mapping.frame + i, mapping.rights.write)),
                         "shadow of {at:?}, {:?}",
                         page + i
                     );

@@ -13,6 +13,7 @@ use crate::exits::ExitCounts;
 use crate::fault::frame_of;
 use crate::frames::{Change, KernelCounters};
 use crate::kernel::{Kernel, PageTable};
+use crate::ksm::Ksm;
 use crate::owner::SpaceId;
 use crate::thp::ThpParameters;
 use crate::tree::{Node, NodeId, Nodes, Position, SecondStageTable};
@@ -55,7 +56,7 @@ pub enum Flush {
 /// use strata_addr::{Gva, PageSize, Range};
 /// use strata_stack::{
 ///     AlignAreas, AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, ExitReason, Faulted, KernelSettings,
-///     MemoryParameters, NodeId, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
+///     KsmParameters, MemoryParameters, NodeId, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
 ///     Virtualization,
 /// };
 /// use strata_stream::{Backing, Event, Pid, Protection};
@@ -82,6 +83,7 @@ pub enum Flush {
 ///     colours: None,
 ///     coloured: ColouredParameters::default(),
 ///     balloon: BalloonParameters::default(),
+///     ksm: KsmParameters::default(),
 /// };
 /// let mut stack = Stack::build(&config, &mut Linux, &|| false)?;
 /// let guest = stack.guests().next().unwrap();
@@ -113,6 +115,7 @@ pub struct Stack {
     nesting: Nesting,
     pub(crate) thp: ThpParameters,
     pub(crate) balloons: BalloonParameters,
+    pub(crate) ksm: Ksm,
     exits: ExitCounts,
     pub(crate) spent: Spent,
     /// On whose account kernel work goes just now.
@@ -131,6 +134,7 @@ impl Stack {
             nesting,
             thp,
             balloons: BalloonParameters::default(),
+            ksm: Ksm::default(),
             exits: ExitCounts::default(),
             spent: Spent::default(),
             account: None,

@@ -3,9 +3,9 @@
 use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_stack::{
     AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
-    ExitCosts, ExitCounts, Flush, Kernel, KernelSettings, MemoryParameters, NodeId, Owner,
-    PageFault, Placement, Policy, Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
-    Virtualization,
+    ExitCosts, ExitCounts, Flush, Kernel, KernelSettings, KsmParameters, MemoryParameters, NodeId,
+    Owner, PageFault, Placement, Policy, Position, SpaceId, Stack, StackConfig, ThpMode,
+    ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -53,6 +53,7 @@ impl Guest {
             colours: None,
             coloured: ColouredParameters::default(),
             balloon: BalloonParameters::default(),
+            ksm: KsmParameters::default(),
         };
         let mut policy = Linux { huge_faults };
         let stack = Stack::build(&config, &mut policy, &|| false).unwrap();
@@ -224,6 +225,7 @@ fn nested(backed: bool, huge_faults: bool) -> Stack {
         colours: None,
         coloured: ColouredParameters::default(),
         balloon: BalloonParameters::default(),
+        ksm: KsmParameters::default(),
     };
     Stack::build(&config, &mut Linux { huge_faults }, &|| false).unwrap()
 }
@@ -277,6 +279,7 @@ fn setting_up_can_be_stopped_at_any_time() {
         colours: None,
         coloured: ColouredParameters::default(),
         balloon: BalloonParameters::default(),
+        ksm: KsmParameters::default(),
     };
     // A question for each layer, page of the process before, and region of the layers backed.
     for (reused, backed, least) in [(false, false, 3), (true, false, 8000), (false, true, 3 + 72)] {

@@ -5,8 +5,8 @@ use strata_addr::{Frame, Gva, Range, space::Lower};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
     AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
-    ExitCosts, KernelSettings, MemoryParameters, NodeId, Owner, PagePlacement, Policy, Position,
-    SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    ExitCosts, KernelSettings, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement,
+    Policy, Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -44,6 +44,7 @@ fn config(placement: PagePlacement, fragmentation: f64, seed: u64) -> StackConfi
         colours: Some(colours()),
         coloured: ColouredParameters::default(),
         balloon: BalloonParameters::default(),
+        ksm: KsmParameters::default(),
     }
 }
 

@@ -428,8 +428,8 @@ impl Simulation {
                 let page = gva.page().cross();
                 self.stack.guest_fault(policy, node, space, page, store).map(drop)
             }
-            Fault::SecondStage { gpa, .. } => {
-                self.stack.second_stage_fault(policy, node, gpa.page().cross())
+            Fault::SecondStage { gpa, store, .. } => {
+                self.stack.second_stage_fault(policy, node, gpa.page().cross(), store)
             }
         }
     }

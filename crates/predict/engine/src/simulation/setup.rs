@@ -21,8 +21,8 @@ use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
 use strata_stack::{
     BalloonParameters, BuildError, ColouredParameters, Costs, Feedback, HostWork, KernelConfig,
-    KernelSettings, MemoryParameters, NodeId, PagePlacement, Policy, Stack, StackConfig, ThpMode,
-    ThpParameters,
+    KernelSettings, KsmParameters, MemoryParameters, NodeId, PagePlacement, Policy, Stack,
+    StackConfig, ThpMode, ThpParameters,
 };
 
 strata_params::parameters! {
@@ -56,17 +56,20 @@ struct ModelParameters {
     scheduler: SchedulerParameters,
     coloured: ColouredParameters,
     balloon: BalloonParameters,
+    ksm: KsmParameters,
 }
 
 impl ModelParameters {
-    fn sets(&self) -> [&dyn Parameters; 9] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon } = self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon]
+    fn sets(&self) -> [&dyn Parameters; 10] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm } =
+            self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm]
     }
 
-    fn sets_mut(&mut self) -> [&mut dyn Parameters; 9] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon } = self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon]
+    fn sets_mut(&mut self) -> [&mut dyn Parameters; 10] {
+        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm } =
+            self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm]
     }
 }
 
@@ -315,6 +318,7 @@ impl<'a> Blueprint<'a> {
             colours: None,
             coloured: parameters.coloured.clone(),
             balloon: parameters.balloon.clone(),
+            ksm: parameters.ksm.clone(),
         };
         let positions = config.positions().map_err(refused)?;
         let settings: Vec<KernelSettings> =

@@ -2,6 +2,7 @@
 
 mod apart;
 mod cache;
+mod equal_pages;
 mod memory;
 mod time;
 mod world;

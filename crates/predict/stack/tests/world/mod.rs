@@ -7,8 +7,8 @@ use strata_addr::{Frame, Gva, Range, space::Upper};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
-    KernelConfig, MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts, Policy, SpaceId,
-    Stack, StackConfig, ThpParameters, TradeCounts, Virtualization,
+    KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts,
+    Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -42,6 +42,7 @@ fn config(kernels: Vec<KernelConfig>) -> StackConfig {
         colours: Some(colours()),
         coloured: ColouredParameters::default(),
         balloon: BalloonParameters::default(),
+        ksm: KsmParameters::default(),
     }
 }
 
@@ -107,6 +108,17 @@ pub enum Op {
     Balloon {
         pages: i64,
     },
+    /// The same is stored to each of some pages.
+    Alike {
+        pid: u32,
+        page: u64,
+        pages: u64,
+        content: u64,
+    },
+    /// ksmd looks at so many pages.
+    Ksm {
+        pages: u64,
+    },
 }
 
 /// Pages the processes use: 16 MiB, from an address that is not aligned to a huge page's region.
@@ -138,6 +150,9 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..4, page.clone()).prop_map(|(above_host, page)| Op::Migrate { above_host, page }),
         1 => page.prop_map(|page| Op::Promote { page }),
         1 => (-1000i64..1000).prop_map(|pages| Op::Balloon { pages }),
+        2 => (0u32..3, 0..PAGES, 1u64..200, 0u64..3)
+            .prop_map(|(pid, page, pages, content)| Op::Alike { pid, page, pages, content }),
+        2 => prop_oneof![Just(100_000), 1..5000u64].prop_map(|pages| Op::Ksm { pages }),
     ]
 }
 
@@ -265,6 +280,14 @@ impl World {
 
     /// Touches a page as hardware would: faults until it gets through, then checks the content.
     pub fn touch(&mut self, pid: u32, page: u64, store: bool) {
+        let tag = store.then_some(self.next_tag);
+        self.next_tag += u64::from(store);
+        self.access(pid, page, tag);
+    }
+
+    /// A page is read, or this is stored to it.
+    pub fn access(&mut self, pid: u32, page: u64, tag: Option<u64>) {
+        let store = tag.is_some();
         let Some(space) = self.stack.process_space(self.guest, Pid(pid)) else { return };
         let addr = self.stack.relocate(self.guest, space, gva(page));
         let upper: Frame<Upper> = addr.page().cross();
@@ -288,20 +311,22 @@ impl World {
                 continue;
             }
             let frame = mapping.frame + addr.page().index_in(mapping.size);
-            if second.is_some_and(|table| table.mapping(frame.addr()).is_none()) {
+            let lacks = second.is_some_and(|table| {
+                table.mapping(frame.addr()).is_none_or(|m| store && !m.rights.write)
+            });
+            if lacks {
                 self.stack
-                    .second_stage_fault(self.policy.as_mut(), self.guest, frame.cross())
+                    .second_stage_fault(self.policy.as_mut(), self.guest, frame.cross(), store)
                     .unwrap();
                 continue;
             }
             let frame = frame.cross();
-            let tag = self.stack.read_content(self.guest, frame);
+            let found = self.stack.read_content(self.guest, frame);
             let expected = self.expected.get(&(self.guest, pid, page)).copied().unwrap_or(0);
-            assert_eq!(tag, expected, "process {pid}, page {page:#x}");
-            if store {
-                self.stack.write_content(self.guest, frame, self.next_tag);
-                self.expected.insert((self.guest, pid, page), self.next_tag);
-                self.next_tag += 1;
+            assert_eq!(found, expected, "process {pid}, page {page:#x}");
+            if let Some(tag) = tag {
+                self.stack.write_content(self.guest, frame, tag);
+                self.expected.insert((self.guest, pid, page), tag);
             }
             return;
         }
@@ -390,11 +415,21 @@ impl World {
                 let page = Frame::new(page);
                 self.stack.promote_shadow(self.policy.as_mut(), self.guest, page).unwrap();
             }
+            Op::Alike { pid, page, pages, content } => {
+                let end = (page + pages).min(PAGES);
+                (page..end).for_each(|page| self.access(pid, page, Some(content << 40)));
+            }
+            Op::Ksm { pages } => self.ksm(pages),
             Op::Balloon { pages } => {
                 self.balloon(pages);
             }
             _ => {}
         }
+    }
+
+    /// ksmd looks at so many pages: from the beginning, twice at all of them if there are not so many.
+    pub fn ksm(&mut self, pages: u64) {
+        self.stack.scan_for_equal_pages(self.policy.as_mut(), pages).unwrap();
     }
 
     /// The balloon of the guest that acts takes so many pages or gives them back; returns how many it did.

@@ -25,33 +25,33 @@ fn main() {
         }
         let what = format!("{vms} VMs of {} GiB{}", gib / vms, if hot { ", watched" } else { "" });
         let with = caches();
-        let time = |name: &str, work: &dyn Fn(&Snapshot)| {
-            let mut of = |caches: &[CpuCache]| {
-                let mut host = host.clone();
-                host.head.settings.caches = caches.to_vec();
+        let time = |name: &str, work: &dyn Fn(&[Snapshot; 2])| {
+            let of = |caches: &[CpuCache]| {
+                // The guest has the host's caches.
+                let mut layers = [guest.clone(), host.clone()];
+                for layer in &mut layers {
+                    layer.head.settings.caches = caches.to_vec();
+                }
                 let rounds = (0..rounds).map(|_| {
                     let started = Instant::now();
-                    work(&host);
+                    work(&layers);
                     started.elapsed().as_secs_f64()
                 });
                 rounds.fold(f64::INFINITY, f64::min)
             };
             let (without, with) = (of(&[]), of(&with));
             println!(
-                "{name:24} {what:24} {without:7.3} s without colours, {with:7.3} s with: {:6.3} s more, \
-                 {:5.2} times",
+                "{name:20} {what:22} {without:7.3} s without colours, {with:7.3} s with: {:6.3} s \
+                 more, {:5.2} times",
                 with - without,
                 with / without
             );
         };
-        time("accounts of a scan", &|host| drop(black_box(vm_accounts(host))));
+        time("accounts of a scan", &|[_, host]| drop(black_box(vm_accounts(host))));
         if vms == 1 {
-            time("join", &|host| {
+            time("join", &|layers| {
                 let options = Options { vms: Vec::new(), force: true, taken_at: None };
-                // The guest is taken along, as its caches are the host's.
-                let mut guest = guest.clone();
-                guest.head.settings.caches = host.head.settings.caches.clone();
-                drop(black_box(join(&[guest, host.clone()], &options).expect("it is one VM")));
+                drop(black_box(join(layers, &options).expect("it is one VM")));
             });
         }
     }

@@ -10,6 +10,10 @@ pub struct ScanArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
+    /// First watch for so many seconds which memory VMs use, and show the cache colours of that, too.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub hot: Option<f64>,
+
     /// Read /proc and /sys below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,
@@ -65,6 +69,10 @@ pub struct TopArgs {
     /// Show one picture and end.
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
+
+    /// First watch for so many seconds which memory VMs use, and show the cache colours of that, too.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub hot: Option<f64>,
 
     /// Read /proc and /sys below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]

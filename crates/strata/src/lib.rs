@@ -85,7 +85,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Run(args) => run::run(*args, catalogue),
         Command::Record(args) => record::record(args),
         Command::Walk(args) => walk::walk(&args).map(|()| 0),
-        Command::Scan(args) => scan::scan(&args).map(|()| 0),
+        Command::Scan(args) => scan::scan(&args),
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::Top(args) => top::top(&args),
         Command::Paper(args) => paper::paper(&args),

@@ -2,24 +2,35 @@
 
 use crate::failure::Failure;
 use crate::inspect_args::ScanArgs;
+use crate::interrupt::Interrupt;
 use crate::number::{bytes, count};
 use crate::output::{Target, to_stdout};
 use crate::snapshot_text;
 use std::fmt::Write;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
-use strata_inspect::{Snapshot, Tree, scan as take, scan_to, scan_to_file};
+use std::time::Duration;
+use strata_inspect::{Snapshot, Tree, Watch, scan as take, scan_to, scan_to_file};
 
-/// Scans.
+/// Scans. Gives the exit status: whoever ends the watching by Ctrl-C gets what was seen until then.
 ///
 /// # Errors
 /// When there is no `/proc`, or the snapshot cannot be written.
-pub fn scan(args: &ScanArgs) -> Result<(), Failure> {
+pub fn scan(args: &ScanArgs) -> Result<u8, Failure> {
+    let interrupt = args.hot.is_some().then(Interrupt::watch);
+    let stop = interrupt.as_ref().map(|interrupt| &*interrupt.flag);
+    let watch = args.hot.zip(stop);
+    let watch = watch.map(|(seconds, stop)| Watch { time: Duration::from_secs_f64(seconds), stop });
+    run(args, watch)?;
+    Ok(interrupt.filter(Interrupt::happened).map_or(0, |interrupt| interrupt.status()))
+}
+
+fn run(args: &ScanArgs, watch: Option<Watch<'_>>) -> Result<(), Failure> {
     let tree = Tree::new(&args.root);
     let failed = |error: strata_inspect::Error| Failure::failed(error.to_string());
     match args.output.as_deref() {
         None => {
-            let snapshot = take(&tree).map_err(failed)?;
+            let snapshot = take(&tree, watch).map_err(failed)?;
             to_stdout(summary(&snapshot, Target::Stdout.width()).as_bytes())
         }
         Some(path) if path == Path::new("-") => {
@@ -29,12 +40,13 @@ pub fn scan(args: &ScanArgs) -> Result<(), Failure> {
                 ));
             }
             // Nothing else may go to standard output.
-            let tail = scan_to(&tree, BufWriter::new(io::stdout().lock())).map_err(failed)?;
+            let tail =
+                scan_to(&tree, watch, BufWriter::new(io::stdout().lock())).map_err(failed)?;
             blind(&tail.blind);
             Ok(())
         }
         Some(path) => {
-            let (size, tail) = scan_to_file(&tree, path).map_err(failed)?;
+            let (size, tail) = scan_to_file(&tree, watch, path).map_err(failed)?;
             blind(&tail.blind);
             let size = if size > 0 { bytes(size) } else { "written".to_owned() };
             crate::complain::complain(&format!(
@@ -66,8 +78,8 @@ fn summary(snapshot: &Snapshot, width: usize) -> String {
         count(tail.uncertain)
     );
     out += &snapshot_text::processes(snapshot);
-    for vm in &snapshot.vms {
-        out += &snapshot_text::vm(&strata_inspect::vm_account(snapshot, vm), width);
+    for vm in strata_inspect::vm_accounts(snapshot) {
+        out += &snapshot_text::vm(&vm, width);
     }
     if snapshot.vms.is_empty() {
         out += "no KVM VM runs here\n";

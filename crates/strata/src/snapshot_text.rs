@@ -1,11 +1,12 @@
 //! The texts of `strata scan`, `strata join` and `strata top`.
 
-use crate::number::{bytes, count, percent, share};
+use crate::number::{bytes, count, percent, seconds, share};
 use crate::table::{Cells, paragraph};
 use anstyle::Style;
 use std::fmt::Write;
 use strata_inspect::join::colours::ColourUse;
-use strata_inspect::join::report::{Join, JoinedLayer, VmReport};
+use strata_inspect::join::report::{HotMemory, Join, JoinedLayer, VmReport};
+use strata_inspect::snapshot::hot::By;
 use strata_inspect::snapshot::model::Blind;
 use strata_inspect::{Snapshot, delay};
 
@@ -78,6 +79,9 @@ pub fn vm(vm: &VmReport, width: usize) -> String {
     if !causes.is_empty() {
         out += &cells.to_string();
     }
+    if let Some(hot) = &vm.hot {
+        paragraph(&mut out, &hot_memory(hot), width);
+    }
     out += &colour_uses(&vm.colours);
     if let (Some(small), Some(large)) = (vm.kvm.get("pages_4k"), vm.kvm.get("pages_2m")) {
         let (small, large) = (count(*small), count(*large));
@@ -94,6 +98,23 @@ pub fn vm(vm: &VmReport, width: usize) -> String {
     out
 }
 
+/// What a VM used while it was watched.
+fn hot_memory(hot: &HotMemory) -> String {
+    let HotMemory { by, milliseconds, watched, pages } = *hot;
+    let how = match by {
+        By::PageIdle => format!("used within {}", seconds(milliseconds as f64 / 1000.0)),
+        By::KernelFlags => {
+            "referenced or active by the kernel's flags, whenever that was".to_owned()
+        }
+    };
+    format!(
+        "hot: {} of {} base pages watched, {how} ({}); a huge page counts as a whole",
+        count(pages),
+        count(watched),
+        by.name()
+    )
+}
+
 /// How a VM's memory lies over the colours of the layer's caches.
 fn colour_uses(uses: &[ColourUse]) -> String {
     if uses.is_empty() {
@@ -102,20 +123,43 @@ fn colour_uses(uses: &[ColourUse]) -> String {
     let mut cells =
         Cells::new(["cache", "slices", "colours", "used", "fullest", "most shared with"]);
     for used in uses {
-        let slices = match used.slices_assumed {
-            1 => "1".to_owned(),
-            slices => format!("{slices} (assumed)"),
-        };
         let shared = used.shared_with.first();
         let shared = shared.map(|other| format!("{}: {}", other.vm, percent(other.share)));
         cells.row([
             used.cache.clone(),
-            slices,
+            slices(used),
             used.colours.to_string(),
             used.used.to_string(),
-            format!("{:.2} x mean", used.fullest),
+            over_mean(used.fullest),
             shared.unwrap_or_default(),
         ]);
+    }
+    cells.to_string() + &hot_colours(uses)
+}
+
+/// How many slices a cache has, as far as anybody knows.
+fn slices(used: &ColourUse) -> String {
+    match (used.slices_assumed, used.complex_index) {
+        (1, _) => "1".to_owned(),
+        (slices, Some(true)) => format!("{slices} (assumed, hash told)"),
+        (slices, _) => format!("{slices} (assumed)"),
+    }
+}
+
+fn over_mean(ratio: f64) -> String {
+    format!("{ratio:.2} x mean")
+}
+
+/// The same of the memory that was used while somebody watched.
+fn hot_colours(uses: &[ColourUse]) -> String {
+    let hot: Vec<_> = uses.iter().filter_map(|used| Some((used, used.hot.as_ref()?))).collect();
+    if hot.is_empty() {
+        return String::new();
+    }
+    let mut cells = Cells::new(["hot", "pages", "used", "fullest"]);
+    for (used, hot) in hot {
+        let of = format!("{} of {}", hot.used, used.colours);
+        cells.row([used.cache.clone(), count(hot.pages), of, over_mean(hot.fullest)]);
     }
     cells.to_string()
 }

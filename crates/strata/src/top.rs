@@ -8,7 +8,7 @@ use crate::snapshot_text;
 use std::io::{self, IsTerminal};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use strata_inspect::{Tree, scan, vm_account};
+use strata_inspect::{Tree, Watch, scan, vm_accounts};
 
 /// Where the cursor goes before a picture, and what is cleared: from there to the end. No other
 /// state of the terminal is touched, so that ending at any moment leaves it clean.
@@ -31,15 +31,22 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
         None => Some(1),
     };
     let interrupt = Interrupt::watch();
+    let watch = args
+        .hot
+        .map(|seconds| Watch { time: Duration::from_secs_f64(seconds), stop: &interrupt.flag });
     let mut shown = 0;
     loop {
         let begun = Instant::now();
-        let mut text = picture(&tree)?;
+        let mut text = picture(&tree, watch)?;
         if terminal && pictures != Some(1) {
             text.insert_str(0, HOME);
         }
         to_stdout(text.as_bytes())?;
         shown += 1;
+        // The watching may have been ended by it.
+        if watch.is_some() && interrupt.happened() {
+            return Ok(INTERRUPTED);
+        }
         if pictures.is_some_and(|pictures| shown >= pictures) {
             return Ok(0);
         }
@@ -55,16 +62,16 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     }
 }
 
-fn picture(tree: &Tree) -> Result<String, Failure> {
+fn picture(tree: &Tree, watch: Option<Watch<'_>>) -> Result<String, Failure> {
     let width = Target::Stdout.width();
-    let snapshot = scan(tree).map_err(|error| Failure::failed(error.to_string()))?;
+    let snapshot = scan(tree, watch).map_err(|error| Failure::failed(error.to_string()))?;
     let machine = &snapshot.head.machine;
     let (host, kernel) = (&machine.host, &machine.kernel);
     let mut out =
         snapshot_text::heading(&format!("{host}, Linux {kernel}, {} VMs", snapshot.vms.len()));
     out += &snapshot_text::processes(&snapshot);
-    for vm in &snapshot.vms {
-        out += &snapshot_text::vm(&vm_account(&snapshot, vm), width);
+    for vm in vm_accounts(&snapshot) {
+        out += &snapshot_text::vm(&vm, width);
     }
     Ok(out + &snapshot_text::blind(&snapshot.tail.blind, width))
 }

@@ -225,3 +225,96 @@ fn a_pipe_in_a_synthetic_tree_is_not_waited_for() {
     };
     assert!(status.success());
 }
+
+/// A host with a VM of 2 MiB in one huge page, whose kernel tracks idle frames.
+fn watched_host() -> tempfile::TempDir {
+    const HVA: u64 = 1 << 28;
+    const FRAME: u64 = 1024;
+    let root = tempfile::tempdir().unwrap();
+    let put = |path: &str, bytes: &[u8]| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let words = |word: &dyn Fn(u64) -> u64, count: u64| -> Vec<u8> {
+        (0..count).flat_map(|at| word(at).to_ne_bytes()).collect()
+    };
+    put("proc/7/cmdline", b"vmm\0");
+    put("proc/7/comm", b"vmm\n");
+    put("proc/7/status", b"Name:\tvmm\n");
+    let area = format!("{HVA:x}-{:x} rw-p 00000000 00:00 0 \n", HVA + (2 << 20));
+    put("proc/7/maps", area.as_bytes());
+    put("proc/7/smaps", format!("{area}VmFlags: rd wr\n").as_bytes());
+    put("proc/7/fd/0", b"");
+    std::os::unix::fs::symlink("anon_inode:kvm-vm", root.path().join("proc/7/fd/9")).unwrap();
+    put("proc/7/pagemap", b"");
+    let pagemap = fs::File::options().write(true).open(root.path().join("proc/7/pagemap")).unwrap();
+    let mapped = words(&|page| 1 << 63 | (FRAME + page), 512);
+    std::os::unix::fs::FileExt::write_all_at(&pagemap, &mapped, HVA / 4096 * 8).unwrap();
+    // In one transparent huge page on a list: a head, and tails.
+    let flags = |frame: u64| match frame.checked_sub(FRAME) {
+        Some(0) => 1 << 22 | 1 << 15 | 1 << 5,
+        Some(..512) => 1 << 22 | 1 << 16,
+        _ => 0,
+    };
+    put("proc/kpageflags", &words(&flags, 2048));
+    put("sys/kernel/mm/page_idle/bitmap", &[0; 256]);
+    let cache = "sys/devices/system/cpu/cpu0/cache/index2";
+    for (name, text) in [
+        ("level", "2"),
+        ("type", "Unified"),
+        ("number_of_sets", "1024"),
+        ("ways_of_associativity", "16"),
+        ("coherency_line_size", "64"),
+        ("shared_cpu_list", "0"),
+    ] {
+        put(&format!("{cache}/{name}"), text.as_bytes());
+    }
+    root
+}
+
+#[test]
+fn ctrl_c_ends_the_watching_and_not_the_scan() {
+    let root = watched_host();
+    let bitmap = root.path().join("sys/kernel/mm/page_idle/bitmap");
+    let wait = ["--hot", "600"].map(str::to_owned);
+    for verb in ["scan", "top"] {
+        fs::write(&bitmap, [0; 256]).unwrap();
+        let child = Command::new(program())
+            .arg(verb)
+            .args(&wait)
+            .arg("--root")
+            .arg(root.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while fs::read(&bitmap).unwrap().iter().all(|byte| *byte == 0) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is marked");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Its guest uses it.
+        fs::write(&bitmap, [0; 256]).unwrap();
+        let pressed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(pressed.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+        assert!(begun.elapsed() < Duration::from_secs(120));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("hot: 512 of 512 base pages watched, used within"), "{text}");
+        assert!(flat.contains("(page_idle); a huge page counts as a whole"), "{text}");
+        assert!(flat.contains("L2 512 16 of 16 1.00 x mean"), "{text}");
+    }
+}
+
+#[test]
+fn hot_memory_is_asked_for_in_seconds() {
+    refused(&run("scan --hot 0"), 2, "give seconds from 0.1");
+    refused(&run("top --hot never --once"), 2, "give seconds from 0.1");
+    // No VM of this tree is watched, so nobody waits.
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("proc")).unwrap();
+    let output = run(&format!("scan --hot 3600 --root {}", directory.path().display()));
+    assert!(output.status.success(), "{}", complaint(&output));
+}

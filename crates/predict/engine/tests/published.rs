@@ -8,6 +8,7 @@ mod figures;
 #[path = "../examples/published/tables.rs"]
 mod tables;
 
+use strata_engine::StackKind;
 use strata_hardware::Misaligned;
 
 const DOCUMENT: &str = include_str!("../../../../docs/published.md");
@@ -59,6 +60,15 @@ fn without_huge_pages_in_the_guest_hypervisor_only_xgemini_aligns() {
     let (row, [dual, xgemini, ..]) = tables::exhausted_l1_row(stand_in("zipf 0.99, 256 MiB"));
     assert!(DOCUMENT.contains(&row), "{REMEDY}: {row}");
     assert!(dual > 0.95 && xgemini < 0.8, "{row}");
+}
+
+#[test]
+fn fewer_misses_are_shorter_latencies() {
+    let silo = stand_in("random, 24 MiB");
+    let (row, [thp, gemini, thp_p99, gemini_p99]) =
+        tables::latency_row(silo, StackKind::Vm, conditions::Memory::Fragmented);
+    assert!(DOCUMENT.contains(&row), "{REMEDY}: {row}");
+    assert!(gemini < thp && thp < 0.5 && gemini_p99 < thp_p99 && thp_p99 < 0.5, "{row}");
 }
 
 /// Everything in the document; minutes, so only in a release build.

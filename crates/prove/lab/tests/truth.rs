@@ -3,18 +3,20 @@
 
 mod common;
 
-use common::agree::{Agreement, compare};
+use common::agree::{Agreement, compare, compare_base_pages};
 use common::scene;
 use common::{attempt, binary, choices, machine, snapshots};
 use std::sync::atomic::AtomicBool;
+use strata_inspect::Snapshot;
 use strata_lab::{Scenario, Trace};
+use strata_tables::Capture;
 
 /// Where the lab's workload has its memory.
 const MEMORY: std::ops::Range<u64> = 0x6000_0000_0000..0x6100_0000_0000;
 
 /// Runs a scenario with its accesses recorded and its tables captured when the workload has touched
-/// its memory, and compares these with the snapshots taken right after.
-fn agreement(name: &str, scenario: Scenario, skip: u64) -> Agreement {
+/// its memory. Gives these and the snapshots taken right after.
+fn captured(name: &str, scenario: Scenario, skip: u64) -> (Capture, Vec<Snapshot>) {
     let _machine = machine();
     let directory = tempfile::tempdir().unwrap();
     let mut choices = choices(name, scenario);
@@ -32,8 +34,15 @@ fn agreement(name: &str, scenario: Scenario, skip: u64) -> Agreement {
     let trace = report.trace.as_ref().unwrap();
     assert!(trace.accesses > 10_000 && trace.mismatched == 0, "{name}: {trace:?}");
     let capture = strata_tables::file::read(&trace.tables).unwrap();
-    let found = compare(&capture, &snapshots(&report, 0), "strata-agent", MEMORY);
-    println!("{name}: {found:?}; {trace:?}");
+    println!("{name}: {trace:?}");
+    (capture, snapshots(&report, 0))
+}
+
+/// Compares what was captured with the snapshots.
+fn agreement(name: &str, scenario: Scenario, skip: u64) -> Agreement {
+    let (capture, snapshots) = captured(name, scenario, skip);
+    let found = compare(&capture, &snapshots, "strata-agent", MEMORY);
+    println!("{name}: {found:?}");
     found
 }
 
@@ -55,9 +64,9 @@ fn expect_of(
     assert!(found.unjudged.is_empty(), "{name}: {found:?}");
     assert!(found.different.is_empty(), "{name}: {found:?}");
     assert_eq!(found.equal, all, "{name}: {found:?}");
-    let other = &found.other_colour;
+    let other = &found.colours.other;
     assert!(other.is_empty(), "{name}: {} pages have another colour: {other:x?}", other.len());
-    assert_eq!(found.same_colour, 512 * all, "{name}: {found:?}");
+    assert_eq!(found.colours.same, 512 * all, "{name}: {found:?}");
     assert!(well_aligned.contains(&found.well_aligned), "{name}: {found:?}");
 }
 
@@ -113,4 +122,30 @@ fn three_layers_with_base_pages_in_l1_that_l0_maps_huge() {
     let parameters = "nested_align=1 nested_align_cpu_percent=100";
     let scene = scene::three_layers("aligned", parameters, ["never", "always"]).then(TOUCH);
     expect_of("aligned", scene.0, 900_000, 46..=48, 48);
+}
+
+/// Runs a scenario in which no layer has huge pages, so that neighbours in one layer are none in the next,
+/// and expects the colour of every base page of the workload's 96 MiB to be the same by both.
+fn expect_base_pages(name: &str) {
+    let mut scenario = Scenario::load(name).unwrap();
+    for layer in &mut scenario.layers {
+        layer.thp = Some("never".to_owned());
+    }
+    let (capture, snapshots) = captured(name, scenario, 0);
+    let found = compare_base_pages(&capture, &snapshots, MEMORY);
+    let other = &found.other;
+    assert!(other.is_empty(), "{name}: {} pages have another colour: {other:x?}", other.len());
+    assert_eq!(found.same, 96 << 8, "{name}");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn base_pages_of_two_layers() {
+    expect_base_pages("vm");
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn base_pages_of_three_layers() {
+    expect_base_pages("clean");
 }

@@ -4,6 +4,7 @@
 //! what it gives must be well-formed.
 
 use crate::join;
+use crate::join::colours::ColourUse;
 use crate::scan::layout::pieces;
 use crate::scan::{infer, qmp};
 use crate::snapshot::format::{read_from, with_content};
@@ -25,6 +26,11 @@ pub fn snapshot(bytes: &[u8]) {
                 assert_eq!(totals.misaligned, totals.type1 + totals.type2);
                 assert!(totals.pseudo_huge <= totals.well_aligned);
                 assert!(totals.one_block <= totals.misaligned);
+                for vm in report.layers.iter().filter_map(|layer| layer.vm.as_ref()) {
+                    assert!(vm.hot.is_none_or(|hot| hot.pages <= hot.watched));
+                    let hot = |used: &ColourUse| used.hot.is_none_or(|hot| hot.pages <= used.pages);
+                    assert!(vm.colours.iter().all(hot));
+                }
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),

@@ -197,7 +197,7 @@ fn processes_that_end_during_a_scan_are_no_failure() {
             }
         });
         for _ in 0..3 {
-            let snapshot: Snapshot = scan(&Tree::default()).unwrap();
+            let snapshot: Snapshot = scan(&Tree::default(), None).unwrap();
             assert!(!snapshot.head.machine.kernel.is_empty());
         }
         stop.store(true, Relaxed);
@@ -208,10 +208,10 @@ fn processes_that_end_during_a_scan_are_no_failure() {
 fn a_tree_without_proc_is_refused_and_an_empty_one_says_what_it_lacks() {
     let directory = tempfile::tempdir().unwrap();
     let tree = Tree::new(directory.path());
-    let message = scan(&tree).unwrap_err().to_string();
+    let message = scan(&tree, None).unwrap_err().to_string();
     assert!(message.contains("mount /proc first"), "{message}");
     std::fs::create_dir(directory.path().join("proc")).unwrap();
-    let snapshot = scan(&tree).unwrap();
+    let snapshot = scan(&tree, None).unwrap();
     let blind: Vec<_> = snapshot.tail.blind.iter().map(|blind| blind.what.as_str()).collect();
     for expected in ["/proc/kpageflags", "the THP settings", "/proc/buddyinfo", "the boot id"] {
         assert!(blind.iter().any(|what| what.contains(expected)), "{expected}: {blind:?}");

@@ -1,8 +1,9 @@
 //! Cache colours of memory on a host: counted, compared and followed through layers.
 
 use proptest::prelude::*;
-use strata_inspect::join::colours::{Colouring, colouring, uses};
+use strata_inspect::join::colours::{ColourUse, Colouring, HotUse, Spread, colouring};
 use strata_inspect::snapshot::entry::PagemapEntry;
+use strata_inspect::snapshot::hot::{HotRegion, Watched};
 use strata_inspect::snapshot::model::{CpuCache, Vm};
 use strata_inspect::snapshot::region::{Special, pack};
 use strata_inspect::{BackedVm, Snapshot};
@@ -18,6 +19,7 @@ fn caches() -> Vec<CpuCache> {
         ways,
         line_bytes: 64,
         cpus: "0".into(),
+        complex_index: None,
     };
     vec![
         cache(1, "Data", 64, 8),
@@ -47,6 +49,11 @@ fn vm(pid: u32, pages: u64, frame: impl Fn(u64) -> Option<u64>) -> BackedVm {
     }
 }
 
+/// How the first VM of a layer lies over its colours.
+fn uses(snapshot: &Snapshot) -> Vec<ColourUse> {
+    Spread::of(snapshot).uses(0)
+}
+
 fn layer(vms: Vec<BackedVm>) -> Snapshot {
     let mut snapshot = Snapshot { vms, ..Snapshot::default() };
     snapshot.head.settings.caches = caches();
@@ -68,7 +75,7 @@ proptest! {
     ) {
         let frame = |page: u64| frames[page as usize];
         let snapshot = layer(vec![vm(7, frames.len() as u64, frame)]);
-        let all = uses(&snapshot, &snapshot.vms[0]);
+        let all = uses(&snapshot);
         let mut pages = [0u64; 32];
         frames.iter().flatten().for_each(|frame| pages[(frame % 32) as usize] += 1);
         let sum: u64 = pages.iter().sum();
@@ -78,6 +85,46 @@ proptest! {
             prop_assert_eq!(used.used as usize, pages.iter().filter(|pages| **pages > 0).count());
             let fullest = *pages.iter().max().unwrap() as f64 * 32.0 / sum as f64;
             prop_assert!((used.fullest - fullest).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn hot_pages_are_counted_as_one_by_one(
+        frames in prop::collection::vec(
+            (prop::option::weighted(0.8, 1u64..1 << 20), 0u8..4), 1..1500,
+        ),
+        whole: bool,
+    ) {
+        // Rows of frames as well as frames as they come.
+        let frame = |page: u64| match whole {
+            true => Some(page + 77),
+            false => frames[page as usize].0,
+        };
+        let mut snapshot = layer(vec![vm(7, frames.len() as u64, frame)]);
+        prop_assert!(uses(&snapshot).iter().all(|used| used.hot.is_none()));
+        snapshot.vms[0].vm.watched = Some(Watched::default());
+        let mut pages = [0u64; 32];
+        for index in 0..(frames.len() as u64).div_ceil(PAGES) {
+            let mut hot = HotRegion { index, ..HotRegion::default() };
+            for page in 0..PAGES {
+                let at = index * PAGES + page;
+                // The first region is used as a whole, which is counted at one go; pages of no frame are
+                // in no colour.
+                let used = index == 0 || frames.get(at as usize).is_some_and(|it| it.1 == 0);
+                if used {
+                    hot.watched.set(page as u16);
+                    hot.used.set(page as u16);
+                    let frame = (at < frames.len() as u64).then(|| frame(at)).flatten();
+                    frame.into_iter().for_each(|frame| pages[(frame % 32) as usize] += 1);
+                }
+            }
+            snapshot.vms[0].hot.push(hot);
+        }
+        let sum: u64 = pages.iter().sum();
+        for used in uses(&snapshot) {
+            let colours = pages.iter().filter(|pages| **pages > 0).count() as u32;
+            let fullest = *pages.iter().max().unwrap() as f64 * 32.0 / sum.max(1) as f64;
+            prop_assert_eq!(used.hot, Some(HotUse { pages: sum, used: colours, fullest }));
         }
     }
 
@@ -139,7 +186,7 @@ fn vms_meet_in_colours_and_ways() {
     let high = |page: u64| Some(page / 16 * 32 + page % 16 + 48);
     let mut snapshot = layer(vec![vm(1, 4096, low), vm(2, 4096, low), vm(3, 4096, high)]);
     let shared = |snapshot: &Snapshot, level: usize| {
-        let used = &uses(snapshot, &snapshot.vms[0])[level];
+        let used = &uses(snapshot)[level];
         assert_eq!(used.used, 16);
         used.shared_with.iter().map(|it| (it.vm.clone(), it.share)).collect::<Vec<_>>()
     };
@@ -161,9 +208,48 @@ fn vms_meet_in_colours_and_ways() {
 #[test]
 fn without_caches_nothing_is_said() {
     let snapshot = Snapshot { vms: vec![vm(1, 4096, Some)], ..Snapshot::default() };
-    assert_eq!(uses(&snapshot, &snapshot.vms[0]), []);
+    assert_eq!(uses(&snapshot), []);
     assert_eq!(colouring(&snapshot, &snapshot, &[&snapshot.vms[0]]), []);
     // A guest that is told of none goes by those of the host.
     let it = &colouring(&Snapshot::default(), &layer(Vec::new()), &[&snapshot.vms[0]])[0];
     assert!(it.survives && it.guest_colours == 32, "{it:?}");
+}
+
+#[test]
+fn what_the_processor_says_of_its_index_is_not_guessed() {
+    let mut snapshot = layer(vec![vm(1, 4096, Some)]);
+    let l3 = |snapshot: &mut Snapshot, complex, sets| {
+        let cache = &mut snapshot.head.settings.caches[3];
+        (cache.complex_index, cache.sets) = (complex, sets);
+        let found = uses(snapshot).into_iter().find(|used| used.cache == "L3");
+        found.map(|used| (used.colours, used.slices_assumed, used.complex_index))
+    };
+    let sets = 16 * 2048;
+    assert_eq!(l3(&mut snapshot, None, sets), Some((32, 16, None)));
+    assert_eq!(l3(&mut snapshot, Some(true), sets), Some((32, 16, Some(true))));
+    // In one piece all sets count.
+    assert_eq!(l3(&mut snapshot, Some(false), sets), Some((512, 1, Some(false))));
+    // A function of which nothing more is known has no colours that could be told.
+    assert_eq!(l3(&mut snapshot, Some(true), 3000), None);
+}
+
+#[test]
+fn all_vms_are_compared_with_each_other() {
+    let of = |shift: u64| move |page: u64| Some(page / 16 * 32 + page % 16 + shift);
+    let snapshot = layer((0..5).map(|pid| vm(pid, 512, of(32 + 4 * u64::from(pid)))).collect());
+    let spread = Spread::of(&snapshot);
+    for index in 0..5 {
+        for used in spread.uses(index) {
+            // Each differs by four of its sixteen colours from the next.
+            let mut shares: Vec<f64> = used.shared_with.iter().map(|other| other.share).collect();
+            let mut expected: Vec<f64> = (0..5usize)
+                .filter(|other| *other != index)
+                .map(|other| 1.0 - other.abs_diff(index) as f64 / 4.0)
+                .filter(|share| *share > 0.0)
+                .collect();
+            shares.sort_by(f64::total_cmp);
+            expected.sort_by(f64::total_cmp);
+            assert_eq!(shares, expected, "{used:?}");
+        }
+    }
 }

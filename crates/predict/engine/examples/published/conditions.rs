@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::thread;
+use strata_engine::requests::{RequestLoad, Times, relate};
 use strata_engine::{
     Build, HostSetup, Hosts, LayerFmfi, OpenError, Progress, RunResult, Setup, StackKind, Stop,
     Sweep, VmSetup, catalogue, run_hosts, sweep,
@@ -58,6 +59,9 @@ const TIME_SCALE: u32 = 100;
 const ACCESSES: u64 = 9_000_000;
 const WARMUP: u64 = 6_000_000;
 
+/// What chooses all that is random.
+const SEED: u64 = 1;
+
 /// A generator that stands in for published programs.
 #[derive(Clone, Copy)]
 pub struct StandIn {
@@ -70,6 +74,8 @@ pub struct StandIn {
     pub gemini_kin: &'static str,
     /// The same of xGemini's.
     pub xgemini_kin: &'static str,
+    /// Accesses that serve a request where latencies are shown; 0 if none are.
+    request: u64,
 }
 
 impl StandIn {
@@ -94,6 +100,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 192 * MIB,
         gemini_kin: "Canneal",
         xgemini_kin: "Canneal",
+        request: 0,
     },
     StandIn {
         name: "random, 384 MiB",
@@ -101,6 +108,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 384 * MIB,
         gemini_kin: "SVM",
         xgemini_kin: "Raytrace",
+        request: 0,
     },
     StandIn {
         name: "zipf 0.99, 256 MiB",
@@ -108,6 +116,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 256 * MIB,
         gemini_kin: "Masstree",
         xgemini_kin: "Masstree",
+        request: 100,
     },
     StandIn {
         name: "strided 4 KiB, 256 MiB",
@@ -115,6 +124,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 256 * MIB,
         gemini_kin: "CG.D",
         xgemini_kin: "FFT",
+        request: 0,
     },
     StandIn {
         name: "sequential, 128 MiB",
@@ -122,6 +132,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 128 * MIB,
         gemini_kin: "Streamcl.",
         xgemini_kin: "Streamcl.",
+        request: 0,
     },
     StandIn {
         name: "growing heap, 256 MiB",
@@ -129,6 +140,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 256 * MIB,
         gemini_kin: "Specjbb",
         xgemini_kin: "Specjbb",
+        request: 100,
     },
     StandIn {
         name: "churn, 192 MiB",
@@ -136,6 +148,7 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 192 * MIB,
         gemini_kin: "Dedup",
         xgemini_kin: "Dedup",
+        request: 0,
     },
     StandIn {
         name: "random, 24 MiB",
@@ -143,8 +156,25 @@ pub const STAND_INS: [StandIn; 8] = [
         footprint: 24 * MIB,
         gemini_kin: "Silo",
         xgemini_kin: "x264",
+        request: 100,
     },
 ];
+
+/// Of the latencies alone: weights that every image goes through. They are those of `strata paper
+/// xplace` with shorter requests, so that there are enough for a 99th percentile.
+pub const IMG_DNN: StandIn = StandIn {
+    name: "sequential, 12 MiB",
+    spec: "sequential:size=12MiB,stride=64,stores=0,touch=yes",
+    footprint: 12 * MIB,
+    gemini_kin: "Img-dnn",
+    xgemini_kin: "Img-dnn",
+    request: 2000,
+};
+
+/// The stand-ins that serve requests, for the programs that both papers have latencies of.
+pub fn servers() -> impl Iterator<Item = &'static StandIn> {
+    std::iter::once(&IMG_DNN).chain(STAND_INS.iter()).filter(|known| known.request > 0)
+}
 
 /// A machine without its policy.
 fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
@@ -159,7 +189,7 @@ fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
         misaligned: Misaligned::Splinter,
         warmup,
         from_mark: false,
-        seed: 1,
+        seed: SEED,
         explain: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
@@ -212,11 +242,37 @@ pub fn stand_in(
     memory: Memory,
     policies: &[&str],
 ) -> Vec<RunResult> {
-    let setup = Setup {
-        overrides: overrides(memory),
-        ..setup(stack, stand_in.guest_memory(), memory, WARMUP)
-    };
-    run(&setup, policies, &stand_in.workload())
+    run_stand_in(stand_in, &stand_in.workload(), stack, memory, policies)
+}
+
+fn run_stand_in(
+    of: &StandIn,
+    workload: &str,
+    stack: StackKind,
+    memory: Memory,
+    policies: &[&str],
+) -> Vec<RunResult> {
+    let setup =
+        Setup { overrides: overrides(memory), ..setup(stack, of.guest_memory(), memory, WARMUP) };
+    run(&setup, policies, workload)
+}
+
+/// Share of what base pages can serve that arrives; neither paper gives one.
+const LOAD: f64 = 0.7;
+
+/// A stand-in that serves requests, with their latencies: all policies face the arrivals that keep the
+/// servers of `base` busy for [`LOAD`] of the time.
+pub fn serving(
+    of: &StandIn,
+    stack: StackKind,
+    memory: Memory,
+    policies: &[&str],
+) -> Vec<RunResult> {
+    let workload = format!("{},request={}", of.workload(), of.request);
+    let mut runs = run_stand_in(of, &workload, stack, memory, policies);
+    let load = RequestLoad { share: LOAD, reference: Some("base".to_owned()) };
+    relate(&mut runs, &mut [], &load, SEED);
+    runs
 }
 
 /// Parameters that differ from their defaults.
@@ -317,6 +373,17 @@ pub fn pair(of: &Pair, stack: StackKind) -> Vec<RunResult> {
 /// L2 TLB misses relative to another run's.
 pub fn relative_misses(run: &RunResult, to: &RunResult) -> f64 {
     run.tlb.l2_misses as f64 / to.tlb.l2_misses.max(1) as f64
+}
+
+/// Mean and 99th percentile of latency relative to another run's.
+///
+/// # Panics
+/// When the runs have too few requests for a percentile.
+pub fn relative_latency(run: &RunResult, to: &RunResult) -> [f64; 2] {
+    let latency = |run: &RunResult| run.requests.as_ref().expect("it serves requests").latency;
+    let (own, other) = (latency(run), latency(to));
+    let p99 = |of: Times| of.p99.expect("there are more than 100 requests");
+    [own.mean / other.mean, p99(own) / p99(other)]
 }
 
 /// Throughput relative to another run's.

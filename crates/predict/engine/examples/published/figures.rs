@@ -46,6 +46,37 @@ pub fn xgemini(program: &str, fragmented: bool) -> ([f64; 2], [f64; 2]) {
     }
 }
 
+/// Mean and 99th percentile of latency, relative to base pages in both layers, of THP and of Gemini in a
+/// VM (Gemini, Figs. 9 and 10), with memory fragmented or not.
+pub fn gemini_latency(program: &str, fragmented: bool) -> [[f64; 2]; 2] {
+    match (program, fragmented) {
+        ("Img-dnn", false) => [[0.91, 0.73], [0.88, 0.61]],
+        ("Masstree", false) => [[0.88, 0.58], [0.85, 0.62]],
+        ("Specjbb", false) => [[0.73, 0.60], [0.83, 0.51]],
+        ("Silo", false) => [[0.90, 0.84], [0.91, 0.61]],
+        ("Img-dnn", true) => [[0.94, 0.72], [0.94, 0.52]],
+        ("Masstree", true) => [[0.94, 0.47], [0.84, 0.71]],
+        ("Specjbb", true) => [[0.89, 0.71], [0.85, 0.62]],
+        ("Silo", true) => [[0.45, 0.13], [0.85, 0.65]],
+        _ => unreachable!("{program} has no latency in Gemini's figures"),
+    }
+}
+
+/// The same, relative to nested VMs with base pages, of dual Gemini and of xGemini (xGemini, Fig. 13).
+pub fn xgemini_latency(program: &str, fragmented: bool) -> [[f64; 2]; 2] {
+    match (program, fragmented) {
+        ("Img-dnn", false) => [[0.765, 0.877], [0.416, 1.003]],
+        ("Masstree", false) => [[0.896, 0.771], [0.685, 0.650]],
+        ("Specjbb", false) => [[0.687, 0.745], [0.923, 0.842]],
+        ("Silo", false) => [[0.028, 0.016], [0.104, 0.067]],
+        ("Img-dnn", true) => [[1.034, 0.719], [1.166, 0.596]],
+        ("Masstree", true) => [[0.839, 0.727], [0.839, 0.717]],
+        ("Specjbb", true) => [[1.117, 0.827], [1.081, 0.721]],
+        ("Silo", true) => [[1.074, 0.751], [1.082, 0.750]],
+        _ => unreachable!("{program} has no latency in xGemini's figures"),
+    }
+}
+
 /// Averages the papers give over all their programs.
 pub mod averages {
     /// Rates of well-aligned huge pages: at most, of all systems but Gemini; of Gemini (6.2).

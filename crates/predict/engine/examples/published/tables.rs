@@ -1,8 +1,8 @@
 //! The tables of `docs/published.md`.
 
 use crate::conditions::{
-    Memory, PAIRS, Pair, STAND_INS, StandIn, microbenchmark, pair, relative_misses,
-    relative_throughput, stand_in,
+    Memory, PAIRS, Pair, STAND_INS, StandIn, microbenchmark, pair, relative_latency,
+    relative_misses, relative_throughput, servers, serving, stand_in,
 };
 use crate::figures::{self, averages};
 use strata_engine::{RunResult, StackKind};
@@ -33,6 +33,7 @@ pub fn document() -> String {
     out += &movable();
     out += &exhausted_l1();
     out += &colocated();
+    out += &latencies();
     out += include_str!("differences.md");
     out
 }
@@ -188,6 +189,53 @@ pub fn pair_row(of: &Pair, stack: StackKind) -> (String, [f64; 4]) {
     let values = [1, 2, 3, 4].map(|run| relative_throughput(&runs[run], &runs[0]));
     let beside = format!("{}: {}", of.beside, of.what);
     (row(&[of.measured, &beside, &stack.to_string()], &values.map(percent)), values)
+}
+
+/// Latencies of the stand-ins that serve requests.
+fn latencies() -> String {
+    let mut out = String::from("\n## Latency (Gemini, Figs. 9 and 10; xGemini, Fig. 13)\n\n");
+    out += include_str!("latency.md");
+    for stack in [StackKind::Vm, StackKind::Nested] {
+        let [one, other] = systems(stack);
+        let of = if stack == StackKind::Vm { "In a VM" } else { "In a nested VM" };
+        out += &format!(
+            "\n| {of} | beside | memory | mean: {one} | {other} | p99: {one} | {other} |\n"
+        );
+        out += "| --- | --- | --- | ---: | ---: | ---: | ---: |\n";
+        for stand_in in servers() {
+            for memory in [Memory::Fragmented, Memory::Clean] {
+                out += &latency_row(stand_in, stack, memory).0;
+            }
+        }
+    }
+    out
+}
+
+/// The systems whose latencies the papers have, beside base pages.
+fn systems(stack: StackKind) -> [&'static str; 2] {
+    if stack == StackKind::Vm { ["thp", "gemini"] } else { ["gemini", "xgemini"] }
+}
+
+/// One row of latencies beside the published ones, and its values, relative to base pages: the means of
+/// both systems, then the 99th percentiles.
+pub fn latency_row(of: &StandIn, stack: StackKind, memory: Memory) -> (String, [f64; 4]) {
+    let [one, other] = systems(stack);
+    let runs = serving(of, stack, memory, &["base", one, other]);
+    let [[mean, p99], [other_mean, other_p99]] =
+        [1, 2].map(|system| relative_latency(&runs[system], &runs[0]));
+    let values = [mean, other_mean, p99, other_p99];
+    let fragmented = memory != Memory::Clean;
+    let published = match stack {
+        StackKind::Vm => figures::gemini_latency(of.gemini_kin, fragmented),
+        _ => figures::xgemini_latency(of.gemini_kin, fragmented),
+    };
+    let cells: Vec<String> = values
+        .iter()
+        .zip(published.as_flattened())
+        .map(|(ours, published)| format!("{} ({})", percent(*ours), percent(*published)))
+        .collect();
+    let state = if fragmented { "fragmented" } else { "not fragmented" };
+    (row(&[of.name, of.gemini_kin, state], &cells), values)
 }
 
 /// TLB misses, then throughput, of dual Gemini and xGemini, relative to base pages.

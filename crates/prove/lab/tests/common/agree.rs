@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use strata_addr::space::HostPhysical;
-use strata_addr::{Frame, Gva};
+use strata_addr::{Frame, Gva, PageSize};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_inspect::{BackedVm, Options, Snapshot, Verdict, verdicts};
-use strata_tables::Capture;
 use strata_tables::truth::{HugePageTruth, regions};
+use strata_tables::{Capture, Role};
 
 /// The comparison of a capture with a join, region by region.
 #[derive(Debug, Default)]
@@ -21,10 +21,8 @@ pub struct Agreement {
     pub unjudged: Vec<u64>,
     /// Judged differently: GVA, and what both say.
     pub different: Vec<(u64, String)>,
-    /// Base pages of these huge pages that have the same colour by both.
-    pub same_colour: usize,
-    /// GVAs of those that have another one, or are backed by one of the two only.
-    pub other_colour: Vec<u64>,
+    /// The colours of the base pages that these huge pages are made of.
+    pub colours: ColourAgreement,
 }
 
 /// The colours of a slice of 2048 sets, as almost all have them.
@@ -41,29 +39,53 @@ fn below(vm: &BackedVm, frame: u64) -> Option<u64> {
     Some(run.frame() + u64::from(page - run.first()))
 }
 
-/// Compares the colours of the base pages of a huge page of the program: by the tables in the machine's
-/// memory, and through what each hypervisor says of its VM.
-fn compare_colours(
-    capture: &Capture,
-    snapshots: &[Snapshot],
-    gva: u64,
-    gpa: u64,
-    found: &mut Agreement,
-) {
-    let colours = colours();
-    for page in 0..512 {
-        let vpn = Gva::new(gva).page() + page;
-        let truth = capture.translate(vpn).map(|frame| colours.of(frame));
+/// Pages whose colours were compared.
+#[derive(Debug, Default)]
+pub struct ColourAgreement {
+    /// How many have the same colour by both.
+    pub same: usize,
+    /// GVAs of those that have another one, or are backed by one of the two only.
+    pub other: Vec<u64>,
+}
+
+impl ColourAgreement {
+    /// Compares the colours of a page of the program that has this frame in the guest: by the tables in the
+    /// machine's memory, and through what each hypervisor says of its VM.
+    fn compare(&mut self, capture: &Capture, snapshots: &[Snapshot], vpn: u64, frame: u64) {
+        let (colours, gva) = (colours(), vpn << 12);
+        let truth = capture.translate(Gva::new(gva).page()).map(|frame| colours.of(frame));
         let mut vms = snapshots[1..].iter().map(|layer| &layer.vms[0]);
-        let frame = vms.try_fold((gpa >> 12) + page, |frame, vm| below(vm, frame));
+        let frame = vms.try_fold(frame, |frame, vm| below(vm, frame));
         let seen = frame.map(|frame| colours.of(Frame::<HostPhysical>::new(frame)));
         // What nobody has touched is in no table.
         if truth == seen {
-            found.same_colour += usize::from(truth.is_some());
+            self.same += usize::from(truth.is_some());
         } else {
-            found.other_colour.push(gva + (page << 12));
+            self.other.push(gva);
         }
     }
+}
+
+/// Compares the colours of the program's base pages, none of them part of a huge page of the guest. Which
+/// frames they have in the guest is by its table, as scans of a guest list its huge pages only; what is
+/// compared is where each layer below has put them.
+pub fn compare_base_pages(
+    capture: &Capture,
+    snapshots: &[Snapshot],
+    from: std::ops::Range<u64>,
+) -> ColourAgreement {
+    let mut pages = Vec::new();
+    let guest = capture.table(Role::Guest).expect("the guest's table was captured");
+    guest.leaves(&mut |vpn, hit| {
+        if hit.size == PageSize::Base && from.contains(&(vpn << 12)) {
+            pages.push((vpn, hit.frame));
+        }
+    });
+    let mut found = ColourAgreement::default();
+    for (vpn, frame) in pages {
+        found.compare(capture, snapshots, vpn, frame);
+    }
+    found
 }
 
 /// Compares the huge pages of a program: the captured tables against the snapshots, the innermost
@@ -109,7 +131,9 @@ pub fn compare(
     let mut found = Agreement::default();
     let mut left = truth.clone();
     for (gva, gpa, verdict) in judged.into_iter().filter(|(gva, ..)| from.contains(gva)) {
-        compare_colours(capture, snapshots, gva, gpa, &mut found);
+        for page in 0..512 {
+            found.colours.compare(capture, snapshots, (gva >> 12) + page, (gpa >> 12) + page);
+        }
         let Some(region) = left.remove(&gva).filter(|region| region.gpa == gpa) else {
             found.elsewhere.push(gva);
             continue;

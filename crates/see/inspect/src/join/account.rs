@@ -1,20 +1,25 @@
 //! What a join counts: verdicts by process and cause, each VM's memory, each pair of layers.
 
 use super::cause::{Cause, nx_splits};
-use super::colours;
+use super::colours::Spread;
 use super::compose::{descend, is_aligned_block};
 use super::report::{
-    CauseCount, Composite, Join, JoinedLayer, Pair, ProcessCount, Totals, VmReport,
+    CauseCount, Composite, HotMemory, Join, JoinedLayer, Pair, ProcessCount, Totals, VmReport,
 };
 use super::verdict::{Below, Verdict, executable, judge};
+use crate::snapshot::hot::HotRegion;
 use crate::snapshot::region::Region;
 use crate::snapshot::{BackedVm, Snapshot};
 use std::collections::{BTreeMap, HashMap};
 
-/// An account of one VM, whoever uses its memory: for `strata top` and the layers of a join.
-pub fn vm_account(snapshot: &Snapshot, vm: &BackedVm) -> VmReport {
-    let report = vm_report(&Below::new(snapshot, vm, None), "by its process");
-    VmReport { colours: colours::uses(snapshot, vm), ..report }
+/// An account of every VM, whoever uses its memory: for `strata scan` and `strata top`.
+pub fn vm_accounts(snapshot: &Snapshot) -> Vec<VmReport> {
+    let spread = Spread::of(snapshot);
+    let each = snapshot.vms.iter().enumerate().map(|(index, vm)| {
+        let report = vm_report(&Below::new(snapshot, vm, None), "by its process");
+        VmReport { colours: spread.uses(index), ..report }
+    });
+    each.collect()
 }
 
 pub(super) fn vm_report(below: &Below<'_>, how: &str) -> VmReport {
@@ -35,6 +40,15 @@ pub(super) fn vm_report(below: &Below<'_>, how: &str) -> VmReport {
         let slot = vm.slot(region.start());
         report.regions_in_misaligned_slots += u64::from(slot.is_some_and(|slot| !slot.congruent()));
     }
+    report.hot = vm.watched.map(|how| {
+        let sum = |pages: fn(&HotRegion) -> u64| below.vm.hot.iter().map(pages).sum();
+        HotMemory {
+            by: how.by,
+            milliseconds: how.milliseconds,
+            watched: sum(|region| region.watched.count()),
+            pages: sum(|region| region.used.count()),
+        }
+    });
     report.pseudo_huge = vm.lists_pseudo_huge.then_some(below.vm.pseudo_huge.len() as u64);
     for name in ["pages_4k", "pages_2m", "pages_1g", "nx_lpage_splits"] {
         if let Some(&value) = vm.stats.get(name) {

@@ -6,6 +6,7 @@
 //! xPlace, section 5.1, and CoPlace); each layer below that hands out frames as they come spoils that.
 
 use super::compose::descend;
+use crate::snapshot::hot::{HotRegion, Pages};
 use crate::snapshot::model::{CpuCache, Vm};
 use crate::snapshot::region::Run;
 use crate::snapshot::{BackedVm, Snapshot};
@@ -37,8 +38,24 @@ pub struct ColourUse {
     pub used: u32,
     /// Pages of the fullest colour over those of the mean: 1 if all have as many.
     pub fullest: f64,
+    /// Whether a function of all address bits is said to choose its sets; `None` where nobody says.
+    pub complex_index: Option<bool>,
+    /// The same of the pages that were used while the VM was watched; `None` if it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hot: Option<HotUse>,
     /// Other VMs whose memory lies in the same colours and the same ways, the most first.
     pub shared_with: Vec<Shared>,
+}
+
+/// How a VM's hot memory lies over the colours of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct HotUse {
+    /// Base pages that were used and whose frames are known.
+    pub pages: u64,
+    /// Colours that have some of them.
+    pub used: u32,
+    /// Pages of the fullest colour over those of the mean: 1 if all have as many.
+    pub fullest: f64,
 }
 
 /// A VM in the same colours.
@@ -62,6 +79,8 @@ pub struct Colouring {
     pub colours: u32,
     /// Slices that the lowest layer's is taken to have.
     pub slices_assumed: u64,
+    /// Whether a function of all address bits is said to choose its sets; `None` where nobody says.
+    pub complex_index: Option<bool>,
     /// Base pages of the guest that are backed all the way down.
     pub pages: u64,
     /// Share of them with the real colour that most pages of their colour in the guest have. To a guest
@@ -81,6 +100,7 @@ struct Coloured {
     level: u8,
     colours: Colours,
     slices: u64,
+    complex_index: Option<bool>,
 }
 
 /// The caches in which frames have colours, one of each level.
@@ -90,7 +110,13 @@ fn coloured(caches: &[CpuCache]) -> Vec<Coloured> {
         if found.iter().any(|known| known.level == cache.level) {
             continue;
         }
-        let sliced = cache.level >= SLICED_LEVEL && cache.sets.is_multiple_of(SETS_OF_A_SLICE);
+        // Whoever says how sets are chosen need not be guessed.
+        let hashed = cache.complex_index.unwrap_or(cache.level >= SLICED_LEVEL);
+        let sliced = hashed && cache.sets.is_multiple_of(SETS_OF_A_SLICE);
+        if !sliced && cache.complex_index == Some(true) {
+            // Which function it is nobody says, and this is none that is known.
+            continue;
+        }
         let slices = if sliced { cache.sets / SETS_OF_A_SLICE } else { 1 };
         let index = CacheIndex {
             line_bytes: cache.line_bytes,
@@ -101,27 +127,81 @@ fn coloured(caches: &[CpuCache]) -> Vec<Coloured> {
         let Ok(colours) = Colours::new(&index) else { continue };
         if colours.count() > 1 {
             let (name, level) = (format!("L{}", cache.level), cache.level);
-            found.push(Coloured { name, level, colours, slices });
+            let complex_index = cache.complex_index;
+            found.push(Coloured { name, level, colours, slices, complex_index });
         }
     }
     found
 }
 
 /// Pages by colour of their frames.
-fn pages_by_colour(vm: &BackedVm, colours: Colours) -> Vec<u64> {
-    let mut pages = vec![0; colours.count() as usize];
-    let every = |run: &Run| u64::from(run.pages()) / u64::from(colours.count());
-    let mut all = 0;
-    for run in vm.regions.iter().flat_map(|region| &region.runs) {
-        // Neighbouring frames go through the colours in turn.
-        all += every(run);
-        let rest = u64::from(run.pages()) % u64::from(colours.count());
-        for frame in run.frame()..run.frame() + rest {
-            pages[colour::<HostPhysical>(colours, frame)] += 1;
+struct Counts {
+    all: Vec<u64>,
+    /// Those of them that were used; `None` if nobody watched.
+    hot: Option<Vec<u64>>,
+}
+
+/// Pages by colour, by one kind of colours.
+struct ByColour {
+    /// One for each colour.
+    pages: Vec<u64>,
+    /// What every colour has besides.
+    each: u64,
+    colours: Colours,
+}
+
+impl ByColour {
+    fn new(colours: Colours) -> Self {
+        Self { pages: vec![0; colours.count() as usize], each: 0, colours }
+    }
+
+    /// Adds neighbouring frames, which go through the colours in turn.
+    fn add(&mut self, frame: u64, pages: u64) {
+        let mut rest = pages;
+        if rest >= self.pages.len() as u64 {
+            self.each += rest / self.pages.len() as u64;
+            rest %= self.pages.len() as u64;
+        }
+        let mut at = colour::<HostPhysical>(self.colours, frame);
+        for _ in 0..rest {
+            self.pages[at] += 1;
+            at = if at + 1 == self.pages.len() { 0 } else { at + 1 };
         }
     }
-    pages.iter_mut().for_each(|pages| *pages += all);
-    pages
+
+    fn counts(mut self) -> Vec<u64> {
+        self.pages.iter_mut().for_each(|pages| *pages += self.each);
+        self.pages
+    }
+}
+
+impl Counts {
+    fn of(vm: &BackedVm, colours: Colours) -> Self {
+        let mut all = ByColour::new(colours);
+        for run in vm.regions.iter().flat_map(|region| &region.runs) {
+            all.add(run.frame(), run.pages().into());
+        }
+        let hot = vm.vm.watched.map(|_| {
+            let mut found = ByColour::new(colours);
+            for hot in &vm.hot {
+                for run in vm.region(hot.index).iter().flat_map(|region| &region.runs) {
+                    add_used(&mut found, hot, *run);
+                }
+            }
+            found.counts()
+        });
+        Self { all: all.counts(), hot }
+    }
+}
+
+/// Adds those frames of a run that were used.
+fn add_used(found: &mut ByColour, hot: &HotRegion, run: Run) {
+    if hot.used == Pages::ALL {
+        return found.add(run.frame(), run.pages().into());
+    }
+    for at in (0..run.pages()).filter(|at| hot.used.has(run.first() + at)) {
+        found.add(run.frame() + u64::from(at), 1);
+    }
 }
 
 fn colour<S: Space>(colours: Colours, frame: u64) -> usize {
@@ -152,35 +232,78 @@ fn ways(l3: &str) -> Vec<(&str, u64)> {
         .collect()
 }
 
-/// How one VM of a snapshot lies over the colours of its layer's caches. Empty where caches or frames are
-/// not known.
-pub fn uses(snapshot: &Snapshot, vm: &BackedVm) -> Vec<ColourUse> {
-    let caches = coloured(&snapshot.head.settings.caches);
-    let each = caches.into_iter().map(|cache| {
-        let own = pages_by_colour(vm, cache.colours);
-        let pages: u64 = own.iter().sum();
-        let others = snapshot.vms.iter().filter(|other| other.vm.pid != vm.vm.pid);
-        let others = others
-            .filter(|other| cache.level < SLICED_LEVEL || share_ways(snapshot, &vm.vm, &other.vm));
+/// How the VMs of a snapshot lie over the colours of its layer's caches: counted once, to be compared with
+/// each other.
+pub struct Spread<'a> {
+    snapshot: &'a Snapshot,
+    /// The caches with colours, each with what it makes of every VM: an index into `counts`.
+    caches: Vec<(Coloured, usize)>,
+    /// For each number of colours that a cache has, the counts of all VMs.
+    counts: Vec<(Colours, Vec<Counts>)>,
+}
+
+impl<'a> Spread<'a> {
+    /// Counts the pages of all VMs by colour.
+    pub fn of(snapshot: &'a Snapshot) -> Self {
+        let mut counts: Vec<(Colours, Vec<Counts>)> = Vec::new();
+        let mut caches = Vec::new();
+        for cache in coloured(&snapshot.head.settings.caches) {
+            let at = counts.iter().position(|(known, _)| *known == cache.colours);
+            let at = at.unwrap_or_else(|| {
+                let of_all = snapshot.vms.iter().map(|vm| Counts::of(vm, cache.colours));
+                counts.push((cache.colours, of_all.collect()));
+                counts.len() - 1
+            });
+            caches.push((cache, at));
+        }
+        Self { snapshot, caches, counts }
+    }
+
+    /// How the VM of this index lies. Empty where caches or frames are not known.
+    pub fn uses(&self, index: usize) -> Vec<ColourUse> {
+        let each = self.caches.iter().map(|(cache, at)| self.in_cache(cache, *at, index));
+        each.filter(|used| used.pages > 0).collect()
+    }
+
+    fn in_cache(&self, cache: &Coloured, at: usize, index: usize) -> ColourUse {
+        let (vm, counts) = (&self.snapshot.vms[index], &self.counts[at].1);
+        let own = &counts[index];
+        let others = self.snapshot.vms.iter().zip(counts);
+        let others = others.filter(|(other, _)| {
+            other.vm.pid != vm.vm.pid
+                && (cache.level < SLICED_LEVEL || share_ways(self.snapshot, &vm.vm, &other.vm))
+        });
         let mut shared_with: Vec<Shared> = others
-            .filter_map(|other| {
-                let share = alike(&own, &pages_by_colour(other, cache.colours));
+            .filter_map(|(other, counts)| {
+                let share = alike(&own.all, &counts.all);
                 (share > 0.0).then(|| Shared { vm: other.vm.label(), share })
             })
             .collect();
         shared_with.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.vm.cmp(&b.vm)));
-        let most = own.iter().copied().max().unwrap_or(0);
+        let HotUse { pages, used, fullest } = spread(&own.all);
         ColourUse {
-            cache: cache.name,
+            cache: cache.name.clone(),
             colours: cache.colours.count(),
             slices_assumed: cache.slices,
+            complex_index: cache.complex_index,
             pages,
-            used: own.iter().filter(|pages| **pages > 0).count() as u32,
-            fullest: most as f64 * own.len() as f64 / pages.max(1) as f64,
+            used,
+            fullest,
+            hot: own.hot.as_deref().map(spread),
             shared_with,
         }
-    });
-    each.filter(|used| used.pages > 0).collect()
+    }
+}
+
+/// How pages by colour are spread.
+fn spread(pages: &[u64]) -> HotUse {
+    let sum: u64 = pages.iter().sum();
+    let most = pages.iter().copied().max().unwrap_or(0);
+    HotUse {
+        pages: sum,
+        used: pages.iter().filter(|pages| **pages > 0).count() as u32,
+        fullest: most as f64 * pages.len() as f64 / sum.max(1) as f64,
+    }
 }
 
 /// The sum over all colours of the smaller share.
@@ -195,28 +318,55 @@ fn alike(one: &[u64], other: &[u64]) -> f64 {
 pub fn colouring(guest: &Snapshot, lowest: &Snapshot, vms: &[&BackedVm]) -> Vec<Colouring> {
     let Some(nearest) = vms.first() else { return Vec::new() };
     let own = coloured(&guest.head.settings.caches);
-    let each = coloured(&lowest.head.settings.caches).into_iter().map(|cache| {
-        // A guest that is told of no cache would go by the real one's.
-        let seen = own.iter().find(|own| own.level == cache.level);
-        let seen = seen.map_or(cache.colours, |own| own.colours);
-        let (from, real) = (seen.count() as usize, cache.colours.count() as usize);
-        // A guest that is told of fewer sets keeps apart no more than it knows of: every so many real
-        // colours are one to it.
-        let to = if real.is_multiple_of(from) { from } else { real };
-        let mut pages = vec![0u64; from * to];
-        for region in &nearest.regions {
-            let first = region.index << 9;
-            for run in descend(vms, first) {
-                for at in 0..u64::from(run.pages()) {
-                    let page = first + u64::from(run.first()) + at;
-                    let real = colour::<HostPhysical>(cache.colours, run.frame() + at);
-                    pages[colour::<GuestPhysical>(seen, page) * to + real % to] += 1;
-                }
+    let mut tables: Vec<Table> = coloured(&lowest.head.settings.caches)
+        .into_iter()
+        .map(|cache| {
+            // A guest that is told of no cache would go by the real one's.
+            let seen = own.iter().find(|own| own.level == cache.level);
+            Table::new(seen.map_or(cache.colours, |own| own.colours), cache)
+        })
+        .collect();
+    if tables.is_empty() {
+        return Vec::new();
+    }
+    for region in &nearest.regions {
+        let first = region.index << 9;
+        for run in descend(vms, first) {
+            let page = first + u64::from(run.first());
+            for table in &mut tables {
+                table.add(page, run.frame(), run.pages().into());
             }
         }
-        follow(&pages, to, &cache)
-    });
+    }
+    let each = tables.iter().map(|table| follow(&table.pages, table.to, &table.cache));
     each.filter(|colouring| colouring.pages > 0).collect()
+}
+
+/// Pages by their colour in the guest and their real one, of one cache.
+struct Table {
+    cache: Coloured,
+    seen: Colours,
+    /// Real colours that the guest can tell apart. To a guest that is told of fewer sets every so many real
+    /// colours are one.
+    to: usize,
+    pages: Vec<u64>,
+}
+
+impl Table {
+    fn new(seen: Colours, cache: Coloured) -> Self {
+        let (from, real) = (seen.count() as usize, cache.colours.count() as usize);
+        let to = if real.is_multiple_of(from) { from } else { real };
+        Self { cache, seen, to, pages: vec![0; from * to] }
+    }
+
+    /// Adds neighbouring pages in neighbouring frames.
+    fn add(&mut self, page: u64, frame: u64, pages: u64) {
+        for at in 0..pages {
+            let from = colour::<GuestPhysical>(self.seen, page + at);
+            let real = colour::<HostPhysical>(self.cache.colours, frame + at);
+            self.pages[from * self.to + real % self.to] += 1;
+        }
+    }
 }
 
 /// What becomes of each colour of the guest: a row of pages by real colour.
@@ -243,6 +393,7 @@ fn follow(pages: &[u64], to: usize, cache: &Coloured) -> Colouring {
         guest_colours: (pages.len() / to) as u32,
         colours: cache.colours.count(),
         slices_assumed: cache.slices,
+        complex_index: cache.complex_index,
         pages: all,
         kept,
         by_chance: 1.0 / to as f64,

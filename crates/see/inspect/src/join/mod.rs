@@ -10,7 +10,7 @@ pub mod prometheus;
 pub mod report;
 mod verdict;
 
-pub use account::vm_account;
+pub use account::vm_accounts;
 pub use choice::{Options, chosen};
 pub use verdict::{Judged, Verdict};
 
@@ -76,8 +76,8 @@ pub fn join(snapshots: &[Snapshot], options: &Options) -> Result<Join, Error> {
             None => after(guest, host),
         };
         layer.by_own_clocks = taken.is_none();
-        layer.vm =
-            Some(VmReport { colours: colours::uses(host, vm), ..vm_report(&own, &found.how) });
+        let uses = colours::Spread::of(host).uses(found.index);
+        layer.vm = Some(VmReport { colours: uses, ..vm_report(&own, &found.how) });
         notes_on(&own, &layer, &mut report.notes);
         report.layers.push(layer);
         below.push(own);

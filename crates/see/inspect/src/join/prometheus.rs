@@ -1,6 +1,7 @@
 //! A join as Prometheus text (exposition format 0.0.4), for the textfile collector.
 
-use crate::join::report::Join;
+use crate::join::colours::{ColourUse, Colouring};
+use crate::join::report::{Join, VmReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -87,29 +88,114 @@ pub fn text(join: &Join) -> String {
     out.text
 }
 
-/// Cache colours, where the caches are known.
+/// Cache colours, where the caches are known, and hot memory, where somebody watched.
 fn colours(out: &mut Metrics, join: &Join, guest: &str) {
-    if !join.colouring.is_empty() {
-        out.metric(
+    type OfGuest = fn(&Colouring) -> f64;
+    let of_guest: [(&'static str, &str, OfGuest); 3] = [
+        (
             "strata_colours_kept_ratio",
             "Pages with the real cache colour that most pages of their colour in the guest have",
-        );
-    }
-    for colouring in &join.colouring {
-        out.sample(&[("guest", guest), ("cache", &colouring.cache)], colouring.kept);
+            |it| it.kept,
+        ),
+        (
+            "strata_colours_colliding",
+            "Cache colours of the guest that end, by most of their pages, where another does",
+            |it| it.colliding.into(),
+        ),
+        (
+            "strata_colours_survive",
+            "1 where what the guest keeps apart by colour is apart in the cache, else 0",
+            |it| f64::from(u8::from(it.survives)),
+        ),
+    ];
+    for (name, help, value) in of_guest {
+        if !join.colouring.is_empty() {
+            out.metric(name, help);
+        }
+        for colouring in &join.colouring {
+            out.sample(&[("guest", guest), ("cache", &colouring.cache)], value(colouring));
+        }
     }
     let vms = join.layers.iter().filter_map(|layer| Some((&layer.name, layer.vm.as_ref()?)));
-    let uses = vms.flat_map(|(layer, vm)| vm.colours.iter().map(move |used| (layer, vm, used)));
-    let mut uses = uses.peekable();
-    if uses.peek().is_some() {
-        out.metric(
+    let vms: Vec<(&String, &VmReport)> = vms.collect();
+    type OfCache = fn(&ColourUse) -> Option<f64>;
+    let of_caches: [(&'static str, &str, OfCache); 6] = [
+        (
             "strata_colour_fullest_ratio",
             "Pages of a VM's fullest cache colour over the mean",
+            |used| Some(used.fullest),
+        ),
+        ("strata_colours", "Colours that a cache has", |used| Some(used.colours.into())),
+        ("strata_colours_used", "Cache colours that a VM's memory uses", |used| {
+            Some(used.used.into())
+        }),
+        (
+            "strata_hot_colours_used",
+            "Cache colours that the memory uses which the VM used while it was watched",
+            |used| Some(used.hot?.used.into()),
+        ),
+        (
+            "strata_hot_colour_fullest_ratio",
+            "The same as strata_colour_fullest_ratio, of the memory used",
+            |used| Some(used.hot?.fullest),
+        ),
+        (
+            "strata_hot_colour_pages",
+            "Base pages of known frames that the VM used while it was watched",
+            |used| Some(used.hot?.pages as f64),
+        ),
+    ];
+    for (name, help, value) in of_caches {
+        let samples = vms.iter().flat_map(|(layer, vm)| {
+            let each = vm.colours.iter();
+            each.filter_map(move |used| Some((*layer, *vm, used, value(used)?)))
+        });
+        let samples: Vec<_> = samples.collect();
+        if !samples.is_empty() {
+            out.metric(name, help);
+        }
+        for (layer, vm, used, value) in samples {
+            let labels =
+                [("guest", guest), ("layer", layer), ("vm", &vm.vm), ("cache", &used.cache)];
+            out.sample(&labels, value);
+        }
+    }
+    let shared = |used: &ColourUse| !used.shared_with.is_empty();
+    if vms.iter().any(|(_, vm)| vm.colours.iter().any(shared)) {
+        out.metric(
+            "strata_colours_shared_ratio",
+            "How alike a VM and another spread over the cache colours: 0 not at all, 1 wholly",
         );
     }
-    for (layer, vm, used) in uses {
-        let labels = [("guest", guest), ("layer", layer), ("vm", &vm.vm), ("cache", &used.cache)];
-        out.sample(&labels, used.fullest);
+    for (layer, vm) in &vms {
+        for used in &vm.colours {
+            for other in &used.shared_with {
+                let labels = [
+                    ("guest", guest),
+                    ("layer", layer.as_str()),
+                    ("vm", &vm.vm),
+                    ("cache", &used.cache),
+                    ("other", &other.vm),
+                ];
+                out.sample(&labels, other.share);
+            }
+        }
+    }
+    if vms.iter().any(|(_, vm)| vm.hot.is_some()) {
+        out.metric("strata_hot_pages", "Base pages of a VM by whether they were used when watched");
+    }
+    for (layer, vm) in &vms {
+        let Some(hot) = vm.hot else { continue };
+        for (state, pages) in [("used", hot.pages), ("idle", hot.watched - hot.pages)] {
+            let labels = [
+                ("guest", guest),
+                ("layer", layer.as_str()),
+                ("vm", &vm.vm),
+                ("by", hot.by.name()),
+                ("state", state),
+            ];
+            out.sample(&labels, pages as f64);
+        }
     }
 }
 

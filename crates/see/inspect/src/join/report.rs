@@ -3,6 +3,7 @@
 
 use crate::join::cause::Cause;
 use crate::join::colours::{ColourUse, Colouring};
+use crate::snapshot::hot::By;
 use crate::snapshot::model::{Blind, SlotSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -93,9 +94,25 @@ pub struct VmReport {
     /// Regions of the VM's own guests that KVM maps huge although the VM has base pages there;
     /// `None` where the kernel does not tell.
     pub pseudo_huge: Option<u64>,
+    /// What it used while it was watched; `None` if nobody watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hot: Option<HotMemory>,
     /// How it lies over the colours of the layer's caches; empty where these are not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub colours: Vec<ColourUse>,
+}
+
+/// What a VM used while it was watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HotMemory {
+    /// How that was noticed.
+    pub by: By,
+    /// Milliseconds between marking its frames and looking at them; 0 where nothing was marked.
+    pub milliseconds: u64,
+    /// Base pages whose use could be noticed.
+    pub watched: u64,
+    /// Those of them that were used.
+    pub pages: u64,
 }
 
 /// Huge pages of a guest.

@@ -1,5 +1,6 @@
 //! Scanning how a VM's memory is backed, piece by piece, each read twice.
 
+use crate::scan::frame_set::FrameSet;
 use crate::scan::pagemap::{AddressSpace, BLOCK, FrameFlags};
 use crate::snapshot::entry::{PagemapEntry, flags};
 use crate::snapshot::model::{Slot, Vm};
@@ -22,28 +23,8 @@ pub struct Counts {
     pub uncertain: u64,
 }
 
-/// Frames with a meaning of their own.
-#[derive(Debug, Default)]
-pub struct Merged {
-    /// One bit for each frame, set where KSM merged it; empty where KSM is idle.
-    bits: Vec<u64>,
-}
-
-impl Merged {
-    /// Marks a frame.
-    pub fn set(&mut self, frame: u64) {
-        let word = (frame / 64) as usize;
-        if self.bits.len() <= word {
-            self.bits.resize(word + 1, 0);
-        }
-        self.bits[word] |= 1 << (frame % 64);
-    }
-
-    /// Whether a frame is marked.
-    pub fn has(&self, frame: u64) -> bool {
-        self.bits.get((frame / 64) as usize).is_some_and(|bits| bits >> (frame % 64) & 1 == 1)
-    }
-}
+/// Frames that KSM merged; none where KSM is idle.
+pub type Merged = FrameSet;
 
 /// One reading of a chunk.
 #[derive(Debug, Default)]
@@ -97,6 +78,23 @@ pub fn scan(
         take(regions)?;
     }
     Ok(counts)
+}
+
+/// Gives the frames of a VM's memory, read once.
+///
+/// # Errors
+/// When the VMM is gone.
+pub fn each_frame(
+    vm: &Vm,
+    space: &AddressSpace,
+    frames: &FrameFlags,
+    mut take: impl FnMut(u64),
+) -> io::Result<()> {
+    for (first, end) in chunks(&vm.slots) {
+        let chunk = reading(vm, space, frames, first, end)?;
+        chunk.words.iter().flatten().filter_map(|word| word.frame()).for_each(&mut take);
+    }
+    Ok(())
 }
 
 /// Ranges of region indices with slots, cut into chunks.
@@ -199,12 +197,5 @@ mod tests {
         let found = chunks(&slots);
         assert_eq!(found, [(0, 1), (1, 65), (65, 101), (2048, 2049)]);
         assert!(chunks(&[slot(5, 0)]).is_empty());
-    }
-
-    #[test]
-    fn frames_are_marked_one_by_one() {
-        let mut merged = Merged::default();
-        merged.set(130);
-        assert!(merged.has(130) && !merged.has(129) && !merged.has(1 << 30));
     }
 }

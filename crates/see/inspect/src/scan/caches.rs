@@ -1,6 +1,7 @@
-//! The caches of a layer's processors, and how resctrl shares them out
+//! The caches of a layer's processors, by sysfs and by the processors themselves, and how resctrl shares them out
 //! (`Documentation/ABI/testing/sysfs-devices-system-cpu`, `Documentation/arch/x86/resctrl.rst`).
 
+use crate::scan::cpuid;
 use crate::scan::tree::Tree;
 use crate::snapshot::model::CpuCache;
 use std::collections::BTreeMap;
@@ -12,8 +13,26 @@ const ROOT_CLASS: &str = "/";
 /// Directories of resctrl that are no class.
 const NO_CLASSES: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
-/// The caches of all processors, each once, by level; empty where the kernel tells of none.
+/// The caches of all processors, each once, by level. Where the kernel tells of none, those of the processor
+/// that this runs on; empty where that says nothing either, and of a tree that is not the running system.
 pub fn caches(tree: &Tree) -> Vec<CpuCache> {
+    let told = if tree.is_running() { cpuid::caches() } else { Vec::new() };
+    both(in_sysfs(tree), told)
+}
+
+/// What sysfs says, with what the processor says besides; the latter alone without the former.
+fn both(mut found: Vec<CpuCache>, told: Vec<CpuCache>) -> Vec<CpuCache> {
+    if found.is_empty() {
+        return told;
+    }
+    for cache in &mut found {
+        let same = told.iter().find(|told| told.level == cache.level && told.kind == cache.kind);
+        cache.complex_index = same.and_then(|told| told.complex_index);
+    }
+    found
+}
+
+fn in_sysfs(tree: &Tree) -> Vec<CpuCache> {
     let mut found: Vec<CpuCache> = Vec::new();
     for cpu in tree.names(CPUS) {
         let number = cpu.strip_prefix("cpu").filter(|rest| rest.parse::<u32>().is_ok());
@@ -40,6 +59,7 @@ fn cache(tree: &Tree, at: &str, cpus: String) -> Option<CpuCache> {
         ways: number("ways_of_associativity")?.try_into().ok()?,
         line_bytes: number("coherency_line_size")?.try_into().ok()?,
         cpus,
+        complex_index: None,
     })
 }
 
@@ -136,6 +156,25 @@ mod tests {
             caches.iter().map(|it| (it.level, &*it.cpus, it.sets, it.ways)).collect();
         assert_eq!(told, [(1, "0", 64, 8), (1, "1", 64, 8), (3, "0-1", 40960, 11)]);
         assert_eq!(caches[2].kind, "Unified");
+    }
+
+    #[test]
+    fn the_processor_is_asked_for_what_sysfs_does_not_say() {
+        let cache = |level, sets, complex_index| CpuCache {
+            level,
+            kind: "Unified".into(),
+            sets,
+            complex_index,
+            ..CpuCache::default()
+        };
+        let told = || vec![cache(2, 512, Some(false)), cache(3, 16384, Some(true))];
+        assert_eq!(both(Vec::new(), told()), told());
+        // What sysfs says is of all processors.
+        let found = both(vec![cache(3, 40960, None), cache(4, 9, None)], told());
+        assert_eq!(found, [cache(3, 40960, Some(true)), cache(4, 9, None)]);
+        // The caches of this computer are not those of another's tree.
+        let empty = tempfile::tempdir().unwrap();
+        assert_eq!(caches(&Tree::new(empty.path())), []);
     }
 
     #[test]

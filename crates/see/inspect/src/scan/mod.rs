@@ -2,7 +2,10 @@
 
 pub mod backing;
 mod caches;
+mod cpuid;
+pub mod frame_set;
 pub mod guest;
+pub mod hot;
 pub mod hypervisor;
 pub mod infer;
 pub mod layout;
@@ -21,19 +24,20 @@ use crate::snapshot::model::{Blind, Head, SlotSource, Tail, Vm};
 use crate::snapshot::{Sink, Snapshot};
 use backing::Merged;
 use guest::Looked;
+use hot::{Used, Watch};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// Scans a layer into memory.
+/// Scans a layer into memory, after watching what its VMs use where that is wanted.
 ///
 /// # Errors
 /// When there is no `/proc`.
-pub fn scan(tree: &Tree) -> Result<Snapshot, Error> {
+pub fn scan(tree: &Tree, watch: Option<Watch<'_>>) -> Result<Snapshot, Error> {
     let mut snapshot = Snapshot::default();
-    scan_into(tree, &mut snapshot).map_err(|error| cannot(tree, error))?;
+    scan_into(tree, watch, &mut snapshot).map_err(|error| cannot(tree, error))?;
     Ok(snapshot)
 }
 
@@ -42,15 +46,20 @@ pub fn scan(tree: &Tree) -> Result<Snapshot, Error> {
 ///
 /// # Errors
 /// When there is no `/proc` or the file cannot be written.
-pub fn scan_to_file(tree: &Tree, path: &Path) -> Result<(u64, Tail), Error> {
+pub fn scan_to_file(
+    tree: &Tree,
+    watch: Option<Watch<'_>>,
+    path: &Path,
+) -> Result<(u64, Tail), Error> {
     if is_special(path) {
         let device = OpenOptions::new().write(true).open(path);
         let device = device.map_err(|error| Error::write(path, error))?;
-        return Ok((0, scan_to(tree, BufWriter::new(device))?));
+        return Ok((0, scan_to(tree, watch, BufWriter::new(device))?));
     }
-    let mut file = FileWriter::create(path)?;
+    let mut file = FileWriter::create(path, watch.is_some())?;
     check(tree)?;
-    let tail = scan_into(tree, &mut file.writer).map_err(|error| Error::write(path, error))?;
+    let tail =
+        scan_into(tree, watch, &mut file.writer).map_err(|error| Error::write(path, error))?;
     Ok((file.finish()?, tail))
 }
 
@@ -63,11 +72,11 @@ fn is_special(path: &Path) -> bool {
 ///
 /// # Errors
 /// When there is no `/proc` or the bytes are not taken.
-pub fn scan_to(tree: &Tree, output: impl Write) -> Result<Tail, Error> {
+pub fn scan_to(tree: &Tree, watch: Option<Watch<'_>>, output: impl Write) -> Result<Tail, Error> {
     check(tree)?;
     let failed = |error| Error::write(Path::new("the snapshot"), error);
-    let mut writer = Writer::new(output).map_err(failed)?;
-    let tail = scan_into(tree, &mut writer).map_err(failed)?;
+    let mut writer = Writer::new(output, watch.is_some()).map_err(failed)?;
+    let tail = scan_into(tree, watch, &mut writer).map_err(failed)?;
     writer.finish().map_err(failed)?;
     Ok(tail)
 }
@@ -88,6 +97,7 @@ struct Scan<'a, S> {
     tree: &'a Tree,
     sink: &'a mut S,
     frames: FrameFlags,
+    used: Option<Used>,
     tail: Tail,
 }
 
@@ -95,11 +105,18 @@ struct Scan<'a, S> {
 ///
 /// # Errors
 /// When the sink refuses, or there is no `/proc`.
-pub fn scan_into(tree: &Tree, sink: &mut impl Sink) -> io::Result<Tail> {
+pub fn scan_into(tree: &Tree, watch: Option<Watch<'_>>, sink: &mut impl Sink) -> io::Result<Tail> {
+    // Before all else, so that what is seen of the layers is of one moment.
+    let watched = match watch {
+        Some(watch) => hot::watch(tree, &tree.processes()?, watch),
+        None => hot::Found::default(),
+    };
     let begun = Instant::now();
     let head = settings::head(tree);
     let pids = tree.processes()?;
-    let mut scan = Scan { tree, sink, frames: FrameFlags::open(tree), tail: Tail::default() };
+    let tail = Tail { blind: watched.blind, ..Tail::default() };
+    let used = watched.used;
+    let mut scan = Scan { tree, sink, frames: FrameFlags::open(tree), used, tail };
     scan.sink.head(head.clone())?;
     scan.processes(&pids)?;
     let vms = scan.vms(&pids, &head.settings.cache_classes);
@@ -253,6 +270,7 @@ impl<S: Sink> Scan<'_, S> {
             None
         });
         vm.lists_pseudo_huge = pseudo_huge.is_some();
+        vm.watched = self.used.as_ref().map(|used| used.how);
         self.sink.vm(vm.clone())?;
         self.sink.pseudo_huge(&pseudo_huge.unwrap_or_default())?;
         let space = match AddressSpace::open(self.tree, vm.pid) {
@@ -267,13 +285,15 @@ impl<S: Sink> Scan<'_, S> {
                 return Ok(());
             }
         };
-        let sink = &mut *self.sink;
+        let (sink, used) = (&mut *self.sink, &self.used);
         let mut refused = None;
         let mut frames_hidden = false;
         let scanned = backing::scan(&vm, &space, &self.frames, merged, |regions| {
             frames_hidden |= regions.iter().any(|r| r.present > 0 && r.runs.is_empty());
+            let hot = |used: &Used| regions.iter().filter_map(|region| used.of(region)).collect();
+            let hot: Vec<_> = used.as_ref().map(hot).unwrap_or_default();
             // Told apart from failures to read the VMM.
-            sink.regions(regions).map_err(|error| {
+            sink.regions(regions).and_then(|()| sink.hot(&hot)).map_err(|error| {
                 let kind = error.kind();
                 refused = Some(error);
                 kind.into()

@@ -58,7 +58,15 @@ impl FrameFlags {
 }
 
 /// Reads up to `count` words of 8 bytes from the word `first` on.
-fn read_words(file: &File, first: u64, count: usize, mut take: impl FnMut(u64)) -> io::Result<()> {
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn read_words(
+    file: &File,
+    first: u64,
+    count: usize,
+    mut take: impl FnMut(u64),
+) -> io::Result<()> {
     let mut buffer = vec![0; count.min(WORDS) * 8];
     let mut done = 0;
     while done < count {

@@ -27,6 +27,11 @@ impl Tree {
         Self { root: root.into() }
     }
 
+    /// Whether this is the running system, so that what its processor says belongs to it.
+    pub fn is_running(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// The root directory.
     pub fn root(&self) -> &Path {
         &self.root
@@ -43,10 +48,19 @@ impl Tree {
     /// # Errors
     /// Those of the system, and when it is no regular file.
     pub fn open(&self, relative: &str) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(self.path(relative))?;
+        self.opened(relative, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for reading and writing, as [`open`](Self::open) does.
+    ///
+    /// # Errors
+    /// Those of the system, and when it is no regular file.
+    pub fn open_both(&self, relative: &str) -> io::Result<File> {
+        self.opened(relative, OpenOptions::new().read(true).write(true))
+    }
+
+    fn opened(&self, relative: &str, options: &mut OpenOptions) -> io::Result<File> {
+        let file = options.custom_flags(libc::O_NONBLOCK).open(self.path(relative))?;
         match file.metadata()?.is_file() {
             true => Ok(file),
             false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),

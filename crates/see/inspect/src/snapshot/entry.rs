@@ -60,6 +60,12 @@ impl PagemapEntry {
 
 /// Bits of `/proc/kpageflags`.
 pub mod flags {
+    /// Found accessed when its page was looked at last.
+    pub const REFERENCED: u64 = 1 << 2;
+    /// On one of the LRU lists.
+    pub const LRU: u64 = 1 << 5;
+    /// On an active one of them.
+    pub const ACTIVE: u64 = 1 << 6;
     /// Head or tail of a hugetlb page.
     pub const HUGETLB: u64 = 1 << 17;
     /// Free, in the buddy allocator.
@@ -68,6 +74,8 @@ pub mod flags {
     pub const ANON: u64 = 1 << 12;
     /// Head of a compound page.
     pub const HEAD: u64 = 1 << 15;
+    /// Tail of a compound page.
+    pub const TAIL: u64 = 1 << 16;
     /// No such page.
     pub const NO_PAGE: u64 = 1 << 20;
     /// Merged by KSM.

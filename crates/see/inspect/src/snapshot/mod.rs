@@ -2,11 +2,13 @@
 
 pub mod entry;
 pub mod format;
+pub mod hot;
 pub mod model;
 pub mod pseudo;
 pub mod region;
 pub mod usage;
 
+use crate::snapshot::hot::HotRegion;
 use crate::snapshot::model::{Head, Process, Tail, Vm};
 use crate::snapshot::pseudo::PseudoHuge;
 use crate::snapshot::region::Region;
@@ -14,7 +16,8 @@ use crate::snapshot::usage::Usage;
 use std::io;
 
 /// Takes what a scan finds, in the order in which it is found: the head, the processes, the use of
-/// the guest's memory, each VM followed by its pseudo huge pages and its regions, the tail.
+/// the guest's memory, each VM followed by its pseudo huge pages and its regions, each of these by what
+/// was used of them, the tail.
 pub trait Sink {
     /// The beginning.
     ///
@@ -46,6 +49,11 @@ pub trait Sink {
     /// # Errors
     /// When they cannot be kept.
     fn regions(&mut self, regions: Vec<Region>) -> io::Result<()>;
+    /// What was used of some regions of the last VM, in order.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    fn hot(&mut self, hot: &[HotRegion]) -> io::Result<()>;
     /// The end.
     ///
     /// # Errors
@@ -78,6 +86,8 @@ pub struct BackedVm {
     pub pseudo_huge: Vec<PseudoHuge>,
     /// Its regions in order of address.
     pub regions: Vec<Region>,
+    /// What was used of them, in order; empty where [`Vm::watched`] says that nobody watched.
+    pub hot: Vec<HotRegion>,
 }
 
 impl BackedVm {
@@ -126,6 +136,12 @@ impl Sink for Snapshot {
     fn regions(&mut self, regions: Vec<Region>) -> io::Result<()> {
         let vm = self.vms.last_mut().ok_or(io::ErrorKind::InvalidInput)?;
         vm.regions.extend(regions);
+        Ok(())
+    }
+
+    fn hot(&mut self, hot: &[HotRegion]) -> io::Result<()> {
+        let vm = self.vms.last_mut().ok_or(io::ErrorKind::InvalidInput)?;
+        vm.hot.extend_from_slice(hot);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What a snapshot says in words and numbers; the packed parts are in [`crate::snapshot::region`] and
 //! [`crate::snapshot::usage`].
 
+use crate::snapshot::hot::Watched;
 use crate::text::buddy::Zone;
 use crate::text::cmdline::Vmm;
 use crate::text::maps::Kind;
@@ -93,8 +94,12 @@ pub struct CpuCache {
     pub ways: u32,
     /// Bytes in a line.
     pub line_bytes: u32,
-    /// The processors that share it, such as `0-19`.
+    /// The processors that share it, such as `0-19`; empty where that is not known.
     pub cpus: String,
+    /// Whether a function of all address bits may choose the set (CPUID leaf 4, bit 2 of EDX); `None`
+    /// where the processor does not say, as AMD's do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complex_index: Option<bool>,
 }
 
 /// A process of a guest.
@@ -188,6 +193,9 @@ pub struct Vm {
     /// The class of service of resctrl that the VMM is in, where there are any.
     #[serde(default)]
     pub cache_class: Option<String>,
+    /// How it was watched for what it uses, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched: Option<Watched>,
     /// KVM's counters of the VM, from debugfs.
     pub stats: BTreeMap<String, u64>,
 }

@@ -1,6 +1,7 @@
 //! A heap that grows, by `brk` or as one array that is enlarged with `mremap`.
 
 use super::random::SplitMix64;
+use super::requests::Requests;
 use super::spec::Spec;
 use super::{BASE, Common, PID, Plan, pages, pages_to_bytes, place, range};
 use strata_addr::PageSize;
@@ -39,6 +40,7 @@ pub struct Heap {
     capacity: u64,
     free: u64,
     random: SplitMix64,
+    requests: Requests,
     started: bool,
 }
 
@@ -58,6 +60,7 @@ impl Heap {
         let start = if growth == Growth::Break { HEAP } else { BASE };
         Ok(Self {
             random: SplitMix64::new(common.seed, 0),
+            requests: Requests::new(spec, &common)?,
             common,
             growth,
             step_bytes,
@@ -111,7 +114,7 @@ impl Heap {
 
     /// One turn of accesses.
     fn work(&mut self, batch: &mut Batch) {
-        let Self { common, random, done, quota, .. } = self;
+        let Self { common, random, requests, done, quota, .. } = self;
         let count = common.turn().min(*quota - *done);
         let tid = Tid(((self.step - 1) % common.threads) as u32);
         let shape = common.shape;
@@ -121,7 +124,7 @@ impl Heap {
         );
         let filling = quota.div_ceil(2);
         let words = new.bytes() / shape.bytes();
-        common.run(batch, tid, count, |out| {
+        requests.run(tid, count, common, batch, |count, out| {
             out.extend((*done..*done + count).map(|i| {
                 if i < filling {
                     let word = u128::from(words) * u128::from(i) / u128::from(filling);
@@ -132,8 +135,8 @@ impl Heap {
                     shape.access(place(heap, shape.bytes(), bits), bits)
                 }
             }));
+            *done += count;
         });
-        *done += count;
     }
 }
 

@@ -16,6 +16,7 @@ mod heap;
 mod kernel;
 mod pattern;
 mod random;
+mod requests;
 mod spec;
 mod steady;
 mod streamcluster;

@@ -139,6 +139,7 @@ pub const KINDS: &[Kind] = &[
             BYTES,
             THREADS,
             IPA,
+            REQUEST,
         ],
     },
     Kind {

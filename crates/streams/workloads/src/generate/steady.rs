@@ -2,11 +2,12 @@
 
 use super::pattern::{Chase, Pattern, Popular, Uniform, Updates, Walk};
 use super::random::{Permutation, SplitMix64};
+use super::requests::Requests;
 use super::spec::Spec;
 use super::zipf::Zipf;
 use super::{BASE, Common, MAX_SIZE, Plan, pages, pages_to_bytes};
 use strata_addr::{Gva, PageSize, Range};
-use strata_stream::{Access, Batch, Event, Fill, Mark, Tid};
+use strata_stream::{Access, Batch, Fill, Tid};
 
 /// One or more threads, each with its pattern, taking turns.
 pub struct Steady {
@@ -19,8 +20,7 @@ pub struct Steady {
     started: bool,
     accesses: u64,
     footprint: u64,
-    /// Accesses that serve a request; 0 for no requests.
-    request: u64,
+    requests: Requests,
 }
 
 struct Thread {
@@ -28,32 +28,6 @@ struct Thread {
     pattern: Box<dyn Pattern>,
     /// Accesses it still has to make.
     left: u64,
-    /// Accesses of its present request that it has made.
-    served: u64,
-}
-
-impl Thread {
-    /// Makes the accesses of a turn. Requests change nothing in their order.
-    fn turn(&mut self, count: u64, request: u64, common: &Common, batch: &mut Batch) {
-        let Self { tid, pattern, served, .. } = self;
-        if request == 0 {
-            return common.run(batch, *tid, count, |out| pattern.next(count as usize, out));
-        }
-        let mut rest = count;
-        while rest > 0 {
-            if *served == 0 {
-                batch.event(Event::Request { tid: *tid, mark: Mark::Begin });
-            }
-            let piece = rest.min(request - *served);
-            common.run(batch, *tid, piece, |out| pattern.next(piece as usize, out));
-            rest -= piece;
-            *served += piece;
-            if *served == request {
-                batch.event(Event::Request { tid: *tid, mark: Mark::End });
-                *served = 0;
-            }
-        }
-    }
 }
 
 impl Steady {
@@ -73,7 +47,7 @@ impl Steady {
         let accesses = accesses.ok_or_else(|| spec.wrong("passes", "too many accesses"))?;
         let footprint = footprint.max(touch).min(pages(common.size));
         Ok(Self {
-            request: spec.count("request", 0, 1 << 40)?,
+            requests: Requests::new(spec, &common)?,
             common,
             touch,
             touched: 0,
@@ -140,7 +114,7 @@ fn walks(spec: &Spec, common: &Common) -> Result<Threads, String> {
         };
         let random = SplitMix64::new(common.seed, thread);
         let pattern = Box::new(Walk::new(part, stride, shift, common.shape, random));
-        Thread { tid: Tid(thread as u32), pattern, left, served: 0 }
+        Thread { tid: Tid(thread as u32), pattern, left }
     });
     let threads = threads.collect();
     Ok((threads, footprint))
@@ -163,7 +137,7 @@ fn chases(spec: &Spec, common: &Common) -> Result<Threads, String> {
             shape: common.shape,
             random: SplitMix64::new(common.seed, thread),
         });
-        Thread { tid: Tid(thread as u32), pattern, left, served: 0 }
+        Thread { tid: Tid(thread as u32), pattern, left }
     });
     Ok((threads.collect(), pages(common.size).min(common.accesses)))
 }
@@ -203,7 +177,7 @@ fn random(spec: &Spec, common: &Common) -> Result<Threads, String> {
         };
         let left =
             common.accesses / common.threads + u64::from(thread < common.accesses % common.threads);
-        Thread { tid: Tid(thread as u32), pattern, left, served: 0 }
+        Thread { tid: Tid(thread as u32), pattern, left }
     });
     Ok((threads.collect(), pages(common.size).min(common.accesses)))
 }
@@ -231,7 +205,9 @@ impl Plan for Steady {
             self.turn %= self.threads.len();
             let thread = &mut self.threads[self.turn];
             let count = most.min(thread.left);
-            thread.turn(count, self.request, &self.common, batch);
+            let pattern = &mut thread.pattern;
+            let next = |count, out: &mut Vec<Access>| pattern.next(count as usize, out);
+            self.requests.run(thread.tid, count, &self.common, batch, next);
             thread.left -= count;
             if thread.left == 0 {
                 self.threads.remove(self.turn);

@@ -1,6 +1,7 @@
 //! Packed parts: regions, uses, huge pages. Numbers that follow from the one before cost a byte.
 
 use crate::snapshot::entry::FRAMES;
+use crate::snapshot::hot::{HotRegion, Pages};
 use crate::snapshot::model::HugePage;
 use crate::snapshot::pseudo::PseudoHuge;
 use crate::snapshot::region::{Class, PAGES, Region, Run};
@@ -217,6 +218,78 @@ pub fn take_pseudo_huge(mut input: &[u8]) -> Option<Vec<PseudoHuge>> {
     (input.is_empty() && all.is_sorted_by(|a, b| a < b)).then_some(all)
 }
 
+/// How the pages of a region are packed: none, all, or a bit for each.
+const NO_PAGE: u8 = 0;
+const ALL_PAGES: u8 = 1;
+const SOME_PAGES: u8 = 2;
+/// Where the second such kind stands in the byte of both.
+const USED_SHIFT: u32 = 2;
+
+fn kind(pages: &Pages) -> u8 {
+    match pages {
+        _ if *pages == Pages::default() => NO_PAGE,
+        _ if *pages == Pages::ALL => ALL_PAGES,
+        _ => SOME_PAGES,
+    }
+}
+
+/// Packs what was used of regions.
+pub fn put_hot(all: &[HotRegion]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut before = Previous::default();
+    put(&mut out, all.len() as u64);
+    for region in all {
+        before.put_index(&mut out, region.index);
+        out.push(kind(&region.watched) | kind(&region.used) << USED_SHIFT);
+        for pages in [&region.watched, &region.used] {
+            if kind(pages) == SOME_PAGES {
+                out.extend(pages.0.iter().flat_map(|word| word.to_le_bytes()));
+            }
+        }
+    }
+    out
+}
+
+/// Unpacks what was used of regions, `None` when the bytes are none.
+pub fn take_hot(mut input: &[u8]) -> Option<Vec<HotRegion>> {
+    let input = &mut input;
+    let mut before = Previous::default();
+    let count = take(input)?;
+    if count > input.len() as u64 {
+        return None;
+    }
+    let mut all = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let index = before.take_index(input)?;
+        let (&kinds, rest) = input.split_first()?;
+        *input = rest;
+        let watched = take_bits(kinds & 3, input)?;
+        let used = take_bits(kinds >> USED_SHIFT, input)?;
+        if index >= FRAMES / PAGES as u64 || !used.within(&watched) {
+            return None;
+        }
+        all.push(HotRegion { index, watched, used });
+    }
+    (input.is_empty() && all.is_sorted_by(|a, b| a.index < b.index)).then_some(all)
+}
+
+fn take_bits(kind: u8, input: &mut &[u8]) -> Option<Pages> {
+    match kind {
+        NO_PAGE => Some(Pages::default()),
+        ALL_PAGES => Some(Pages::ALL),
+        SOME_PAGES => {
+            let (bytes, rest) = input.split_at_checked(PAGES / 8)?;
+            *input = rest;
+            let mut pages = Pages::default();
+            for (word, bytes) in pages.0.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            }
+            Some(pages)
+        }
+        _ => None,
+    }
+}
+
 /// Packs the huge pages of an area.
 pub fn put_huge(out: &mut Vec<u8>, pages: &[HugePage]) {
     let mut before = Previous::default();
@@ -298,6 +371,27 @@ mod tests {
             let _ = take_usage(&bytes);
             let _ = take_pseudo_huge(&bytes);
             let _ = take_huge(&mut bytes.as_slice());
+            for region in take_hot(&bytes).unwrap_or_default() {
+                prop_assert!(region.used.within(&region.watched));
+            }
+        }
+
+        #[test]
+        fn hot_pages_come_back(
+            regions in prop::collection::btree_map(0..1u64 << 31, any::<([u64; 8], [u64; 8], u8)>(), 0..40),
+        ) {
+            let of = |pages, which| match which % 3 {
+                0 => Pages::default(),
+                1 => Pages::ALL,
+                _ => Pages(pages),
+            };
+            let one = |(index, (watched, used, which))| {
+                let (watched, mut used) = (of(watched, which), of(used, which / 3));
+                used.0.iter_mut().zip(&watched.0).for_each(|(used, watched)| *used &= watched);
+                HotRegion { index, watched, used }
+            };
+            let regions: Vec<_> = regions.into_iter().map(one).collect();
+            prop_assert_eq!(take_hot(&put_hot(&regions)), Some(regions));
         }
 
         #[test]

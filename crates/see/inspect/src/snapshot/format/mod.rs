@@ -8,10 +8,11 @@
 //!     2 process  JSON + packed   5 regions  packed
 //!     3 usage    packed      6 tail     JSON, the last
 //!                            7 pseudo huge pages, packed: from version 2 on
+//!                            8 hot pages, packed: from version 3 on
 //! checksum     u32, CRC-32C of everything before it
 //! ```
 //!
-//! Sections are small, so writing and reading use little memory besides what is kept.
+//! What has no hot pages is written as version 2. Sections are small, so writing and reading use little memory besides what is kept.
 
 mod codec;
 mod reader;

@@ -1,7 +1,9 @@
 //! Reading a snapshot.
 
-use super::codec::{take_huge, take_pseudo_huge, take_regions, take_usage};
-use super::sections::{FORMAT, HEAD, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VM};
+use super::codec::{take_hot, take_huge, take_pseudo_huge, take_regions, take_usage};
+use super::sections::{
+    FORMAT, HEAD, HOT, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VM,
+};
 use crate::error::Error;
 use crate::snapshot::model::Process;
 use crate::snapshot::{Sink, Snapshot};
@@ -118,6 +120,15 @@ fn section(snapshot: &mut Snapshot, kind: u8, bytes: &[u8]) -> Option<()> {
             }
             vm.regions.extend(regions);
         }
+        HOT => {
+            let hot = take_hot(bytes)?;
+            let vm = snapshot.vms.last_mut()?;
+            let last = vm.hot.last().map(|region| region.index);
+            if last.zip(hot.first()).is_some_and(|(last, next)| next.index <= last) {
+                return None;
+            }
+            vm.hot.extend(hot);
+        }
         TAIL => snapshot.tail = serde_json::from_slice(bytes).ok()?,
         _ => return None,
     }
@@ -139,6 +150,7 @@ fn process(bytes: &[u8]) -> Option<Process> {
 mod tests {
     use super::*;
     use crate::snapshot::format::{Writer, with_content};
+    use crate::snapshot::hot::{By, HotRegion, Pages, Watched};
     use crate::snapshot::model::{GuestArea, Head, HugePage, Tail, Vm};
     use crate::snapshot::pseudo::PseudoHuge;
     use crate::snapshot::region::{Class, Region, Run};
@@ -174,8 +186,20 @@ mod tests {
         snapshot
     }
 
+    /// The same with hot pages.
+    fn watched() -> Snapshot {
+        let mut snapshot = sample();
+        let vm = &mut snapshot.vms[0];
+        vm.vm.watched = Some(Watched { by: By::KernelFlags, milliseconds: 7 });
+        let mut used = Pages::default();
+        used.set(3);
+        vm.hot = (0..200).map(|index| HotRegion { index, watched: Pages::ALL, used }).collect();
+        snapshot
+    }
+
     fn bytes(snapshot: &Snapshot) -> Vec<u8> {
-        let mut writer = Writer::new(Vec::new()).unwrap();
+        let hot = snapshot.vms.iter().any(|vm| !vm.hot.is_empty());
+        let mut writer = Writer::new(Vec::new(), hot).unwrap();
         let copy = snapshot.clone();
         writer.head(copy.head).unwrap();
         copy.processes.into_iter().for_each(|process| writer.process(process).unwrap());
@@ -184,6 +208,7 @@ mod tests {
             writer.vm(vm.vm).unwrap();
             writer.pseudo_huge(&vm.pseudo_huge).unwrap();
             writer.regions(vm.regions).unwrap();
+            writer.hot(&vm.hot).unwrap();
         }
         writer.tail(copy.tail).unwrap();
         writer.finish().unwrap()
@@ -197,8 +222,12 @@ mod tests {
 
     #[test]
     fn a_snapshot_comes_back() {
-        let snapshot = sample();
-        assert_eq!(read_from(&bytes(&snapshot), Path::new("x")).unwrap(), snapshot);
+        // What has nothing new is as programs of before read it.
+        for (snapshot, version) in [(sample(), 2), (watched(), 3)] {
+            let bytes = bytes(&snapshot);
+            assert_eq!(read_from(&bytes, Path::new("x")).unwrap(), snapshot);
+            assert_eq!(bytes[8..12], [version, 0, 0, 0]);
+        }
     }
 
     /// They were made before the code that reads them, which must still know them.
@@ -223,7 +252,7 @@ mod tests {
 
     #[test]
     fn damage_anywhere_is_noticed() {
-        let good = bytes(&sample());
+        let good = bytes(&watched());
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
@@ -239,7 +268,7 @@ mod tests {
         assert!(refusal(&good[..9]).contains("cut short"));
         let mut newer = good.clone();
         newer[8] = 9;
-        assert!(refusal(&newer).contains("format 9, this program reads up to 2; use a newer"));
+        assert!(refusal(&newer).contains("format 9, this program reads up to 3; use a newer"));
         let mut flipped = good;
         flipped[40] ^= 1;
         assert!(refusal(&flipped).contains("damaged (its checksum is wrong); copy it again"));

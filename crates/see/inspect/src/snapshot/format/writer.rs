@@ -1,9 +1,12 @@
 //! Writing a snapshot.
 
-use super::codec::{put_huge, put_pseudo_huge, put_regions, put_usage};
-use super::sections::{FORMAT, HEAD, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VM};
+use super::codec::{put_hot, put_huge, put_pseudo_huge, put_regions, put_usage};
+use super::sections::{
+    FORMAT, HEAD, HOT, MAX_SECTION, PROCESS, PSEUDO_HUGE, REGIONS, TAIL, USAGE, VM, WITHOUT_HOT,
+};
 use crate::error::Error;
 use crate::snapshot::Sink;
+use crate::snapshot::hot::HotRegion;
 use crate::snapshot::model::{Head, Process, Tail, Vm};
 use crate::snapshot::pseudo::PseudoHuge;
 use crate::snapshot::region::Region;
@@ -27,12 +30,13 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a snapshot.
+    /// Begins a snapshot, `hot` for one that may have hot pages.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn new(inner: W) -> io::Result<Self> {
-        Ok(Self { file: stream::Writer::new(inner, &FORMAT, LEVEL)? })
+    pub fn new(inner: W, hot: bool) -> io::Result<Self> {
+        let format = if hot { &FORMAT } else { &WITHOUT_HOT };
+        Ok(Self { file: stream::Writer::new(inner, format, LEVEL)? })
     }
 
     /// Ends the snapshot and gives back what it was written to.
@@ -92,6 +96,11 @@ impl<W: Write> Sink for Writer<W> {
         chunks.try_for_each(|chunk| self.section(REGIONS, &put_regions(chunk)))
     }
 
+    fn hot(&mut self, hot: &[HotRegion]) -> io::Result<()> {
+        let mut chunks = hot.chunks(REGIONS_A_SECTION);
+        chunks.try_for_each(|chunk| self.section(HOT, &put_hot(chunk)))
+    }
+
     fn tail(&mut self, tail: Tail) -> io::Result<()> {
         self.json(TAIL, &tail)
     }
@@ -105,15 +114,16 @@ pub struct FileWriter {
 }
 
 impl FileWriter {
-    /// Begins the file.
+    /// Begins the file, `hot` for a snapshot that may have hot pages.
     ///
     /// # Errors
     /// When nothing can be written there.
-    pub fn create(path: &Path) -> Result<Self, Error> {
+    pub fn create(path: &Path, hot: bool) -> Result<Self, Error> {
         let failed = |error| Error::write(path, error);
         // Addresses of other people's memory are no business of everybody.
         let file = OutFile::create(path, PRIVATE);
-        let writer = file.and_then(|file| Writer::new(BufWriter::new(file))).map_err(failed)?;
+        let writer =
+            file.and_then(|file| Writer::new(BufWriter::new(file), hot)).map_err(failed)?;
         Ok(Self { path: path.to_owned(), writer })
     }
 

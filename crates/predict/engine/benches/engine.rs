@@ -294,6 +294,7 @@ fn shared_host() {
             start: 0.0,
             repeat: false,
             placement: strata_engine::PagePlacement::Linux,
+            balloon: None,
             llc_ways: None,
             within: None,
             seed: 1,

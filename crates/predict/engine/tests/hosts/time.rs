@@ -98,6 +98,7 @@ fn two_nested_vms_share_their_hypervisor() {
         memory: None,
         workload: None,
         placement: strata_engine::PagePlacement::Linux,
+        balloon: None,
         llc_ways: None,
         within: None,
         ..l1.setup

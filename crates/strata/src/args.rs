@@ -495,8 +495,8 @@ pub struct RunArgs {
     pub bill: Option<bool>,
 
     /// A VM on a host that all VMs given share, with a workload, trace or program of its own; may be
-    /// repeated. Keys are stack, policy, memory, cores, start, repeat, placement, llc-ways, in, format,
-    /// workload, trace and program; docs/cli.md explains them.
+    /// repeated. Keys are stack, policy, memory, cores, start, repeat, placement, llc-ways, balloon, in,
+    /// format, workload, trace and program; docs/cli.md explains them.
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]", value_parser = VmArgs::parse)]
     pub vm: Vec<VmArgs>,
 

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
+use crate::number::exact_size;
 use crate::prepared;
 use crate::values::stack;
 use crate::workload::Input;
@@ -36,6 +37,8 @@ pub struct VmArgs {
     pub placement: Option<PagePlacement>,
     /// The ways of the last-level cache that it may fill, if these are its own.
     pub llc_ways: Option<WayMask>,
+    /// Bytes that the host takes of its memory through a balloon, if these are its own.
+    pub balloon: Option<u64>,
     /// The VM that it runs in.
     pub within: Option<String>,
     /// The format of its trace, if that was said.
@@ -45,7 +48,7 @@ pub struct VmArgs {
 }
 
 /// Keys, each with what it takes. The last three take all that follows.
-pub const KEYS: [(&str, &str); 13] = [
+pub const KEYS: [(&str, &str); 14] = [
     ("stack", "vm or nested"),
     ("policy", "a policy"),
     ("memory", "a size, or 3x for a multiple of what it touches"),
@@ -54,6 +57,7 @@ pub const KEYS: [(&str, &str); 13] = [
     ("repeat", "true to begin anew until the others have ended"),
     ("placement", "where its kernel puts base pages, as --placement takes it"),
     ("llc-ways", "the ways of the last-level cache it may fill, as --llc-ways takes them"),
+    ("balloon", "a size that the host takes of its memory, and gives back, in turn"),
     ("in", "the VM it runs in, which has no program then"),
     ("format", "the format of its trace"),
     ("workload", "a generator; all that follows"),
@@ -204,6 +208,9 @@ impl VmArgs {
                 let ways = value.parse::<WayMask>();
                 self.llc_ways = Some(ways.map_err(|error| wrong(error.to_string()))?);
             }
+            "balloon" => {
+                self.balloon = Some(strata_text::parse_size(value).map_err(wrong)?);
+            }
             "in" => self.within = Some(value.to_owned()),
             "format" => {
                 let format: Format = value.parse().map_err(wrong)?;
@@ -257,6 +264,7 @@ impl fmt::Display for VmArgs {
             ("repeat", self.repeat.then(|| "true".to_owned())),
             ("placement", self.placement.map(|placement| placement.to_string())),
             ("llc-ways", self.llc_ways.map(|ways| ways.to_string())),
+            ("balloon", self.balloon.map(exact_size)),
             ("in", self.within.clone()),
             ("format", self.format.map(|format| format.name().to_owned())),
             match &self.input {
@@ -316,7 +324,7 @@ mod tests {
             "a",
             "a:policy=thp,workload=random:size=64MiB,accesses=1M",
             "web.1:stack=nested,memory=1.5x,cores=0+2+3,start=0.5,repeat=true,trace=a,b.strata",
-            "d:repeat=true,placement=best-bin,llc-ways=0x3c,workload=random:size=64MiB",
+            "d:repeat=true,placement=best-bin,llc-ways=0x3c,balloon=64MiB,workload=random:size=64MiB",
             "b:in=hypervisor,format=champsim,trace=x.xz",
             "c:program=sh -c 'echo \"a b\"'",
         ] {
@@ -362,6 +370,7 @@ mod tests {
             ("a:placement=colour", "choose linux, random"),
             ("a:llc-ways=0", "at least 1 way"),
             ("a:llc-ways=0x5", "such as 0x7"),
+            ("a:balloon=much", "much"),
             ("a:format=elf", "format"),
             ("a:workload=randm", "did you mean"),
             ("a:program=", "has no name"),

@@ -312,6 +312,7 @@ fn shared_host(llc: LlcSetup, told: &str) -> f64 {
             start: 0.0,
             repeat: false,
             placement: strata_engine::PagePlacement::Linux,
+            balloon: None,
             llc_ways: None,
             within: None,
             seed: 1,

@@ -42,6 +42,8 @@ pub(crate) struct Balloon {
     pages: Vec<Vec<Frame<Lower>>>,
     /// By colour, where the search for a free frame goes on in a memory that does not know its colours.
     searched: Vec<u64>,
+    /// Bytes that it has when it is filled, if those are its own.
+    size: Option<u64>,
     /// When it is filled or emptied next, in seconds.
     next: f64,
 }
@@ -94,9 +96,18 @@ impl Stack {
         self.nodes[guest].balloon.len()
     }
 
+    /// The balloon of a guest has so many bytes when it is filled, whatever those of other guests have.
+    pub fn set_balloon_size(&mut self, guest: NodeId, bytes: u64) {
+        self.nodes[guest].balloon.size = Some(bytes);
+    }
+
+    fn balloon_size(&self, guest: NodeId) -> u64 {
+        self.nodes[guest].balloon.size.unwrap_or(self.balloons.size.saturating_mul(1 << 20))
+    }
+
     /// When the balloon of a guest is filled or emptied next, in seconds of simulated time.
     pub(crate) fn next_balloon(&self, guest: NodeId) -> f64 {
-        match self.balloons.size {
+        match self.balloon_size(guest) {
             0 => f64::INFINITY,
             _ => self.nodes[guest].balloon.next,
         }
@@ -113,7 +124,7 @@ impl Stack {
             return Ok(());
         }
         self.nodes[guest].balloon.next = now + self.balloons.period;
-        let size = (self.balloons.size << 20 >> PageSize::BASE_SHIFT) as i64;
+        let size = (self.balloon_size(guest) >> PageSize::BASE_SHIFT) as i64;
         let filled = self.ballooned(guest) as i64;
         self.balloon(policy, guest, if filled > 0 { -filled } else { size })?;
         Ok(())

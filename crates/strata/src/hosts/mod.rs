@@ -124,6 +124,7 @@ fn host(
             repeat: vm.repeat,
             placement: vm.placement.unwrap_or(setup.placement),
             llc_ways: vm.llc_ways,
+            balloon: vm.balloon,
             within: vm.within.clone(),
             seed: 0,
             workload,

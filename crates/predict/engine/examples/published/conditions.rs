@@ -341,6 +341,7 @@ pub fn pair(of: &Pair, stack: StackKind) -> Vec<RunResult> {
             start: 0.0,
             repeat: name == "beside",
             placement: strata_engine::PagePlacement::Linux,
+            balloon: None,
             llc_ways: None,
             within: None,
             seed: 1,

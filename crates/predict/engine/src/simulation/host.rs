@@ -30,6 +30,9 @@ pub struct VmSetup {
     /// The ways of the last-level cache that it and all VMs in it may fill, as the host says; those of
     /// [`HostSetup::common`] if `None`.
     pub llc_ways: Option<WayMask>,
+    /// Bytes that the host takes of its memory through a balloon, every other `balloon.period`; those of
+    /// `balloon.size` if `None`. A guest hypervisor has none.
+    pub balloon: Option<u64>,
     /// The VM that it runs in, which is then a guest hypervisor.
     pub within: Option<String>,
     /// Seed of what is random about its memory.
@@ -66,6 +69,7 @@ impl HostSetup {
             repeat: false,
             placement: setup.placement,
             llc_ways: None,
+            balloon: None,
             within: None,
             seed: setup.seed,
             workload: Some(workload.clone()),
@@ -177,6 +181,12 @@ impl HostSetup {
         if runs_vms && vm.workload.is_some() {
             return refused(format!(
                 "VM '{name}' has a program and VMs in it: leave out one of the two"
+            ));
+        }
+        if runs_vms && vm.balloon.is_some() {
+            return refused(format!(
+                "VM '{name}' has VMs in it, and the host takes memory of guests: give balloon to the VMs \
+                 in it"
             ));
         }
         if runs_vms && vm.stack != StackKind::Vm {

@@ -503,7 +503,7 @@ impl Simulation {
         let mut blueprint = Blueprint::new(setup)?;
         let Blueprint { config, policies, .. } = &mut blueprint;
         let stack = Stack::build(config, policies, &|| stop.requested());
-        let stack = stack.map_err(|error| match error {
+        let mut stack = stack.map_err(|error| match error {
             BuildError::Stopped => SetupError::Stopped,
             error => refused(error),
         })?;
@@ -519,6 +519,11 @@ impl Simulation {
             .map(|parameter| (parameter.name.into_owned(), parameter.value))
             .collect();
         let nodes: Vec<NodeId> = stack.nodes().collect();
+        for plan in &blueprint.guests {
+            if let Some(bytes) = setup.vms[plan.vm].balloon {
+                stack.set_balloon_size(nodes[plan.path[0]], bytes);
+            }
+        }
         let guests = blueprint.guests.iter().enumerate().map(|(guest, plan)| {
             let vm = &setup.vms[plan.vm];
             let node = nodes[plan.path[0]];

@@ -77,3 +77,25 @@ fn a_memory_hungry_neighbour_takes_the_huge_pages() {
     let (beside, alone) = (aligned(&beside[0]), aligned(&alone[0]));
     assert!(beside < alone, "{beside} {alone}");
 }
+
+/// The host takes memory of those VMs that are told so, and the frames are there for the others.
+#[test]
+fn each_vm_has_a_balloon_of_its_own_size() {
+    let mut vms = ["none", "all"]
+        .map(|name| vm(name, OneLayer, "base", "sequential:size=64MiB,stride=4KiB,passes=4"));
+    vms[0].setup.balloon = Some(0);
+    let common = Setup { overrides: vec![("balloon.size".into(), "8".into())], ..common() };
+    let outcome = together(common.clone(), None, &vms);
+    let taken = |vm| of(&outcome, vm).run.counters["strata.balloon_taken"];
+    assert_eq!(taken("none"), 0);
+    assert!(taken("all") > 0 && taken("all").is_multiple_of(2048), "{}", taken("all"));
+    // A hypervisor's memory is its guests'.
+    let mut inner = vm("inner", OneLayer, "base", "random:size=8MiB,accesses=1k");
+    inner.setup.within = Some("outer".to_owned());
+    let mut outer = inner.clone();
+    outer.setup.name = "outer".to_owned();
+    (outer.setup.within, outer.setup.workload, outer.setup.balloon) = (None, None, Some(MIB));
+    let setups = vec![inner.setup, outer.setup];
+    let refused = HostSetup::shared(common, None, setups).unwrap_err().to_string();
+    assert!(refused.contains("'outer'") && refused.contains("balloon"), "{refused}");
+}

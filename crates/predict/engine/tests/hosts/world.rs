@@ -56,6 +56,7 @@ pub fn vm(name: &str, stack: StackKind, policy: &str, workload: &str) -> Vm {
         start: 0.0,
         repeat: false,
         placement: strata_engine::PagePlacement::Linux,
+        balloon: None,
         llc_ways: None,
         within: None,
         seed: 0,

@@ -77,7 +77,7 @@ pub(crate) fn slice(addr: u64) -> u64 {
     let bits = addr >> LOWEST;
     let part = |at: usize| PARITIES[at][(bits >> (8 * at)) as usize % 256];
     let exchange = part(0) ^ part(1) ^ part(2);
-    u64::from(SEQUENCE[(addr >> 6) as usize % LENGTH ^ usize::from(exchange)])
+    u64::from(SEQUENCE[((addr >> 6) as usize % LENGTH) ^ usize::from(exchange)])
 }
 
 #[cfg(test)]

@@ -191,6 +191,6 @@ fn rows_and_colours_together_need_a_table_that_rows_keep() {
     drawn.overrides.push(("colours.table_seed".to_owned(), "7".to_owned()));
     assert!(refused(&drawn).unwrap().contains("leave colours.table_seed at 0"));
     let mut odd = fits;
-    odd.cpu.cache.llc.bytes = 48 * 4 << 12;
+    odd.cpu.cache.llc.bytes = (48 * 4) << 12;
     assert!(refused(&odd).unwrap().contains("48 cache colours do not divide"));
 }

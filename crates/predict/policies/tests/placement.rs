@@ -198,7 +198,7 @@ fn compaction_on_the_host_keeps_colours() {
         let host = world.stack.nodes().next().unwrap();
         // Somebody's movable pages in every region, so that there is no free huge page.
         let memory = world.stack.kernel_mut(host).memory_mut();
-        let of_all_colours = |frame: &u64| (frame + frame / 16) % 4 == 0;
+        let of_all_colours = |frame: &u64| (frame + frame / 16).is_multiple_of(4);
         let others = (0..memory.frames()).filter(of_all_colours).map(Frame::new);
         let others: Vec<_> = others.filter(|frame| memory.alloc_at(*frame, 0)).collect();
         others.iter().for_each(|frame| memory.set_owner(*frame, Owner::Movable.to_bits()));

@@ -45,8 +45,11 @@ fn setup(stack: StackKind, policy: &str, placement: PagePlacement, seed: u64) ->
 
 fn run(setup: &Setup) -> RunResult {
     let accesses = 8 * LINES;
-    let workload = format!("sequential:size={},stride=64,accesses={accesses}", PAGES << 12);
-    let mut source = Generator::parse(&workload).unwrap();
+    run_of(setup, &format!("sequential:size={},stride=64,accesses={accesses}", PAGES << 12))
+}
+
+fn run_of(setup: &Setup, workload: &str) -> RunResult {
+    let mut source = Generator::parse(workload).unwrap();
     let mut run = (catalogue().build)(setup, &source.info(), &Stop::default()).unwrap();
     let mut batch = Batch::new();
     while source.fill(&mut batch).unwrap() == Fill::More {
@@ -141,4 +144,53 @@ fn a_cache_without_whole_colours_is_refused_only_where_colours_are_asked_for() {
     assert!(why.contains("96 sets of 64 B are 6144 B, not a whole number"), "{why}");
     let host = Setup { stack: StackKind::Vm, policy: "coplace".to_owned(), ..odd };
     assert!(refused(&host).unwrap().contains("colours of the last-level cache"));
+}
+
+/// Rows where regions can be whole, colours elsewhere: as good as the better of the two, up to a margin for
+/// moving pages that the other leaves where they are, whatever the memory is like.
+#[test]
+fn rows_and_colours_together_are_about_as_fast_as_the_better_of_the_two() {
+    const MARGIN: f64 = 1.05;
+    for (fragmentation, workload) in [
+        (0.0, "random:size=16MiB,accesses=1M"),
+        (0.5, "random:size=16MiB,accesses=1M"),
+        (0.97, "random:size=16MiB,accesses=1M"),
+        (0.5, "sequential:size=1MiB,stride=64,accesses=1M"),
+        (0.97, "sequential:size=1MiB,stride=64,accesses=1M"),
+    ] {
+        let run = |policy| {
+            let colouring = PagePlacement::Colouring;
+            let fragmentation = LayerFmfi::everywhere(fragmentation);
+            let setup = setup(StackKind::Nested, policy, colouring, 1);
+            // All of it counts, faults too.
+            run_of(&Setup { fragmentation, warmup: 0, ..setup }, workload)
+        };
+        let cycles = |found: &RunResult| found.cycles as f64 / found.accesses as f64;
+        let both = run("xgemini+xplace");
+        let better = ["xgemini", "xplace"].map(|policy| cycles(&run(policy)));
+        let better = better.into_iter().fold(f64::INFINITY, f64::min);
+        let shown = format!("{workload} at {fragmentation}: {} and {better}", cycles(&both));
+        assert!(cycles(&both) < MARGIN * better, "{shown}");
+        assert_eq!(both.counters["strata.colour_violations"], 0, "{shown}");
+        assert!(both.counters["strata.rows_chosen"] > 0 || fragmentation > 0.9, "{shown}");
+        let notes = both.notes.iter().filter(|note| note.contains("estimates, not measured"));
+        assert_eq!(notes.count(), 1);
+    }
+}
+
+#[test]
+fn rows_and_colours_together_need_a_table_that_rows_keep() {
+    let colouring = PagePlacement::Colouring;
+    let fits = setup(StackKind::Nested, "xgemini+xplace", colouring, 1);
+    let workload = Generator::parse("sequential:size=1MiB,accesses=1k").unwrap().info();
+    let refused = |setup: &Setup| {
+        (catalogue().build)(setup, &workload, &Stop::default()).err().map(|why| why.to_string())
+    };
+    assert_eq!(refused(&fits), None);
+    let mut drawn = fits.clone();
+    drawn.overrides.push(("colours.table_seed".to_owned(), "7".to_owned()));
+    assert!(refused(&drawn).unwrap().contains("leave colours.table_seed at 0"));
+    let mut odd = fits;
+    odd.cpu.cache.llc.bytes = (48 * 4) << 12;
+    assert!(refused(&odd).unwrap().contains("48 cache colours do not divide"));
 }

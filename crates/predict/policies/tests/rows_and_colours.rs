@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use strata_addr::Frame;
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
-use strata_stack::Owner;
+use strata_stack::{Feedback, Owner};
 use world::{Op, PAGES, World, op};
 
 fn world_with(layers: usize, fragmentation: f64, set: &[(&str, &str)]) -> World {
@@ -29,9 +29,9 @@ fn exhaust_host(world: &mut World, but: usize) {
     let regions: Vec<_> = (0..memory.frames() / 512).map(|i| Frame::new(i * 512)).collect();
     let whole: Vec<_> = regions.into_iter().filter(|region| memory.is_free(*region, 9)).collect();
     assert!(whole.len() > but);
-    for (i, region) in whole.into_iter().skip(but).enumerate() {
+    for (i, region) in (0..).zip(whole.into_iter().skip(but)) {
         // Anywhere in the region, and of any colour.
-        let frame = region + (i as u64 * 37 + 11) % 512;
+        let frame = region + (i * 37 + 11) % 512;
         assert!(memory.alloc_at(frame, 0));
         memory.set_owner(frame, Owner::Pinned.to_bits());
     }
@@ -95,6 +95,47 @@ fn where_the_host_has_some_whole_regions_these_are_rows_and_the_rest_is_coloured
         world.check();
         world.finish();
     }
+}
+
+/// Regions of which all pages lie elsewhere become rows where that pays: those in use, when walks take time.
+#[test]
+fn what_is_used_becomes_a_row_and_what_is_not_stays_as_it_is() {
+    let mut world = world_with(3, 0.0, &[("xgemini.l1_thp", "false")]);
+    exhaust_host(&mut world, 12);
+    let host = world.stack.nodes().next().unwrap();
+    let memory = world.stack.kernel_mut(host).memory_mut();
+    let taken: Vec<_> = std::iter::from_fn(|| memory.alloc(9)).collect();
+    assert!(taken.len() >= 12);
+    touch_all(&mut world);
+    // Nothing is used for a while, then 1024 pages are: the area does not begin with a region.
+    (0..3).for_each(|_| world.apply(&Op::Wake));
+    let walks = 1e7;
+    world.feedback = Feedback { walk_cycles: walks, ..world.feedback };
+    let use_pages = |world: &mut World, pages: std::ops::Range<u64>| {
+        for _ in 0..3 {
+            pages.clone().for_each(|page| world.touch(0, page, false));
+            world.apply(&Op::Wake);
+        }
+    };
+    use_pages(&mut world, 1024..2048);
+    let before = world.trade();
+    assert!(before.rows <= BEFORE && before.coloured > 0, "{before:?}");
+    // There is room again.
+    let memory = world.stack.kernel_mut(host).memory_mut();
+    taken.into_iter().for_each(|region| memory.free(region, 9));
+    use_pages(&mut world, 1024..2048);
+    let some = world.trade();
+    assert_eq!(some.rows - before.rows, 3, "{before:?} {some:?}");
+    assert!(some.row_gain > 0 && some.coloured >= WHOLE - 3, "{some:?}");
+    // At most all walks for as long as they are expected to go on.
+    assert!((some.row_gain as f64) < 10.0 * walks, "{some:?}");
+    assert_eq!(world.placement().violations, 0);
+    use_pages(&mut world, 0..PAGES);
+    let all = world.trade();
+    assert!(all.rows >= WHOLE && all.row_gain > some.row_gain, "{some:?} {all:?}");
+    assert_eq!(world.placement().violations, 0);
+    world.check();
+    world.finish();
 }
 
 proptest! {

@@ -3,8 +3,10 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use strata_addr::{Frame, Gva, Range, space::Upper};
+use strata_addr::space::{Space, Upper};
+use strata_addr::{Frame, Gva, Range};
 use strata_colours::{CacheIndex, Colours, SliceHash};
+use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
     KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts,
@@ -165,6 +167,8 @@ pub struct World {
     expected: BTreeMap<(NodeId, u32, u64), u64>,
     next_tag: u64,
     now: f64,
+    /// What hardware shows between two times that background work is done.
+    pub feedback: Feedback,
 }
 
 fn gva(page: u64) -> Gva {
@@ -173,6 +177,19 @@ fn gva(page: u64) -> Gva {
 
 fn range(page: u64, pages: u64) -> Range<strata_addr::space::Virtual> {
     Range::new(gva(page), gva((page + pages).min(PAGES)))
+}
+
+/// Marks the entry of a mapped page, as a walk does.
+fn mark_accessed<U: Space, L: Space>(table: &mut Radix<X86, U, L>, addr: u64) {
+    let (mut at, mut level) = (TableId::ROOT, table.levels());
+    loop {
+        let index = index(addr, level);
+        if X86::is_leaf(table.entry(at, index), level) {
+            table.mark(at, index, false);
+            return;
+        }
+        (at, level) = (table.child(at, index), level - 1);
+    }
 }
 
 impl World {
@@ -220,7 +237,8 @@ impl World {
         stack.track_contents();
         let guests: Vec<_> = stack.guests().collect();
         let (expected, guest) = (BTreeMap::new(), guests[0]);
-        let mut world = Self { stack, guest, policy, expected, next_tag: 1, now: 0.0 };
+        let feedback = Feedback { frequency: 1e9, ..Feedback::default() };
+        let mut world = Self { stack, guest, policy, expected, next_tag: 1, now: 0.0, feedback };
         // The first one acts first.
         for guest in guests.into_iter().rev() {
             world.guest = guest;
@@ -310,6 +328,7 @@ impl World {
                     .unwrap();
                 continue;
             }
+            mark_accessed(guest, addr.get());
             let frame = mapping.frame + addr.page().index_in(mapping.size);
             let lacks = second.is_some_and(|table| {
                 table.mapping(frame.addr()).is_none_or(|m| store && !m.rights.write)
@@ -388,10 +407,9 @@ impl World {
             // khugepaged and the daemons of the policy.
             Op::Wake => {
                 self.now += 1.0;
-                let feedback = Feedback { frequency: 1e9, ..Feedback::default() };
                 let vms: Vec<_> = self.stack.vms_of_host().collect();
                 for vm in vms {
-                    self.stack.wake(self.policy.as_mut(), vm, self.now, feedback).unwrap();
+                    self.stack.wake(self.policy.as_mut(), vm, self.now, self.feedback).unwrap();
                 }
             }
             Op::Collapse { above_host, page } => {

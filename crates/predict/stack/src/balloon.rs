@@ -1,13 +1,14 @@
 //! Ballooning: the host takes memory of a guest and gives it back.
 //!
-//! A driver in the guest allocates pages and tells the host, which frees the frames behind them (Waldspurger,
-//! OSDI'02, section 3.2; Linux 6.12, `drivers/virtio/virtio_balloon.c`). In a nested guest it is the
-//! host's driver, not one of the guest hypervisor (xPlace 5.4): the guest hypervisor keeps its mapping and knows of
-//! nothing, and the host finds the frame through the second stages that it shadows. Under a policy of cache
-//! colours pages are taken and given back colour by colour, so that none is drained.
+//! A driver in the guest allocates pages and tells the host, which frees the frames behind them
+//! (Waldspurger, OSDI'02, section 3.2; Linux 6.12, `drivers/virtio/virtio_balloon.c`). In a nested guest
+//! it is the host's driver, not one of the guest hypervisor (xPlace 5.4): the guest hypervisor keeps its
+//! mapping and knows of nothing, and the host finds the frame through the second stages that it shadows.
+//! Under a policy of cache colours pages are taken and given back colour by colour, so that none is
+//! drained.
 //!
-//! What is left out: the guest's kernel cannot move a page of the balloon (Linux can), and what the driver itself
-//! does costs nothing.
+//! What is left out: the guest's kernel cannot move a page of the balloon (Linux can), and what the
+//! driver itself does costs nothing.
 
 use crate::costs::Spending;
 use crate::kernel::Kernel;
@@ -240,9 +241,9 @@ impl Kernel {
     }
 }
 
-/// Free frames that a kernel keeps from drivers that can do without: `min_free_kbytes`, 4 times the root of its
-/// memory in KiB (Linux 6.12, `calculate_min_free_kbytes`).
+/// Free frames that a kernel keeps from drivers that can do without: `min_free_kbytes`, 4 times the root
+/// of its memory in KiB, within limits (Linux 6.12, `calculate_min_free_kbytes`).
 fn watermark(frames: u64) -> u64 {
     let kib = frames << (PageSize::BASE_SHIFT - 10);
-    (16 * kib).isqrt() >> (PageSize::BASE_SHIFT - 10)
+    (16 * kib).isqrt().clamp(128, 262_144) >> (PageSize::BASE_SHIFT - 10)
 }

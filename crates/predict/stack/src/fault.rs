@@ -184,8 +184,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// A shared page is copied for the one who writes, to a frame taken already. A huge page is split first, so that one
-    /// base page is copied and not 512 (Linux, `do_huge_pmd_wp_page`).
+    /// A shared page is copied for the one who writes, to a frame taken already. A huge page is split
+    /// first, so that one base page is copied and not 512 (Linux, `do_huge_pmd_wp_page`).
     pub(crate) fn copy_on_write(
         &mut self,
         space: SpaceId,

@@ -124,8 +124,8 @@ impl Stack {
         mapping.is_some_and(|mapping| mapping.rights.write || !store)
     }
 
-    /// A page of a VM's memory that its hypervisor maps is stored to. If it is merged with others it is copied to
-    /// where the policy wants it.
+    /// A page of a VM's memory that its hypervisor maps is stored to. If it is merged with others it is
+    /// copied to where the policy wants it.
     fn make_writable(
         &mut self,
         policy: &mut dyn Policy,
@@ -248,8 +248,8 @@ impl Stack {
                 Action::Copy(from, to) => {
                     self.write_block(policy, node, to, 0)?;
                     if self.contents.is_some() {
-                        // What nothing backs is read as zeroes: pages that were never written, or whose frames
-                        // the host took through a balloon. What the fault costs is left out.
+                        // What nothing backs is read as zeroes: pages that were never written, or whose
+                        // frames the host took through a balloon. What the fault costs is left out.
                         let backed = self.bottom_frame(node, from).is_some();
                         let tag = if backed { self.read_content(node, from) } else { 0 };
                         self.write_content(node, to, tag);
@@ -264,7 +264,8 @@ impl Stack {
         Ok(())
     }
 
-    /// A kernel writes 2^order of its frames: the hypervisor below must back them, so that they may be written.
+    /// A kernel writes 2^order of its frames: the hypervisor below must back them, so that they may be
+    /// written.
     pub(crate) fn write_block(
         &mut self,
         policy: &mut dyn Policy,

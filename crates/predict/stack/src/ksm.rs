@@ -1,12 +1,13 @@
 //! ksmd: the thread of the host's kernel that merges equal pages of VMs.
 //!
-//! It looks at the memory of all VMs on the host, page by page. A page equal to one that is shared already (in Linux's
-//! stable tree) joins it at once; one that has not changed since the last pass joins another such (in the unstable
-//! tree, which lasts for a pass). Guest hypervisors merge nothing, since the host finds equal pages of all VMs (xPlace
-//! 5.4). Under a policy of cache colours pages whose colours differ stay apart.
+//! It looks at the memory of all VMs on the host, page by page. A page equal to one that is shared
+//! already (in Linux's stable tree) joins it at once; one that has not changed since the last pass joins
+//! another such (in the unstable tree, which lasts for a pass). Guest hypervisors merge nothing, since
+//! the host finds equal pages of all VMs (xPlace 5.4). Under a policy of cache colours pages whose
+//! colours differ stay apart.
 //!
-//! Frames have no contents in a run, so which pages are equal is an assumption: see [`KsmParameters`]. Only memory
-//! of programs is ever equal, not page tables.
+//! Frames have no contents in a run, so which pages are equal is an assumption: see [`KsmParameters`].
+//! Only memory of programs is ever equal, not page tables.
 //!
 //! Source: Linux 6.12, `mm/ksm.c`, and `Documentation/admin-guide/mm/ksm.rst`.
 
@@ -29,9 +30,9 @@ strata_params::parameters! {
         pages_to_scan: u64 = 100, "ksm.pages_to_scan", "pages";
         /// Pause between two wake-ups.
         sleep: f64 = 0.02, "ksm.sleep", "s";
-        /// Share of the pages of programs that hold the same wherever a program has a page at the same virtual
-        /// address, in whichever VM; drawn by seed and address. A page stays so until something stores to it
-        /// while it is merged. `?`
+        /// Share of the pages of programs that hold the same wherever a program has a page at the same
+        /// virtual address, in whichever VM; drawn by seed and address. A page stays so until something
+        /// stores to it while it is merged. `?`
         duplicates: f64 = 0.1, "ksm.duplicates", "share";
         /// Looking at a page: its checksum or a comparison, as long as copying it. `?`
         cycles: u64 = 1024, "ksm.cycles", "cycles per page";

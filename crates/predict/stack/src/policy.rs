@@ -129,8 +129,8 @@ pub trait Policy: Send {
         true
     }
 
-    /// Every cache colour of a guest's memory, in the order in which its balloon is to take pages of them; none
-    /// where colours do not matter.
+    /// Every cache colour of a guest's memory, in the order in which its balloon is to take pages of
+    /// them; none where colours do not matter.
     fn balloon_colours(&mut self, _stack: &Stack, _guest: NodeId) -> Vec<Colour<Lower>> {
         Vec::new()
     }

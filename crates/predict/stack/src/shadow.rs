@@ -178,9 +178,9 @@ impl Stack {
         }
     }
 
-    /// Checks that every entry of a shadow table equals the composition of the second stages, and
-    /// every entry of a second stage the VM process's mapping, rights to write included. For tests and debug builds: walks
-    /// everything.
+    /// Checks that every entry of a shadow table equals the composition of the second stages, and every
+    /// entry of a second stage the VM process's mapping, rights to write included. For tests and debug
+    /// builds: walks everything.
     ///
     /// # Panics
     /// When a table disagrees, naming the page.

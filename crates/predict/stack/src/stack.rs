@@ -55,7 +55,8 @@ pub enum Flush {
 /// ```
 /// use strata_addr::{Gva, PageSize, Range};
 /// use strata_stack::{
-///     AlignAreas, AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, ExitReason, Faulted, KernelSettings,
+///     AlignAreas, AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts,
+///     ExitReason, Faulted, KernelSettings,
 ///     KsmParameters, MemoryParameters, NodeId, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
 ///     Virtualization,
 /// };

@@ -226,7 +226,8 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
     use crate::join::cause::Cause;
-    use crate::join::report::{CauseCount, JoinedLayer, ProcessCount};
+    use crate::join::colours::{HotUse, Shared};
+    use crate::join::report::{CauseCount, HotMemory, JoinedLayer, ProcessCount};
 
     #[test]
     fn no_sample_stands_twice() {
@@ -244,6 +245,48 @@ mod tests {
         let lines: Vec<_> = text.lines().filter(|line| line.contains("slot-misaligned")).collect();
         assert_eq!(lines.len(), 1);
         assert!(lines[0].ends_with(" 4"), "{lines:?}");
+    }
+
+    #[test]
+    fn colours_and_hot_memory_are_metrics() {
+        let hot = HotUse { pages: 40, used: 3, fullest: 2.5 };
+        let shared_with = ["a", "b"].map(|vm| Shared { vm: vm.to_owned(), share: 0.25 });
+        let used = ColourUse {
+            cache: "L3".to_owned(),
+            colours: 32,
+            used: 16,
+            fullest: 2.0,
+            hot: Some(hot),
+            shared_with: shared_with.into(),
+            ..ColourUse::default()
+        };
+        let memory = HotMemory { watched: 100, pages: 41, ..HotMemory::default() };
+        let vm = VmReport { colours: vec![used], hot: Some(memory), ..VmReport::default() };
+        let layer = JoinedLayer { name: "L0".into(), vm: Some(vm), ..JoinedLayer::default() };
+        let guest = Colouring { cache: "L3".to_owned(), colliding: 7, ..Colouring::default() };
+        let join = Join { layers: vec![layer], colouring: vec![guest], ..Join::default() };
+        let text = text(&join);
+        for (name, labels, value) in [
+            ("strata_colours", "", "32"),
+            ("strata_colours_used", "", "16"),
+            ("strata_colours_colliding", "", "7"),
+            ("strata_colours_survive", "", "0"),
+            ("strata_colours_shared_ratio", ",other=\"b\"", "0.25"),
+            ("strata_hot_colour_pages", "", "40"),
+            ("strata_hot_colours_used", "", "3"),
+            ("strata_hot_colour_fullest_ratio", "", "2.5"),
+            ("strata_hot_pages", ",by=\"page_idle\",state=\"used\"", "41"),
+            ("strata_hot_pages", ",by=\"page_idle\",state=\"idle\"", "59"),
+        ] {
+            let is_sample = |line: &&str| {
+                line.starts_with(&format!("{name}{{"))
+                    && line.ends_with(&format!("{labels}}} {value}"))
+            };
+            assert_eq!(text.lines().filter(is_sample).count(), 1, "{name}{labels}: {text}");
+            assert_eq!(text.matches(&format!("# HELP {name} ")).count(), 1, "{name}: {text}");
+        }
+        // Where nobody watched there is no metric of it.
+        assert!(!super::text(&Join::default()).contains("strata_hot"));
     }
 
     #[test]

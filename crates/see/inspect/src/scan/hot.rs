@@ -142,19 +142,18 @@ impl Watching {
         }
         let Ok(file) = tree.open_both(BITMAP) else { return Ok(Self { frames, idle: None }) };
         let mut marked = FrameSet::default();
-        let mut words = Vec::new();
+        let (mut words, mut places) = (Vec::new(), Vec::new());
         for (first, piece) in frames.pieces() {
             flags.read(first, &mut words, PIECE as usize)?;
-            let mut heads = FrameSet::default();
+            heads(&words, &mut places);
             for frame in frames_of(first, piece) {
-                if let Some(head) = tracked(first, &words, frame) {
-                    heads.set(head);
-                    marked.set(head);
+                if let Some(head) = head_of(&places, first, frame) {
+                    marked.set(first + head);
                 }
             }
-            for (first, piece) in heads.pieces() {
-                mark(&file, first, piece)?;
-            }
+        }
+        for (first, piece) in marked.pieces() {
+            mark(&file, first, piece)?;
         }
         Ok(Self { frames, idle: Some((file, marked)) })
     }
@@ -175,28 +174,27 @@ impl Watching {
             By::KernelFlags => 0,
         };
         let mut found = Used { how: Watched { by, milliseconds }, ..Used::default() };
-        let (mut words, mut idle) = (Vec::new(), Vec::new());
+        let (mut words, mut places, mut idle) = (Vec::new(), Vec::new(), Vec::new());
         for (first, piece) in self.frames.pieces() {
             if let Some((file, _)) = &self.idle {
                 idle.clear();
                 read_words(file, first / 64, WORDS, |word| idle.push(word))?;
             }
             flags.read(first, &mut words, PIECE as usize)?;
+            heads(&words, &mut places);
             for frame in frames_of(first, piece) {
-                let Some(head) = tracked(first, &words, frame) else {
+                let Some(head) = head_of(&places, first, frame) else {
                     found.untracked += 1;
                     continue;
                 };
                 let used = match &self.idle {
                     // A page that was made or moved meanwhile was not watched.
-                    Some((_, marked)) if !marked.has(head) => continue,
-                    Some(_) => match idle.get(((head - first) / 64) as usize) {
+                    Some((_, marked)) if !marked.has(first + head) => continue,
+                    Some(_) => match idle.get((head / 64) as usize) {
                         Some(word) => word >> (head % 64) & 1 == 0,
                         None => continue,
                     },
-                    None => {
-                        words[(head - first) as usize] & (flags::REFERENCED | flags::ACTIVE) != 0
-                    }
+                    None => words[head as usize] & (flags::REFERENCED | flags::ACTIVE) != 0,
                 };
                 found.watched.set(frame);
                 if used {
@@ -208,15 +206,23 @@ impl Watching {
     }
 }
 
-/// The frame whose bits stand for this one, if it is tracked. Compound pages lie on multiples of their
-/// size, which is far less than a piece's for what is on the lists.
-fn tracked(first: u64, words: &[u64], frame: u64) -> Option<u64> {
-    let at = (frame - first) as usize;
-    let before = words.get(..=at)?;
-    let head = before.iter().rposition(|bits| bits & flags::TAIL == 0)?;
-    let bits = words[head];
-    let on_lists = bits & flags::LRU != 0 && bits & flags::HUGETLB == 0;
-    on_lists.then_some(first + head as u64)
+/// For each frame of a piece the place in it of the one whose bits stand for it, if that is tracked. Compound
+/// pages lie on multiples of their size, which is far less than a piece's for what is on the lists.
+fn heads(words: &[u64], found: &mut Vec<Option<u16>>) {
+    found.clear();
+    let mut head = None;
+    found.extend((0..).zip(words).map(|(at, bits)| {
+        if bits & flags::TAIL == 0 {
+            let on_lists = bits & flags::LRU != 0 && bits & flags::HUGETLB == 0;
+            head = on_lists.then_some(at);
+        }
+        head
+    }));
+}
+
+/// The place of the frame whose bits stand for this one.
+fn head_of(heads: &[Option<u16>], first: u64, frame: u64) -> Option<u64> {
+    heads.get((frame - first) as usize)?.map(u64::from)
 }
 
 /// Marks the frames of a piece idle. Words of no frames at its ends are left out: behind the last frame

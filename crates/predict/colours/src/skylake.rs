@@ -62,7 +62,7 @@ const fn parities() -> [[u8; 256]; 3] {
         let (part, bits) = (at / 256, at % 256);
         let mut mask = 0;
         while mask < MASKS.len() {
-            let taken = MASKS[mask] >> (LOWEST + 8 * part as u32) & bits as u64;
+            let taken = (MASKS[mask] >> (LOWEST + 8 * part as u32)) & bits as u64;
             all[part][bits] |= (taken.count_ones() as u8 % 2) << mask;
             mask += 1;
         }
@@ -77,7 +77,7 @@ pub(crate) fn slice(addr: u64) -> u64 {
     let bits = addr >> LOWEST;
     let part = |at: usize| PARITIES[at][(bits >> (8 * at)) as usize % 256];
     let exchange = part(0) ^ part(1) ^ part(2);
-    u64::from(SEQUENCE[(addr >> 6) as usize % LENGTH ^ usize::from(exchange)])
+    u64::from(SEQUENCE[((addr >> 6) as usize % LENGTH) ^ usize::from(exchange)])
 }
 
 #[cfg(test)]

@@ -89,6 +89,30 @@ fn every_field_of_the_json_is_documented() {
     }
 }
 
+/// Section 3 of xPlace, ocean_ncp with one way: xPlace beats CoPlace, and by fewer conflicts. Here it takes the second
+/// level as well as the last one.
+#[test]
+fn a_grid_walked_down_its_columns_is_faster_under_xplace() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("x.json");
+    let output = common::run(&format!(
+        "run --stack nested --policy coplace,xplace --cpu skylake-gold-6138 --memory 1GiB --placement bin-hopping \
+         --llc cpu --llc-ways 1 --warmup 1M \
+         --workload strided:size=53MiB,stride=4112,stores=0.2,touch=yes,accesses=2M --json {}",
+        json.display()
+    ));
+    assert!(output.status.success(), "{}", common::complaint(&output));
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let [coplace, xplace] = [0, 1].map(|run| &report["runs"][run]);
+    let fewer = |field: &dyn Fn(&Value) -> f64| field(xplace) < 0.99 * field(coplace);
+    let beyond = |run: &Value| {
+        let counter = |name: &str| run["counters"][name].as_f64().unwrap();
+        counter("strata.data_l3") + counter("strata.data_memory")
+    };
+    assert!(fewer(&|run| run["elapsed_cycles"].as_f64().unwrap()), "{report}");
+    assert!(fewer(&beyond), "{report}");
+}
+
 #[test]
 fn mistakes_are_one_line_with_cause_and_remedy() {
     for (options, why) in [

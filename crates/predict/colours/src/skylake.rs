@@ -62,7 +62,7 @@ const fn parities() -> [[u8; 256]; 3] {
         let (part, bits) = (at / 256, at % 256);
         let mut mask = 0;
         while mask < MASKS.len() {
-            let taken = MASKS[mask] >> (LOWEST + 8 * part as u32) & bits as u64;
+            let taken = (MASKS[mask] >> (LOWEST + 8 * part as u32)) & bits as u64;
             all[part][bits] |= (taken.count_ones() as u8 % 2) << mask;
             mask += 1;
         }

@@ -76,7 +76,7 @@ impl Source {
             if name == "super" {
                 at.pop();
             } else {
-                let child = [&at[..], &[name.clone()]].concat();
+                let child = [&at[..], std::slice::from_ref(name)].concat();
                 if !self.0.contains_key(&child) {
                     break;
                 }

@@ -1,7 +1,5 @@
 //! What can be wrong with a cache's index function.
 
-use crate::SliceHash;
-
 /// A cache whose lines or colours cannot be told; each message is one line with cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ColourError {
@@ -33,11 +31,13 @@ pub enum ColourError {
     #[error(
         "hash {hash} is published for {} slices, not {slices}; take hash even, a stand-in for any \
          number, or none",
-        listed(hash.slices().unwrap_or_default())
+        listed(published)
     )]
     Slices {
         /// The hash.
-        hash: SliceHash,
+        hash: &'static str,
+        /// Numbers of slices that it is published for.
+        published: &'static [u32],
         /// Slices asked for.
         slices: u32,
     },

@@ -17,7 +17,7 @@ pub enum SliceHash {
     /// with 2, 4 and 8 slices (found by Maurice et al., RAID 2015; the masks are those of KTH's public
     /// code for the Xeon E5-2667 v3). Bits above 37 are in no function that is published.
     Intel,
-    /// Skylake-SP and Cascade Lake-SP with 20 slices, by measurement; see [`skylake`].
+    /// Skylake-SP and Cascade Lake-SP with 20 slices, by measurement; see `skylake.rs`.
     Skylake,
     /// For any number of slices, and no processor's: a stand-in where the function is not published.
     /// Like those of a power of two of slices that are, it is even: successive lines are in successive slices, and in every
@@ -59,7 +59,7 @@ impl SliceHash {
     pub fn check(self, slices: u32) -> Result<(), ColourError> {
         match self.slices() {
             Some(known) if !known.contains(&slices) => {
-                Err(ColourError::Slices { hash: self, slices })
+                Err(ColourError::Slices { hash: self.name(), published: known, slices })
             }
             _ => Ok(()),
         }

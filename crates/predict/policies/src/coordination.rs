@@ -12,6 +12,9 @@ use strata_stack::{
     Stack,
 };
 
+/// An HPAS region of a guest's memory.
+pub(crate) type GuestRegion = (NodeId, u64);
+
 strata_params::parameters! {
     /// Scanner, promoter and huge bucket.
     pub struct ScanParameters {

@@ -11,6 +11,7 @@ pub mod colour_table;
 mod coordination;
 pub mod coplace;
 pub mod gemini;
+mod leftovers;
 pub mod linux;
 pub mod offsets;
 #[cfg(test)]

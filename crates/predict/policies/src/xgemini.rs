@@ -9,13 +9,14 @@
 use crate::allocator::{AllocatorParameters, FaultHuge};
 use crate::booking::Booking;
 use crate::coordination::{
-    Budget, Coordinating, Coordination, GeminiSettings, ScanParameters, after_fault, promote_upper,
+    Budget, Coordinating, Coordination, GeminiSettings, GuestRegion, ScanParameters, after_fault,
+    promote_upper,
 };
 use crate::gemini::scan_all;
+use crate::leftovers::Leftovers;
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::scanner::Scan;
 use crate::timeout::BookingParameters;
-use crate::xgemini_xplace::Leftovers;
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
@@ -65,9 +66,6 @@ impl From<&PolicyParameters> for XGeminiSettings {
         Self { xgemini: parameters.get(), reused: parameters.into() }
     }
 }
-
-/// An HPAS region of a guest's memory.
-pub(crate) type GuestRegion = (NodeId, u64);
 
 /// Where the host puts one HPAS region of guest-physical memory.
 #[derive(Clone, Copy, Debug)]

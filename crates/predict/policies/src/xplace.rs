@@ -1,5 +1,5 @@
 //! xPlace (section 5): the host keeps the colours of a *nested* guest's memory apart, with an unmodified
-//! guest hypervisor between: see [`crate::recolour`]. Where no guest hypervisor is between, the host places
+//! guest hypervisor between: see `recolour.rs`. Where no guest hypervisor is between, the host places
 //! as CoPlace does.
 
 use crate::colour_table::ColourTableParameters;

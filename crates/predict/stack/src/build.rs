@@ -1,9 +1,9 @@
 //! Making a tree of kernels: memories, fragmentation, the VMs, what ran before.
 
-use crate::balloon::BalloonParameters;
+use crate::balloon_pages::BalloonParameters;
 use crate::costs::Costs;
 use crate::kernel::{Kernel, OutOfMemory};
-use crate::ksm::KsmParameters;
+use crate::ksm_memory::KsmParameters;
 use crate::owner::Owner;
 use crate::place::AlignerParameters;
 use crate::policy::Policy;

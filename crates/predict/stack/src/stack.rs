@@ -6,14 +6,14 @@
 //! and for those in a nested VM the shadow table, which the host composes from the second stages of
 //! all hypervisors below them (xGemini II.C).
 
-use crate::balloon::BalloonParameters;
+use crate::balloon_pages::BalloonParameters;
 use crate::contents::Contents;
 use crate::costs::{Costs, Spending, Spent};
 use crate::exits::ExitCounts;
 use crate::fault::frame_of;
 use crate::frames::{Change, KernelCounters};
 use crate::kernel::{Kernel, PageTable};
-use crate::ksm::Ksm;
+use crate::ksm_memory::Ksm;
 use crate::owner::SpaceId;
 use crate::thp::ThpParameters;
 use crate::tree::{Node, NodeId, Nodes, Position, SecondStageTable};

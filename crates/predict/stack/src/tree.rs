@@ -12,7 +12,7 @@
 //! A node is a kernel with its memory; an edge is a VM: a process of the kernel below, whose memory
 //! is the memory of the kernel above.
 
-use crate::balloon::Balloon;
+use crate::balloon_pages::Balloon;
 use crate::frames::{Frames, KernelCounters};
 use crate::guest::Guest;
 use crate::kernel::Kernel;

@@ -1,9 +1,10 @@
 //! xPlace against CoPlace, the host's own choice and bare metal, in a nested VM whose kernel places pages by
 //! cache colour (IEEE TC 2024): throughput, misses of the last-level cache, two VMs that differ, overhead.
 //!
-//! [`conditions`] says what is run; it was written before any result was seen.
+//! `conditions.rs` says what is run; it was written before any result was seen.
 
 mod conditions;
+mod measure;
 mod published;
 mod tables;
 

@@ -1,6 +1,6 @@
 //! The averages that the paper prints, from the file in `data`.
 
-use super::tables::Measure;
+use super::measure::Measure;
 
 const AVERAGES: &str = include_str!("../../data/xplace-averages.csv");
 

@@ -4,6 +4,7 @@ use super::conditions::{
     FEW_AND_ALL, INSENSITIVE, LATENCY, PLACEMENTS, Point, Program, Real, Setting, Surface,
     THROUGHPUT, WAYS, in_ways, pairs, seeds, surfaces, two_vms,
 };
+use super::measure::{Measure, miss_ratio};
 use super::published;
 use crate::found::geometric_mean;
 use crate::{Document, Found, Spread, Table};
@@ -34,43 +35,6 @@ fn percent(spread: Option<Spread>) -> String {
             format!("{:.1} % ({:.1}-{:.1})", 100.0 * mean, 100.0 * least, 100.0 * most)
         },
     )
-}
-
-/// What is measured of two runs that are compared.
-#[derive(Clone, Copy)]
-pub(super) enum Measure {
-    Throughput,
-    MeanLatency,
-    TailLatency,
-    /// The share of the program's references to the last level that miss it.
-    Misses,
-}
-
-impl Measure {
-    fn of(self, run: &RunResult) -> Option<f64> {
-        let latency = || Some(&run.requests.as_ref()?.latency);
-        match self {
-            Self::Throughput => run.throughput(),
-            Self::MeanLatency => Some(latency()?.mean),
-            Self::TailLatency => latency()?.p99,
-            Self::Misses => miss_ratio(run),
-        }
-    }
-
-    /// One run over another.
-    fn ratio(self, over: Option<&RunResult>, under: Option<&RunResult>) -> Option<f64> {
-        Some(self.of(over?)? / self.of(under?)?)
-    }
-}
-
-/// The share of the program's loads and stores that miss the last level, of those that get there. References
-/// of page walks are left out, as processors leave them out of their events for loads: a nested VM has more
-/// of them than bare metal has, and most hit.
-fn miss_ratio(run: &RunResult) -> Option<f64> {
-    let [hits, misses] =
-        ["strata.data_l3", "strata.data_memory"].map(|name| run.counters.get(name).copied());
-    let (hits, misses) = (hits?, misses?);
-    (hits + misses > 0).then(|| misses as f64 / (hits + misses) as f64)
 }
 
 /// Whether what was found goes the published way, by the ends of its range over seeds; both are ratios.

@@ -229,12 +229,12 @@ fn exits(out: &mut String, layer: &LayerReport) {
             counts.iter().take(REASONS).map(|(number, name)| format!("{name} {}", count(*number)));
         shown.collect::<Vec<_>>().join(", ")
     };
-    let (all, reflected) = (of(|counters| &counters.exits), of(|counters| &counters.nested_exits));
+    let (all, nested) = (of(|counters| &counters.exits), of(|counters| &counters.nested_exits));
     if !all.is_empty() {
         let _ = writeln!(out, "L{}'s exits by reason: {all}", layer.booted.layer);
     }
-    if !reflected.is_empty() {
-        let _ = writeln!(out, "  of its nested guest: {reflected}");
+    if !nested.is_empty() {
+        let _ = writeln!(out, "  of its nested guest: {nested}");
     }
 }
 

@@ -33,7 +33,8 @@ pub struct Counters {
     pub kvm: BTreeMap<String, u64>,
     /// Exits of the machine that the layer runs by reason, of every machine nested in it included.
     pub exits: BTreeMap<String, u64>,
-    /// Of these, the ones that the layer reflected to the hypervisor in its machine, by reason.
+    /// Of these, the ones of machines nested in it, by reason: `kvm_nested_vmexit`, which KVM traces before
+    /// it decides whether to handle the exit itself or to reflect it to the hypervisor in its machine.
     pub nested_exits: BTreeMap<String, u64>,
     /// Events that the scenario wants counted: `system:event` in all, and
     /// `system:event{field=value}` for each value of a field.

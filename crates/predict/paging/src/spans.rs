@@ -128,6 +128,13 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
 
     /// The first addresses of a range that nothing is mapped at, if there are any.
     pub fn first_hole(&self, range: Range<U>) -> Option<Range<U>> {
+        // Most faults ask of one page, for which one walk is enough.
+        let is_page = range.bytes() == PageSize::Base.bytes()
+            && range.start.get().is_multiple_of(PageSize::Base.bytes())
+            && range.end.get() <= self.everything().end.get();
+        if is_page {
+            return self.mapping(range.start).is_none().then_some(range);
+        }
         self.spans(range).find_map(|span| match span {
             Span::Mapped(..) => None,
             Span::Absent(hole) => Some(hole),

@@ -101,6 +101,29 @@ fn the_table_of_the_host_has_only_words_that_help_explains() {
     }
 }
 
+/// The usual neighbour: it repeats, and the others end before it has ended once.
+#[test]
+fn the_slowdown_of_a_neighbour_that_did_not_end_is_an_estimate_and_says_so() {
+    let line = format!(
+        "run --stack vm --policy base --alone --vm a:{SMALL} \
+         --vm b:repeat=true,workload=random:size=32MiB,accesses=5M"
+    );
+    let (_, report) = json(&line);
+    let [a, b] = &report.vms[..] else { panic!("two VMs") };
+    assert_eq!((a.rounds[0], &a.slowdown_estimated[..]), (1, &[false][..]));
+    assert_eq!((b.rounds[0], &b.slowdown_estimated[..]), (0, &[true][..]));
+    let access = |run: &strata_engine::RunResult| run.elapsed_cycles as f64 / run.accesses as f64;
+    let expected = access(&b.runs[0]) / access(&b.alone[0]);
+    assert!((b.slowdown[0].unwrap() - expected).abs() < 1e-9, "{:?}", b.slowdown);
+    let output = strata(&line).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = |vm: &str| {
+        let label = format!("{vm}: time / alone");
+        text.lines().find(|line| line.trim_start().starts_with(&label)).unwrap().to_owned()
+    };
+    assert!(row("b").contains("~ ") && !row("a").contains('~'), "{text}");
+}
+
 #[test]
 fn live_programs_recordings_and_generators_mix() {
     let directory = tempfile::tempdir().unwrap();

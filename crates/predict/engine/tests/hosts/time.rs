@@ -126,6 +126,14 @@ fn guests_of_every_depth_share_a_host() {
         assert_eq!(run.stack.layers(), run.faults.present().count(), "{}", guest.vm);
         assert_eq!(run.layers.len(), run.stack.layers());
         assert_eq!(run.exits_by_layer.len(), run.stack.layers() - 1);
+        // The kernel below each VM handles what is handed on, but for the host, which hands on.
+        let handlers: Vec<_> = run
+            .bill
+            .iter()
+            .filter_map(|item| item.name.strip_prefix("exits: handled by "))
+            .collect();
+        let between: Vec<_> = run.faults.present().map(|(layer, _)| layer).skip(1).collect();
+        assert_eq!(handlers, between[..between.len() - 1], "{}", guest.vm);
         // Where each kernel has huge pages enough, so has their composition.
         assert_eq!(run.alignment.well_aligned, 16, "{}", guest.vm);
     }

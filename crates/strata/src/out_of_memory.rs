@@ -1,6 +1,7 @@
 //! What `strata` says when this computer's memory runs out.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::panic;
 
 /// The system's allocator, which ends the program with a cause and a remedy where it has nothing
 /// left. Rust's own way, a stack trace and SIGABRT, looks like a fault of the program.
@@ -35,6 +36,19 @@ unsafe impl GlobalAlloc for OrEnd {
         // SAFETY: as for `alloc`.
         unsafe { System.dealloc(memory, layout) }
     }
+}
+
+/// Sees to it that a thread that cannot be made ends the program in the same way: its stack is memory, too, and
+/// the standard library panics where there is none for it.
+pub fn watch_threads() {
+    let as_ever = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let said = info.payload().downcast_ref::<String>();
+        if said.is_some_and(|said| said.starts_with("failed to spawn thread")) {
+            end();
+        }
+        as_ever(info);
+    }));
 }
 
 #[inline]

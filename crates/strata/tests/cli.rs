@@ -413,7 +413,7 @@ fn memory_in_multiples_of_what_is_touched_makes_fragmentation_matter() {
 #[test]
 fn memory_that_runs_out_is_told() {
     let line = "run --workload random:size=2GiB,accesses=10k --policy base";
-    let output = limited(66_000, line);
+    let output = limited(60_000, line);
     assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
     let complaint = complaint(&output);
     // A note that it may not fit can come first.

@@ -165,7 +165,12 @@ impl Coordination {
     /// Kernels have ended with their VM.
     pub(crate) fn ended(&mut self, kernels: &[NodeId]) {
         self.guests.retain(|guest| !kernels.contains(guest));
-        kernels.iter().for_each(|node| self.allocators[node.index()] = None);
+        for node in kernels {
+            // The last kernels may be other policies', for which there is no room.
+            if let Some(allocator) = self.allocators.get_mut(node.index()) {
+                *allocator = None;
+            }
+        }
     }
 
     pub(crate) fn is_guest(&self, node: NodeId) -> bool {

@@ -6,12 +6,12 @@
 
 use crate::colour_table::{ColourTableParameters, ColourTables};
 use crate::parameters::{ParameterSet, PolicyParameters};
-use crate::recolour::{keeps_colours, of_vm};
+use crate::recolour::{coloured_vm, keeps_colours, of_vm};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::Colour;
 use strata_stack::{
-    AlignAreas, Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts,
-    Policy, Position, SpaceId, Stack, ThpMode,
+    AlignAreas, Exhausted, Kernel, KernelSettings, Move, NodeId, PageFault, Placement,
+    PlacementCounts, Policy, Position, Stack, ThpMode,
 };
 
 /// CoPlace.
@@ -74,22 +74,10 @@ impl Policy for CoPlace {
         Ok(())
     }
 
-    fn may_move(
-        &mut self,
-        stack: &Stack,
-        node: NodeId,
-        space: SpaceId,
-        page: Frame<Upper>,
-        to: Option<Frame<Lower>>,
-        size: PageSize,
-    ) -> bool {
-        let (Some(colours), Some(vm), NodeId::HOST) =
-            (stack.kernel(node).memory().colours(), stack.above(node, space), node)
-        else {
-            return true;
-        };
-        let may = keeps_colours(colours, to, size, |i| {
-            let page = of_vm(stack, vm, page.floor(size) + i)?;
+    fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        let Some((vm, colours)) = coloured_vm(stack, asked) else { return true };
+        let may = keeps_colours(colours, asked, |i| {
+            let page = of_vm(stack, vm, asked, i)?;
             Some(self.tables.wanted(vm, colours, page))
         });
         self.tables.counts(vm).moves_refused += u64::from(!may);

@@ -2,17 +2,21 @@
 //!
 //! Each governs the kernels of its VM, and what the host does for that VM: host's faults for it, its
 //! huge pages there, its background work. What concerns all of the host's memory concerns all of them.
+//! In a guest hypervisor a guest may have a policy of its own, which then governs its kernel only: what is
+//! below it is the guest hypervisor's and the host's affair.
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
 use strata_stack::{
-    Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, NodeId, PageFault, Placement,
-    PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
+    AlignAreas, Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, Move, NodeId, PageFault,
+    Placement, PlacementCounts, Policy, Position, Stack, ThpMode, TradeCounts,
 };
 
 /// The policies of the VMs on one host.
 pub struct PerVm {
     policies: Vec<Box<dyn Policy>>,
+    /// Which of them govern a VM of the host.
+    of_host: Vec<usize>,
     /// Which of them governs a kernel, by its number.
     governs: Vec<usize>,
     /// Transparent huge pages that each wants of the host.
@@ -21,10 +25,11 @@ pub struct PerVm {
 
 impl PerVm {
     /// `governs` says for each kernel of the tree, in their order, which of `policies` governs it; the
-    /// host's own entry counts only where it runs programs.
-    pub fn new(policies: Vec<Box<dyn Policy>>, governs: Vec<usize>) -> Self {
-        debug_assert!(governs.iter().all(|policy| *policy < policies.len()));
-        Self { thp_of_host: vec![ThpMode::Never; policies.len()], policies, governs }
+    /// host's own entry counts only where it runs programs. `of_host` are those that govern a VM of the
+    /// host, or its programs; the others govern guests of guest hypervisors.
+    pub fn new(policies: Vec<Box<dyn Policy>>, of_host: Vec<usize>, governs: Vec<usize>) -> Self {
+        debug_assert!(governs.iter().chain(&of_host).all(|policy| *policy < policies.len()));
+        Self { thp_of_host: vec![ThpMode::Never; policies.len()], policies, of_host, governs }
     }
 
     /// The policy for what a kernel does, for `vm` or for its own programs.
@@ -36,14 +41,23 @@ impl PerVm {
     /// What the host is told by all policies: huge pages if one wants them (those that do not refuse them
     /// for their VM), and fragmented memory if one allows it.
     fn host_settings(&mut self, at: Position) -> KernelSettings {
-        let settings: Vec<_> = self.policies.iter_mut().map(|policy| policy.settings(at)).collect();
-        self.thp_of_host = settings.iter().map(|settings| settings.thp).collect();
-        KernelSettings {
-            thp: self.thp_of_host.iter().copied().max().unwrap_or(ThpMode::Never),
-            align_areas: settings[self.governs[at.node.index()]].align_areas,
-            fragmented: settings.iter().any(|settings| settings.fragmented),
-            coloured: settings.iter().any(|settings| settings.coloured),
+        let mut host = KernelSettings {
+            thp: ThpMode::Never,
+            align_areas: AlignAreas::Never,
+            fragmented: false,
+            coloured: false,
+        };
+        for policy in &self.of_host {
+            let wanted = self.policies[*policy].settings(at);
+            self.thp_of_host[*policy] = wanted.thp;
+            host.thp = host.thp.max(wanted.thp);
+            host.fragmented |= wanted.fragmented;
+            host.coloured |= wanted.coloured;
+            if *policy == self.governs[at.node.index()] {
+                host.align_areas = wanted.align_areas;
+            }
         }
+        host
     }
 }
 
@@ -87,17 +101,9 @@ impl Policy for PerVm {
         self.of(vm, None).second_stage_written(stack, vm, page, size)
     }
 
-    fn may_move(
-        &mut self,
-        stack: &Stack,
-        node: NodeId,
-        space: SpaceId,
-        page: Frame<Upper>,
-        to: Option<Frame<Lower>>,
-        size: PageSize,
-    ) -> bool {
-        let vm = stack.above(node, space);
-        self.of(node, vm).may_move(stack, node, space, page, to, size)
+    fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        let vm = stack.above(asked.node, asked.space);
+        self.of(asked.node, vm).may_move(stack, asked)
     }
 
     fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
@@ -125,9 +131,10 @@ impl Policy for PerVm {
     }
 
     fn ended(&mut self, stack: &mut Stack, kernels: &[NodeId]) {
-        if let Some(vm) = kernels.first() {
-            self.of(*vm, None).ended(stack, kernels);
-        }
+        let mut told: Vec<usize> = kernels.iter().map(|node| self.governs[node.index()]).collect();
+        told.sort_unstable();
+        told.dedup();
+        told.into_iter().for_each(|policy| self.policies[policy].ended(stack, kernels));
     }
 
     fn memory_short(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
@@ -135,8 +142,11 @@ impl Policy for PerVm {
             return self.of(node, None).memory_short(node, kernel);
         }
         // Every one of them gives back what it can.
-        let released = self.policies.iter_mut().map(|policy| policy.memory_short(node, kernel));
-        released.fold(false, |any, released| any | released)
+        let mut released = false;
+        for policy in &self.of_host {
+            released |= self.policies[*policy].memory_short(node, kernel);
+        }
+        released
     }
 
     fn wake(

@@ -7,10 +7,10 @@
 //! pages included, it may move only where every page has its colour again.
 
 use crate::colour_table::{ColourTableParameters, ColourTables};
-use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+use strata_addr::{Frame, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
 use strata_stack::{
-    Exhausted, Kernel, NodeId, PageFault, PlacementCounts, Policy, Position, SpaceId, Stack,
+    Exhausted, Kernel, Move, NodeId, PageFault, PlacementCounts, Policy, Position, Stack,
 };
 
 /// What a policy knows of the colours of guests' memory.
@@ -51,6 +51,21 @@ impl Recolouring {
         }
     }
 
+    /// Whether a guest's memory is to lie by colour: not where another policy governs its kernel.
+    fn governs(&self, guest: NodeId) -> bool {
+        self.guests.contains(&guest)
+    }
+
+    /// The guest, and the page of its memory, that a page of a VM's memory backs, if it is to lie by colour.
+    pub fn backs(
+        &self,
+        stack: &Stack,
+        vm: NodeId,
+        page: Frame<Upper>,
+    ) -> Option<(NodeId, Frame<Upper>)> {
+        stack.backs(vm, page).filter(|(guest, _)| self.governs(*guest))
+    }
+
     /// The guest for whose page the host answers a fault, and the colour that the frame is to have; `None`
     /// while nobody knows what a guest hypervisor will use it for.
     pub fn of_fault(
@@ -64,7 +79,7 @@ impl Recolouring {
         match self.wish {
             Some(wish) if (wish.vm, wish.page) == (vm, page) => Some((wish.guest, wish.colour)),
             _ => {
-                let (guest, page) = fault.backs?;
+                let (guest, page) = fault.backs.filter(|(guest, _)| self.governs(*guest))?;
                 Some((guest, self.tables.wanted(guest, colours, page)))
             }
         }
@@ -90,26 +105,16 @@ impl Recolouring {
         counts.colour_was_out += u64::from(!replaced);
     }
 
-    /// Whether the host may put the page at `to`, or the region at any place aligned to it: where all that
-    /// it backs of guests has its colour there. A refusal is counted.
-    pub fn may_move(
-        &mut self,
-        stack: &Stack,
-        (space, page): (SpaceId, Frame<Upper>),
-        to: Option<Frame<Lower>>,
-        size: PageSize,
-    ) -> bool {
-        let host = stack.kernel(NodeId::HOST);
-        let (Some(colours), Some(vm)) = (host.memory().colours(), stack.above(NodeId::HOST, space))
-        else {
-            return true;
-        };
+    /// Whether a page may be moved: by the host only to where all that it backs of guests has its colour. A
+    /// refusal is counted.
+    pub fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        let Some((vm, colours)) = coloured_vm(stack, asked) else { return true };
         let mut concerned = None;
-        let may = keeps_colours(colours, to, size, |i| {
-            let page = of_vm(stack, vm, page.floor(size) + i)?;
-            let (guest, page) = stack.backs(vm, page)?;
+        let may = keeps_colours(colours, asked, |i| {
+            let page = of_vm(stack, vm, asked, i)?;
+            let (guest, page) = self.backs(stack, vm, page)?;
             concerned = Some(guest);
-            self.guests.contains(&guest).then(|| self.tables.wanted(guest, colours, page))
+            Some(self.tables.wanted(guest, colours, page))
         });
         if let Some(guest) = concerned.filter(|_| !may) {
             self.tables.counts(guest).moves_refused += 1;
@@ -130,7 +135,7 @@ impl Recolouring {
         page: Frame<Upper>,
         frame: Frame<Lower>,
     ) -> bool {
-        let guest = stack.backs(vm, page);
+        let guest = self.backs(stack, vm, page);
         guest.is_none_or(|(guest, page)| self.tables.suits(stack, guest, page, frame))
     }
 
@@ -144,25 +149,29 @@ impl Recolouring {
     }
 }
 
-/// The page of a VM's memory that a page of its VM process is.
-pub(crate) fn of_vm(stack: &Stack, vm: NodeId, page: Frame<Upper>) -> Option<Frame<Upper>> {
+/// The VM whose memory is about to be moved, where that is by a host that tells these colours apart.
+pub(crate) fn coloured_vm(stack: &Stack, asked: &Move) -> Option<(NodeId, Colours)> {
+    let vm = stack.above(asked.node, asked.space).filter(|_| asked.node == NodeId::HOST)?;
+    Some((vm, stack.kernel(asked.node).memory().colours()?))
+}
+
+/// The page of a VM's memory that is the `i`th of those that are about to be moved.
+pub(crate) fn of_vm(stack: &Stack, vm: NodeId, asked: &Move, i: u64) -> Option<Frame<Upper>> {
     let slot = stack.hva(vm, Frame::new(0)).get();
-    let page = page.get().checked_sub(slot)?;
+    let page = (asked.page.floor(asked.size) + i).get().checked_sub(slot)?;
     (page < stack.kernel(vm).memory().frames()).then(|| Frame::new(page))
 }
 
-/// Whether pages that go to `to` and the frames after it, or `None` to any place aligned to their size, all
-/// have the colours that they want, those that want any. Places so aligned are alike where the number of
-/// colours divides that of the pages.
+/// Whether all pages that are about to be moved will have the colours that they want, those that want any.
+/// Places aligned to the size are alike where the number of colours divides that of the pages.
 pub(crate) fn keeps_colours(
     colours: Colours,
-    to: Option<Frame<Lower>>,
-    size: PageSize,
+    asked: &Move,
     mut wanted: impl FnMut(u64) -> Option<Colour<Lower>>,
 ) -> bool {
-    let pages = size.base_pages();
+    let pages = asked.size.base_pages();
     let alike = pages.is_multiple_of(u64::from(colours.count()));
-    let to = to.or(alike.then(|| Frame::new(0)));
+    let to = asked.to.or(alike.then(|| Frame::new(0)));
     (0..pages)
         .all(|i| wanted(i).is_none_or(|wanted| to.is_some_and(|to| colours.of(to + i) == wanted)))
 }

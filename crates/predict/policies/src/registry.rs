@@ -22,6 +22,9 @@ pub struct Entry {
     /// The sets of parameters that it reads. To set one of them is a mistake when no policy that
     /// reads it is used.
     pub parameters: &'static [ParameterSet],
+    /// Whether it decides for each kernel by itself: then it can govern a guest whose guest hypervisor
+    /// has another policy.
+    pub independent: bool,
     /// Whether it is compared when nobody says which policies are to be.
     pub by_default: bool,
     /// What is to be said of its results.
@@ -59,12 +62,26 @@ impl Entry {
         make: fn(&PolicyParameters) -> Box<dyn Policy>,
     ) -> Self {
         let words = Words { upper_bound: false, behind: None };
-        Self { name, summary, source, parameters: &[], by_default: false, words, make }
+        Self {
+            name,
+            summary,
+            source,
+            parameters: &[],
+            independent: false,
+            by_default: false,
+            words,
+            make,
+        }
     }
 
     /// It reads these sets of parameters.
     pub const fn reads(self, parameters: &'static [ParameterSet]) -> Self {
         Self { parameters, ..self }
+    }
+
+    /// It decides for each kernel by itself.
+    pub const fn independent(self) -> Self {
+        Self { independent: true, ..self }
     }
 
     /// It is compared when nobody says which policies are to be.
@@ -91,6 +108,7 @@ pub const REGISTRY: &[Entry] = &[
         "vanilla of xGemini (TC 2024) V; Host-B-VM-B of Gemini (EuroSys 2023)",
         |_| Box::new(Linux::base()),
     )
+    .independent()
     .by_default(),
     Entry::new(
         "thp",
@@ -98,6 +116,7 @@ pub const REGISTRY: &[Entry] = &[
         "Linux 6.12, mm/huge_memory.c and mm/khugepaged.c",
         |_| Box::new(Linux::thp()),
     )
+    .independent()
     .by_default(),
     Entry::new(
         "guest-huge",

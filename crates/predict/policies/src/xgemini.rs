@@ -22,8 +22,8 @@ use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
 use strata_paging::Region;
 use strata_stack::{
-    AlignAreas, AlignerParameters, Exhausted, Feedback, Kernel, KernelSettings, NodeId, PageFault,
-    Placement, PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
+    AlignAreas, AlignerParameters, Exhausted, Feedback, Kernel, KernelSettings, Move, NodeId,
+    PageFault, Placement, PlacementCounts, Policy, Position, Stack, ThpMode, TradeCounts,
 };
 
 strata_params::parameters! {
@@ -92,6 +92,7 @@ pub struct XGemini {
     next_round: f64,
     resume_at: GuestRegion,
     until: f64,
+    /// There is a guest hypervisor.
     nested: bool,
 }
 
@@ -369,8 +370,8 @@ impl Policy for XGemini {
         if at.level == 0 {
             self.booking = Booking::among(at.vms);
         }
-        self.nested |= at.level > 1;
         let between = at.level > 0 && !at.is_guest();
+        self.nested |= between;
         let thp =
             if between && !self.settings.xgemini.l1_thp { ThpMode::Never } else { ThpMode::Always };
         let mut coloured = false;
@@ -455,19 +456,9 @@ impl Policy for XGemini {
         leftovers.map_or_else(Vec::new, |own| own.recolouring.by_shortage(stack, guest))
     }
 
-    fn may_move(
-        &mut self,
-        stack: &Stack,
-        node: NodeId,
-        space: SpaceId,
-        page: Frame<Upper>,
-        to: Option<Frame<Lower>>,
-        size: PageSize,
-    ) -> bool {
-        let Some(leftovers) = self.leftovers.as_mut().filter(|_| node == NodeId::HOST) else {
-            return true;
-        };
-        leftovers.recolouring.may_move(stack, (space, page), to, size)
+    fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        let leftovers = self.leftovers.as_mut();
+        leftovers.is_none_or(|own| own.recolouring.may_move(stack, asked))
     }
 
     fn freed_huge(

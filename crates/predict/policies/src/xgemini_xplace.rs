@@ -55,9 +55,10 @@ impl XGemini {
     ) -> Result<(), Exhausted> {
         for i in 0..size.base_pages() {
             // Between several guest hypervisors it may be a page of one of them.
-            let Some((guest, page)) = stack.backs(vm, page + i) else { continue };
-            let region = (guest, page.floor(PageSize::Huge).get());
             let Some(leftovers) = &mut self.leftovers else { return Ok(()) };
+            let backs = leftovers.recolouring.backs(stack, vm, page + i);
+            let Some((guest, page)) = backs else { continue };
+            let region = (guest, page.floor(PageSize::Huge).get());
             if size != PageSize::Base {
                 leftovers.enqueue(region);
                 continue;

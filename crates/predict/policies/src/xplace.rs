@@ -9,8 +9,8 @@ use crate::recolour::{Recolouring, Recolours, check};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::Colour;
 use strata_stack::{
-    Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, PlacementCounts, Policy,
-    Position, SpaceId, Stack,
+    Exhausted, Kernel, KernelSettings, Move, NodeId, PageFault, Placement, PlacementCounts, Policy,
+    Position, Stack,
 };
 
 strata_params::parameters! {
@@ -81,23 +81,15 @@ impl Policy for XPlace {
     ) -> Result<(), Exhausted> {
         for i in 0..size.base_pages() {
             // Between several guest hypervisors it may be a page of one of them.
-            if let Some((guest, page)) = stack.backs(vm, page + i) {
+            if let Some((guest, page)) = self.recolouring.backs(stack, vm, page + i) {
                 check(self, stack, guest, page)?;
             }
         }
         Ok(())
     }
 
-    fn may_move(
-        &mut self,
-        stack: &Stack,
-        node: NodeId,
-        space: SpaceId,
-        page: Frame<Upper>,
-        to: Option<Frame<Lower>>,
-        size: PageSize,
-    ) -> bool {
-        node != NodeId::HOST || self.recolouring.may_move(stack, (space, page), to, size)
+    fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        self.recolouring.may_move(stack, asked)
     }
 
     fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {

@@ -9,8 +9,8 @@ use strata_colours::Colour;
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
 use strata_stack::{
-    Exhausted, Kernel, KernelSettings, NodeId, Owner, PageFault, Placement, PlacementCounts,
-    Policy, Position, SpaceId, Stack, ThpMode,
+    Exhausted, Kernel, KernelSettings, Move, NodeId, Owner, PageFault, Placement, PlacementCounts,
+    Policy, Position, Stack, ThpMode,
 };
 use world::{Op, PAGES, World, colours, op};
 
@@ -68,16 +68,8 @@ impl Policy for WithHugePages {
         self.0.second_stage_written(stack, vm, page, size)
     }
 
-    fn may_move(
-        &mut self,
-        stack: &Stack,
-        node: NodeId,
-        space: SpaceId,
-        page: Frame<Upper>,
-        to: Option<Frame<Lower>>,
-        size: PageSize,
-    ) -> bool {
-        self.0.may_move(stack, node, space, page, to, size)
+    fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        self.0.may_move(stack, asked)
     }
 
     fn balloon_colours(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {

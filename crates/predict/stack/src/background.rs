@@ -3,7 +3,7 @@
 
 use crate::costs::Spending;
 use crate::owner::SpaceId;
-use crate::policy::{Feedback, Policy};
+use crate::policy::{Feedback, Move, Policy};
 use crate::promote::{Collapsed, PromoteError};
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpMode;
@@ -99,9 +99,8 @@ impl Stack {
     ) -> Result<Collapsed, Exhausted> {
         let place = self.kernel(node).space(space);
         let region = place.map(|place| place.table().region(page.floor(PageSize::Huge)));
-        if matches!(region, Some(Region::Base { .. }))
-            && !policy.may_move(self, node, space, page, target, PageSize::Huge)
-        {
+        let asked = Move { node, space, page, to: target, size: PageSize::Huge };
+        if matches!(region, Some(Region::Base { .. })) && !policy.may_move(self, &asked) {
             return Ok(Collapsed::Unchanged(PromoteError::Refused));
         }
         let outcome = self.nodes[node].kernel.collapse(space, page, target, &self.thp);
@@ -124,7 +123,8 @@ impl Stack {
         page: Frame<Upper>,
         to: Frame<Lower>,
     ) -> Result<bool, Exhausted> {
-        if !policy.may_move(self, node, space, page, Some(to), PageSize::Base) {
+        let asked = Move { node, space, page, to: Some(to), size: PageSize::Base };
+        if !policy.may_move(self, &asked) {
             return Ok(false);
         }
         let moved = self.nodes[node].kernel.migrate_to(space, page, to);

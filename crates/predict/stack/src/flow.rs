@@ -105,7 +105,7 @@ impl Stack {
         let &Vm { below, process, .. } = self.nodes[vm].vm();
         if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
             (fault.vm, fault.vm_page) = (Some(vm), Some(page));
-            fault.backs = (below == NodeId::HOST).then(|| self.backs(vm, page)).flatten();
+            fault.backs = self.backs_of_fault(below, vm, page);
             self.kernel_fault(policy, below, &fault)?;
             self.settle(policy, below, Spending::HypervisorFault)?;
         } else if store {
@@ -124,6 +124,18 @@ impl Stack {
         mapping.is_some_and(|mapping| mapping.rights.write || !store)
     }
 
+    /// What is backed by a page that a hypervisor is about to map: asked by policies that tell cache colours
+    /// apart, which the host's memory then does.
+    fn backs_of_fault(
+        &self,
+        below: NodeId,
+        vm: NodeId,
+        page: Frame<Upper>,
+    ) -> Option<(NodeId, Frame<Upper>)> {
+        let coloured = self.nodes[below].kernel.memory().colours().is_some();
+        if below == NodeId::HOST && coloured { self.backs(vm, page) } else { None }
+    }
+
     /// A page of a VM's memory that its hypervisor maps is stored to. If it is merged with others it is
     /// copied to where the policy wants it.
     fn make_writable(
@@ -134,7 +146,7 @@ impl Stack {
     ) -> Result<(), Exhausted> {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
-        let backs = (below == NodeId::HOST).then(|| self.backs(vm, page)).flatten();
+        let backs = self.backs_of_fault(below, vm, page);
         let kernel = &mut self.nodes[below].kernel;
         let Some(place) = kernel.space(process) else { return Ok(()) };
         let (mapping, vma) = (place.table.mapping(hva.addr()), place.vmas.find(hva.addr()));

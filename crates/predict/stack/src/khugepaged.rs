@@ -4,7 +4,7 @@
 
 use crate::kernel::{Kernel, OutOfMemory};
 use crate::owner::SpaceId;
-use crate::policy::Policy;
+use crate::policy::{Move, Policy};
 use crate::promote::PromoteError;
 use crate::stack::Stack;
 use crate::thp::ThpParameters;
@@ -46,7 +46,8 @@ impl Stack {
         while let Some((space, region)) =
             self.nodes[node].kernel.next_qualified(&mut round, settings)
         {
-            if !policy.may_move(self, node, space, region, None, PageSize::Huge) {
+            let asked = Move { node, space, page: region, to: None, size: PageSize::Huge };
+            if !policy.may_move(self, &asked) {
                 continue;
             }
             match self.nodes[node].kernel.collapse(space, region, None, settings) {

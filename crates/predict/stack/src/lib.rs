@@ -48,7 +48,7 @@ pub use khugepaged::RegionPages;
 pub use ksm_memory::KsmParameters;
 pub use owner::{Owner, SpaceId};
 pub use place::AlignerParameters;
-pub use policy::{Feedback, PlacementCounts, Policy, TradeCounts};
+pub use policy::{Feedback, Move, PlacementCounts, Policy, TradeCounts};
 pub use ppm::{PagePlacement, UnknownPlacement};
 pub use promote::{Collapsed, PromoteError, Promotion};
 pub use settings::{AlignAreas, KernelSettings};

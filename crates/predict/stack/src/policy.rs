@@ -67,6 +67,21 @@ counters! {
     }
 }
 
+/// A page that a kernel is about to put elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The kernel.
+    pub node: NodeId,
+    /// The space whose page it is.
+    pub space: SpaceId,
+    /// The page, anywhere in a region that becomes huge.
+    pub page: Frame<Upper>,
+    /// Where to; `None` is any place aligned to the size.
+    pub to: Option<Frame<Lower>>,
+    /// What is moved.
+    pub size: PageSize,
+}
+
 /// A memory policy. The defaults are those of stock Linux.
 ///
 /// Hooks that get the whole [`Stack`] may call its operations with `self` as the policy.
@@ -114,18 +129,9 @@ pub trait Policy: Send {
         Ok(())
     }
 
-    /// Whether a kernel may move the page of this size at `_page` of a space to `_to`, or, for `None`, to
-    /// any place aligned to the size: asked before a base page is migrated and before a region of base
+    /// Whether a kernel may move a page: asked before a base page is migrated and before a region of base
     /// pages becomes huge. Compaction does not ask: it keeps the colour of what it moves.
-    fn may_move(
-        &mut self,
-        _stack: &Stack,
-        _node: NodeId,
-        _space: SpaceId,
-        _page: Frame<Upper>,
-        _to: Option<Frame<Lower>>,
-        _size: PageSize,
-    ) -> bool {
+    fn may_move(&mut self, _stack: &Stack, _asked: &Move) -> bool {
         true
     }
 

@@ -3,6 +3,7 @@
 use crate::{Setup, SetupError, StackKind};
 use std::iter;
 use strata_hardware::WayMask;
+use strata_policies::REGISTRY;
 use strata_stack::PagePlacement;
 use strata_stream::WorkloadInfo;
 
@@ -221,12 +222,24 @@ impl HostSetup {
                 self.outermost(vm).name
             ));
         }
-        let hypervisor = self.vm(below);
-        if hypervisor.policy != vm.policy {
+        let (policy, of_hypervisor) = (&vm.policy, &self.vm(below).policy);
+        if policy == of_hypervisor {
+            return Ok(());
+        }
+        if runs_vms {
             return refused(format!(
-                "VM '{name}' has the policy {}, and '{below}' which it is in {}: one policy governs all \
-                 kernels of a VM of the host",
-                vm.policy, hypervisor.policy
+                "VM '{name}' has the policy {policy}, and '{below}' which it is in {of_hypervisor}: one \
+                 policy governs all guest hypervisors of a VM of the host, so give both the same"
+            ));
+        }
+        // A policy that nobody knows is told of when it is made.
+        if strata_policies::find(policy).is_ok_and(|entry| !entry.independent) {
+            let independent = REGISTRY.iter().filter(|entry| entry.independent);
+            let independent: Vec<_> = independent.map(|entry| entry.name).collect();
+            return refused(format!(
+                "VM '{name}' has the policy {policy}, which works across layers, and '{below}' which it \
+                 is in {of_hypervisor}: give '{below}' the policy {policy} too, or '{name}' one of {}",
+                independent.join(", ")
             ));
         }
         Ok(())

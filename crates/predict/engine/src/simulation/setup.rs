@@ -168,8 +168,11 @@ struct Tree<'a> {
     setup: &'a HostSetup,
     kernels: Vec<KernelConfig>,
     guests: Vec<GuestPlan>,
-    /// The policies' names; each governs a VM of the host.
+    /// The policies' names: of each VM of the host, and of each guest that has another than its guest
+    /// hypervisor.
     policies: Vec<String>,
+    /// Which of them govern a VM of the host.
+    of_host: Vec<usize>,
     /// Which of them governs each kernel.
     governs: Vec<usize>,
 }
@@ -200,6 +203,7 @@ impl<'a> Tree<'a> {
             kernels: vec![host],
             guests: Vec::new(),
             policies: Vec::new(),
+            of_host: Vec::new(),
             governs: vec![0],
         };
         let on_host = setup.vms.iter().enumerate().filter(|(_, vm)| vm.within.is_none());
@@ -208,41 +212,57 @@ impl<'a> Tree<'a> {
     }
 
     fn add_vm_of_host(&mut self, index: usize, vm: &VmSetup) {
-        self.policies.push(vm.policy.clone());
+        let policy = self.add_policy(vm);
+        self.of_host.push(policy);
         match vm.stack {
             StackKind::Native => self.guests.push(GuestPlan { vm: index, path: vec![0] }),
-            _ => self.add_vm(index, vm, &[0]),
+            _ => self.add_vm(index, vm, &[0], policy),
         }
     }
 
-    /// Adds a VM with what is in it, on the kernels `below` down to the host.
-    fn add_vm(&mut self, index: usize, vm: &VmSetup, below: &[usize]) {
+    fn add_policy(&mut self, vm: &VmSetup) -> usize {
+        self.policies.push(vm.policy.clone());
+        self.policies.len() - 1
+    }
+
+    /// Adds a VM with what is in it, on the kernels `below` down to the host, the next of which
+    /// `policy` governs.
+    fn add_vm(&mut self, index: usize, vm: &VmSetup, below: &[usize], policy: usize) {
+        let same = self.policies[policy] == vm.policy;
+        let policy = if same { policy } else { self.add_policy(vm) };
         if vm.workload.is_some() {
             let mut below = below.to_vec();
             // The guest hypervisors of its own, the lowest first, which holds all others.
             for above in (1..vm.stack.layers() - 1).rev() {
                 let memory = hypervisor_memory(guest_memory(vm), above);
-                let hypervisor = self.add_kernel(vm, above as u64, memory, below[0]);
+                let hypervisor = self.add_kernel(vm, above as u64, memory, below[0], policy);
                 below.insert(0, hypervisor);
             }
-            return self.add_guest(index, &below);
+            return self.add_guest(index, &below, policy);
         }
         let vms = self.setup.vms.iter().enumerate();
         let inside = vms.filter(|(_, other)| other.within.as_deref() == Some(&vm.name));
-        let hypervisor = self.add_kernel(vm, 1, vm_memory(self.setup, vm), below[0]);
+        let hypervisor = self.add_kernel(vm, 1, vm_memory(self.setup, vm), below[0], policy);
         let on_it: Vec<usize> = iter::once(hypervisor).chain(below.iter().copied()).collect();
-        inside.for_each(|(index, vm)| self.add_vm(index, vm, &on_it));
+        inside.for_each(|(index, vm)| self.add_vm(index, vm, &on_it, policy));
     }
 
-    fn add_guest(&mut self, vm: usize, below: &[usize]) {
+    fn add_guest(&mut self, vm: usize, below: &[usize], policy: usize) {
         let guest = &self.setup.vms[vm];
-        let kernel = self.add_kernel(guest, 0, guest_memory(guest), below[0]);
+        let kernel = self.add_kernel(guest, 0, guest_memory(guest), below[0], policy);
         let path = iter::once(kernel).chain(below.iter().copied()).collect();
         self.guests.push(GuestPlan { vm, path });
     }
 
-    /// Adds a kernel on the one `below`, with so many `above` it up to its guest.
-    fn add_kernel(&mut self, vm: &VmSetup, above: u64, memory: u64, below: usize) -> usize {
+    /// Adds a kernel on the one `below`, with so many `above` it up to its guest, for `policy` to govern.
+    fn add_kernel(
+        &mut self,
+        vm: &VmSetup,
+        above: u64,
+        memory: u64,
+        below: usize,
+        policy: usize,
+    ) -> usize {
         let LayerFmfi { guest, l1, .. } = self.setup.common.fragmentation;
         self.kernels.push(KernelConfig {
             below: Some(below),
@@ -251,7 +271,7 @@ impl<'a> Tree<'a> {
             seed: vm.seed.wrapping_add(above),
             placement: if above == 0 { vm.placement } else { PagePlacement::Linux },
         });
-        self.governs.push(self.policies.len() - 1);
+        self.governs.push(policy);
         self.kernels.len() - 1
     }
 }
@@ -280,13 +300,13 @@ impl<'a> Blueprint<'a> {
                 "time.scale=0: no time would pass for background work; give a number above 0",
             ));
         }
-        let Tree { kernels, guests, policies, governs, .. } = Tree::new(setup);
+        let Tree { kernels, guests, policies, of_host, governs, .. } = Tree::new(setup);
         let make = |name: &String| -> Result<Box<dyn Policy>, SetupError> {
             let entry = strata_policies::find(name).map_err(refused)?;
             Ok((entry.make)(&parameters.policies))
         };
         let policies = policies.iter().map(make).collect::<Result<_, _>>()?;
-        let mut policies = PerVm::new(policies, governs);
+        let mut policies = PerVm::new(policies, of_host, governs);
         for guest in &guests {
             check_guest_memory(&setup.vms[guest.vm], kernels[guest.path[0]].memory)?;
         }

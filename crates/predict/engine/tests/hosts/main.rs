@@ -4,5 +4,6 @@ mod apart;
 mod cache;
 mod equal_pages;
 mod memory;
+mod policies;
 mod time;
 mod world;

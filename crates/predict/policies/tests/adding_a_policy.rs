@@ -87,7 +87,7 @@ const REGISTRY: &[Entry] = &[
 
 use proptest::prelude::*;
 use strata_params::Parameters;
-use world::{PAGES, World, op};
+use world::{Op, PAGES, World, op};
 
 /// What stands between two marks, as the document has it: without what it is indented by.
 fn marked(name: &str) -> String {
@@ -184,4 +184,17 @@ proptest! {
         }
         world.finish();
     }
+}
+
+/// A guest hypervisor over another copies pages into memory whose frames the host took since: hardware
+/// translates through all layers, so the host gives frames again.
+#[test]
+fn a_guest_hypervisor_can_write_where_the_host_took_frames() {
+    let mut world = World::new(4, 0.5, policy("0.2"));
+    let sweep = |region| Op::Sweep { pid: 0, region };
+    for op in [sweep(6), Op::Balloon { pages: 969 }, sweep(5)] {
+        world.apply(&op);
+        world.check();
+    }
+    world.finish();
 }

@@ -299,6 +299,17 @@ impl Stack {
             }
             rest.start = page.addr();
         }
+        if guest || self.nodes[node].vm().below == NodeId::HOST {
+            return Ok(());
+        }
+        // Hardware translates through all layers at once, and the lower ones may have taken frames back.
+        for i in 0..1 << order {
+            let page = (frame + i).cross();
+            let below = self.nodes[node].vm().below;
+            if let Some(backing) = self.second_stage(node).translate(page.addr()) {
+                self.write_block(policy, below, backing.page(), 0)?;
+            }
+        }
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl Stack {
         {
             // The guest hypervisor maps it.
             self.exit(guest, ExitReason::SecondStageViolation, 1);
-            self.back_for(policy, guest, page, store)?;
+            self.back_missing(policy, guest, page, store)?;
             if self.shadow_allows(guest, page, store) {
                 return Ok(());
             }
@@ -98,11 +98,23 @@ impl Stack {
         page: Frame<Upper>,
         store: bool,
     ) -> Result<(), Exhausted> {
-        if self.second_stage_allows(vm, page, store) {
-            return Ok(());
+        match self.second_stage_allows(vm, page, store) {
+            true => Ok(()),
+            false => self.back_missing(policy, vm, page, store),
         }
+    }
+
+    /// The same for a page that the second stage does not allow.
+    fn back_missing(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        page: Frame<Upper>,
+        store: bool,
+    ) -> Result<(), Exhausted> {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
+        let writes = self.second_stage_writes;
         if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
             (fault.vm, fault.vm_page) = (Some(vm), Some(page));
             fault.backs = self.backs_of_fault(below, vm, page);
@@ -112,7 +124,7 @@ impl Stack {
             self.make_writable(policy, vm, page)?;
         }
         // A policy that acts on a fault may have mapped it on the way.
-        if !self.second_stage_allows(vm, page, store) {
+        if writes == self.second_stage_writes || !self.second_stage_allows(vm, page, store) {
             self.map_second_stage(policy, vm, page)?;
         }
         Ok(())
@@ -194,6 +206,7 @@ impl Stack {
         };
         let below = vm.below;
         let written = written.map_err(|_| Exhausted { node: below })?;
+        self.second_stage_writes += 1;
         if below != NodeId::HOST {
             self.exit(below, ExitReason::SecondStageWrite, u64::from(written));
         }
@@ -238,6 +251,18 @@ impl Stack {
         account: Spending,
     ) -> Result<(), Exhausted> {
         self.charge_kernel(node, account);
+        let log = &mut self.nodes[node].kernel.frames.log;
+        if log.changes.is_empty() && log.freed_huge.is_empty() {
+            // So it is at most first touches: nothing is moved about for them.
+            match log.actions.len() {
+                0 => return Ok(()),
+                1 => {
+                    let action = log.actions.pop().expect("there is one");
+                    return self.act(policy, node, action);
+                }
+                _ => {}
+            }
+        }
         // Taken out so that the hooks below can log more; given back to reuse the memory.
         let mut log = std::mem::take(&mut self.nodes[node].kernel.frames.log);
         for change in log.changes.drain(..) {
@@ -248,30 +273,41 @@ impl Stack {
             policy.freed_huge(node, vm, &mut self.nodes[node].kernel, frame);
         }
         for action in log.actions.drain(..) {
-            match action {
-                Action::Zero(frame, order) => {
-                    self.write_block(policy, node, frame, order)?;
-                    if self.contents.is_some() {
-                        for i in 0..1 << order {
-                            self.write_content(node, frame + i, 0);
-                        }
-                    }
-                }
-                Action::Copy(from, to) => {
-                    self.write_block(policy, node, to, 0)?;
-                    if self.contents.is_some() {
-                        // What nothing backs is read as zeroes: pages that were never written, or whose
-                        // frames the host took through a balloon. What the fault costs is left out.
-                        let backed = self.bottom_frame(node, from).is_some();
-                        let tag = if backed { self.read_content(node, from) } else { 0 };
-                        self.write_content(node, to, tag);
-                    }
-                }
-            }
+            self.act(policy, node, action)?;
         }
         let now = &mut self.nodes[node].kernel.frames.log;
         if now.actions.is_empty() && now.changes.is_empty() && now.freed_huge.is_empty() {
             *now = log;
+        }
+        Ok(())
+    }
+
+    /// What a kernel did to its memory is done to the memory below it.
+    fn act(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        action: Action,
+    ) -> Result<(), Exhausted> {
+        match action {
+            Action::Zero(frame, order) => {
+                self.write_block(policy, node, frame, order)?;
+                if self.contents.is_some() {
+                    for i in 0..1 << order {
+                        self.write_content(node, frame + i, 0);
+                    }
+                }
+            }
+            Action::Copy(from, to) => {
+                self.write_block(policy, node, to, 0)?;
+                if self.contents.is_some() {
+                    // What nothing backs is read as zeroes: pages that were never written, or whose
+                    // frames the host took through a balloon. What the fault costs is left out.
+                    let backed = self.bottom_frame(node, from).is_some();
+                    let tag = if backed { self.read_content(node, from) } else { 0 };
+                    self.write_content(node, to, tag);
+                }
+            }
         }
         Ok(())
     }
@@ -295,7 +331,7 @@ impl Stack {
                 self.second_stage_fault(policy, node, page, true)?;
             } else {
                 self.exit(node, ExitReason::SecondStageViolation, 1);
-                self.back_for(policy, node, page, true)?;
+                self.back_missing(policy, node, page, true)?;
             }
             rest.start = page.addr();
         }

@@ -84,9 +84,33 @@ impl Stack {
         page: Frame<Upper>,
         store: bool,
     ) -> Result<(), Exhausted> {
-        if self.nodes.shadow_and_frames(guest).is_none() {
+        if self.nodes.shadow_and_frames(guest).is_none() || self.shadow_allows(guest, page, store) {
             return Ok(());
         }
+        let allowed = |composed: &ComposedPage| composed.write || !store;
+        let composed = match self.compose(guest, page).filter(allowed) {
+            Some(composed) => composed,
+            None => {
+                self.back_all(policy, guest, page, store)?;
+                if self.shadow_allows(guest, page, store) {
+                    return Ok(());
+                }
+                self.compose(guest, page).expect("every kernel below backs it")
+            }
+        };
+        let ComposedPage { frame, size, write } = composed;
+        self.map_shadow(guest, page.floor(size), frame.floor(size), size, write)?;
+        self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)
+    }
+
+    /// Every kernel below a guest backs a page of its memory.
+    fn back_all(
+        &mut self,
+        policy: &mut dyn Policy,
+        guest: NodeId,
+        page: Frame<Upper>,
+        store: bool,
+    ) -> Result<(), Exhausted> {
         let (mut at, mut vm) = (page, guest);
         while let Some(below) = self.below(vm) {
             // Hypervisors between the guest's and the host do not know that they will need it. The guest
@@ -99,13 +123,7 @@ impl Stack {
             at = backed.expect("backed just now").page().cross();
             vm = below;
         }
-        if self.shadow_allows(guest, page, store) {
-            return Ok(());
-        }
-        let composition = self.compose(guest, page).expect("every kernel below backs it");
-        let ComposedPage { frame, size, write } = composition;
-        self.map_shadow(guest, page.floor(size), frame.floor(size), size, write)?;
-        self.settle(policy, NodeId::HOST, crate::costs::Spending::HypervisorFault)
+        Ok(())
     }
 
     fn map_shadow(

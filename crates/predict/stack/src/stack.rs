@@ -123,6 +123,8 @@ pub struct Stack {
     pub(crate) account: Option<Spending>,
     pub(crate) flushes: Vec<Flush>,
     pub(crate) shadow_demotions: u64,
+    /// Entries written to second stages, ever: tells whether any was since one looked.
+    pub(crate) second_stage_writes: u64,
     pub(crate) shadow_promotions: u64,
     pub(crate) contents: Option<Contents>,
 }
@@ -141,6 +143,7 @@ impl Stack {
             account: None,
             flushes: Vec::new(),
             shadow_demotions: 0,
+            second_stage_writes: 0,
             shadow_promotions: 0,
             contents: None,
         }

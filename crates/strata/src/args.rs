@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::guest_memory::GuestMemory;
-use crate::inspect_args::{JoinArgs, ScanArgs, TopArgs};
+use crate::inspect_args::{BillArgs, JoinArgs, ScanArgs, TopArgs};
 use crate::values::{positive, stack, whole};
 use crate::vm_args::VmArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -58,6 +58,9 @@ pub enum Command {
         after_help = "docs/inspect.md says what is read, docs/concepts.md what the words mean."
     )]
     Top(TopArgs),
+    /// Watch what exits cost the VMs on this machine: by level and reason, and what would help.
+    #[command(after_help = "docs/exits.md says how it is counted, and what it costs.")]
+    Bill(BillArgs),
     /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
     #[command(
         disable_help_subcommand = true,

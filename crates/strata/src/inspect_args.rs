@@ -1,5 +1,6 @@
-//! Options of `strata scan`, `strata join` and `strata top`.
+//! Options of `strata scan`, `strata join`, `strata top` and `strata bill`.
 
+use crate::results::ResultArgs;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -67,12 +68,48 @@ pub struct TopArgs {
     pub count: Option<u64>,
 
     /// Show one picture and end.
-    #[arg(long, conflicts_with = "count")]
+    #[arg(short = '1', long, conflicts_with = "count")]
     pub once: bool,
+
+    /// Show the exits of VMs instead: by level and reason, with the time they take. As root.
+    #[arg(long, conflicts_with = "hot")]
+    pub exits: bool,
+
+    /// A line for each VM instead of pictures.
+    #[arg(short, long, requires = "exits")]
+    pub log: bool,
+
+    /// A line for each VM, level and reason as CSV instead of pictures.
+    #[arg(short, long, requires = "exits", conflicts_with = "log")]
+    pub csv: bool,
 
     /// First watch for so many seconds which memory VMs use, and show the cache colours of that, too.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub hot: Option<f64>,
+
+    /// Read /proc and /sys below this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+}
+
+/// Options of `strata bill`.
+#[derive(Args, Clone, Debug)]
+pub struct BillArgs {
+    /// Seconds to watch.
+    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub time: f64,
+
+    /// Show a bill that was written by --json, instead of watching.
+    #[arg(long, value_name = "FILE", conflicts_with = "time")]
+    pub read: Option<PathBuf>,
+
+    /// Show these VMs only; may be repeated.
+    #[arg(long, value_name = "PID|NAME")]
+    pub vm: Vec<String>,
+
+    /// Where it goes.
+    #[command(flatten)]
+    pub results: ResultArgs,
 
     /// Read /proc and /sys below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]

@@ -9,7 +9,9 @@ mod bill;
 mod complain;
 pub mod config;
 mod defaults;
-pub mod failure;
+pub mod exits;
+mod exits_text;
+mod failure;
 mod gain;
 mod given;
 pub mod guest_memory;
@@ -31,6 +33,7 @@ mod prepared;
 mod progress;
 mod record;
 mod requests;
+mod results;
 mod room;
 mod run;
 mod scan;
@@ -88,6 +91,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Scan(args) => scan::scan(&args),
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::Top(args) => top::top(&args),
+        Command::Bill(args) => exits::bill(&args),
         Command::Paper(args) => paper::paper(&args),
         Command::Workloads { command: WorkloadsCommand::Prepare(args) } => prepared::prepare(&args),
         Command::Lab { command } => lab::lab(command),

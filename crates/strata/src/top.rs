@@ -1,5 +1,6 @@
 //! `strata top`: the layers visible from here, again and again.
 
+use crate::exits;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::inspect_args::TopArgs;
 use crate::interrupt::Interrupt;
@@ -12,7 +13,7 @@ use strata_inspect::{Tree, Watch, scan, vm_accounts};
 
 /// Where the cursor goes before a picture, and what is cleared: from there to the end. No other
 /// state of the terminal is touched, so that ending at any moment leaves it clean.
-const HOME: &str = "\x1b[H\x1b[J";
+pub(crate) const HOME: &str = "\x1b[H\x1b[J";
 
 /// A step of waiting, so that Ctrl-C is heard.
 const STEP: Duration = Duration::from_millis(50);
@@ -22,14 +23,12 @@ const STEP: Duration = Duration::from_millis(50);
 /// # Errors
 /// When there is no `/proc`, or nobody takes the pictures.
 pub fn top(args: &TopArgs) -> Result<u8, Failure> {
+    if args.exits {
+        return exits::top(args);
+    }
     let tree = Tree::new(&args.root);
     let terminal = io::stdout().is_terminal();
-    let pictures = match args.count {
-        _ if args.once => Some(1),
-        Some(count) => Some(count),
-        None if terminal => None,
-        None => Some(1),
-    };
+    let pictures = pictures(args, false);
     let interrupt = Interrupt::watch();
     let watch = args
         .hot
@@ -59,6 +58,17 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
         if interrupt.happened() {
             return Ok(INTERRUPTED);
         }
+    }
+}
+
+/// How many pictures there are to be; without end if `None`: on a terminal, and where `log` lines are
+/// shown instead.
+pub(crate) fn pictures(args: &TopArgs, log: bool) -> Option<u64> {
+    match args.count {
+        _ if args.once => Some(1),
+        Some(count) => Some(count),
+        None if log || io::stdout().is_terminal() => None,
+        None => Some(1),
     }
 }
 

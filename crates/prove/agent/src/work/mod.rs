@@ -1,6 +1,7 @@
 //! The lab's own workloads: small programs with known memory.
 
 mod corrupt;
+mod exits;
 mod fragment;
 mod integrity;
 mod launch;
@@ -35,6 +36,8 @@ enum Work {
     Collapse(other::Target),
     /// Spoil pages of the program `integrity` in another process's memory.
     Corrupt(corrupt::Corrupt),
+    /// Watch the exits of this layer's VMs.
+    Exits(exits::Exits),
 }
 
 /// Runs the workload that the command line names.
@@ -47,6 +50,7 @@ pub fn main() -> ExitCode {
         Work::PageOut(target) => other::page_out(&target).map(|()| 0),
         Work::Collapse(target) => other::collapse(&target).map(|()| 0),
         Work::Corrupt(corrupt) => corrupt::run(&corrupt).map(|()| 0),
+        Work::Exits(exits) => exits::run(&exits).map(|()| 0),
     };
     match done {
         Ok(status) => ExitCode::from(status),

@@ -5,7 +5,7 @@ const FAILED: u64 = 1 << 31;
 
 /// The name of a basic exit reason (Intel SDM volume 3D, appendix C), as KVM has it
 /// (`arch/x86/include/uapi/asm/vmx.h`).
-pub(crate) fn name(reason: u64) -> String {
+pub(super) fn name(reason: u64) -> String {
     let named = match reason & 0xffff {
         0 => "EXCEPTION_NMI",
         1 => "EXTERNAL_INTERRUPT",

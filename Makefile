@@ -1,13 +1,14 @@
 # make demo   builds Strata and runs a real program through nested memory under five policies
 # make test   everything a change must pass: tests, formatting, lints, documentation
 # make install installs the program (PREFIX=/usr/local)
+# make deb    makes a Debian package; make deb-test looks at it and installs it in a bare Debian
 # make lab    builds the lab's kernel and boots a nested machine (about ten minutes the first time)
 # make lab-test  the lab's tests: real kernels, every scenario
 # make lab-unit-tests  kvm-unit-tests on both kernels (STRATA_KVM_UNIT_TESTS=where they were built)
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps published format \
+.PHONY: demo test deps build install install-built deb deb-test lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps published format \
   lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
@@ -38,12 +39,32 @@ deps: rust
 
 # Where the program and the plugin it loads go.
 PREFIX = /usr/local
+SYSTEMD = /lib/systemd/system
 
-install: build
+install: build install-built
+
+# Without building: what is in target/release.
+install-built:
 	install -D $(STRATA) $(DESTDIR)$(PREFIX)/bin/strata
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/strata \
 	  $(RELEASE)/libstrata_plugin.so $(RELEASE)/libstrata_machine_plugin.so
 	install -D -t $(DESTDIR)$(PREFIX)/lib/strata $(RELEASE)/strata-agent
+	$(STRATA) manual $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	  $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(STRATA) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/strata
+	$(STRATA) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_strata
+	$(STRATA) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/strata.fish
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/strata packaging/grafana.json
+	install -D -m 644 -t $(DESTDIR)$(SYSTEMD) packaging/strata-metrics.service packaging/strata-metrics.timer
+
+deb: build
+	scripts/packages dpkg-dev
+	scripts/deb
+
+deb-test: deb
+	scripts/packages lintian mmdebstrap
+	scripts/deb-test $(CARGO_TARGET_DIR)/strata_*.deb
 
 lab: lab-deps build
 	$(STRATA) lab build

@@ -104,6 +104,13 @@ pub enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands into a directory.
+    #[command(after_help = "docs/cli.md has an example.")]
+    Manual {
+        /// The directory, which is made if it is not there.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Print help on the program, on a command, or ('strata help terms') on the words of its output.
     #[command(after_help = "docs/concepts.md explains the terms, with drawings.")]
     Help {

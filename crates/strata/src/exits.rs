@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{Target, to_stdout};
 use crate::results::json;
 use crate::text_file;
-use crate::top::{HOME, pictures};
+use crate::top::{HOME, metrics, pictures};
 use serde_json::Value;
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -87,6 +87,7 @@ fn is_called(vm: &VmBill, wanted: &str) -> bool {
 /// # Errors
 /// When nothing can be watched.
 pub fn top(args: &TopArgs) -> Result<u8, Failure> {
+    let metrics = metrics(args)?;
     let interrupt = Interrupt::watch();
     let mut watching = start(&Tree::new(&args.root))?;
     let terminal = io::stdout().is_terminal();
@@ -99,6 +100,9 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     loop {
         let time = Duration::from_secs_f64(args.interval);
         let bill = watching.interval(time, &interrupt.flag).map_err(failed)?;
+        if let Some(metrics) = &metrics {
+            metrics.plain(prometheus::text(&bill).as_bytes())?;
+        }
         let since = begun.elapsed().as_secs_f64();
         let text = match (args.csv, args.log) {
             (true, _) => csv(&bill, since),

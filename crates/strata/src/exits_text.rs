@@ -36,15 +36,14 @@ fn table(vm: &VmBill, shown: usize, width: usize) -> String {
     if vm.rows.is_empty() {
         return out;
     }
-    let mut cells = Cells::new(["exits", "of", "a second", "time", "each", "until nested"]);
+    let mut cells = Cells::new(["exits", "a second", "time", "each", "until nested"]);
     for row in vm.rows.iter().take(shown) {
         let each = |all: Option<f64>| match all {
             Some(all) if row.exits > 0 => seconds(all / row.exits as f64),
             _ => String::new(),
         };
         cells.row([
-            row.reason.clone(),
-            level(row.level).to_owned(),
+            label(row),
             count(row.per_second.round() as u64),
             row.share.map_or_else(String::new, percent),
             each(row.seconds),
@@ -121,11 +120,12 @@ fn called(vm: &VmBill) -> String {
     }
 }
 
-fn level(level: Level) -> &'static str {
-    match level {
-        Level::Guest => "guest",
-        Level::NestedHere => "nested, handled here",
-        Level::NestedHandedOn => "nested, handed on",
+/// The reason, and whose exit it is: the VM's own kernel's, unless something else is said.
+fn label(row: &Row) -> String {
+    match row.level {
+        Level::Guest => row.reason.clone(),
+        Level::NestedHere => format!("{} of nested", row.reason),
+        Level::NestedHandedOn => format!("{} of nested, handed on", row.reason),
     }
 }
 

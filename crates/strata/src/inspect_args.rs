@@ -71,6 +71,10 @@ pub struct TopArgs {
     #[arg(short = '1', long, conflicts_with = "count")]
     pub once: bool,
 
+    /// Write Prometheus text with each picture, for the textfile collector.
+    #[arg(long, value_name = "FILE")]
+    pub prometheus: Option<PathBuf>,
+
     /// Show the exits of VMs instead: by level and reason, with the time they take. As root.
     #[arg(long, conflicts_with = "hot")]
     pub exits: bool,

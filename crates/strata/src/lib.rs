@@ -25,6 +25,7 @@ mod lab_table;
 mod last_level;
 mod lines;
 mod list;
+mod manual;
 mod number;
 pub mod output;
 mod paper;
@@ -97,6 +98,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Lab { command } => lab::lab(command),
         Command::Help { topic } => help::help(topic.iter().map(String::as_str)).map(|()| 0),
         Command::List { what } => list::list(what, catalogue).map(|()| 0),
+        Command::Manual { directory } => manual::write(&directory).map(|()| 0),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "strata", &mut script);

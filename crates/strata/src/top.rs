@@ -9,7 +9,8 @@ use crate::snapshot_text;
 use std::io::{self, IsTerminal};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use strata_inspect::{Tree, Watch, scan, vm_accounts};
+use strata_inspect::join::prometheus;
+use strata_inspect::{Snapshot, Tree, Watch, scan, vm_accounts};
 
 /// Where the cursor goes before a picture, and what is cleared: from there to the end. No other
 /// state of the terminal is touched, so that ending at any moment leaves it clean.
@@ -26,6 +27,7 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     if args.exits {
         return exits::top(args);
     }
+    let metrics = metrics(args)?;
     let tree = Tree::new(&args.root);
     let terminal = io::stdout().is_terminal();
     let pictures = pictures(args, false);
@@ -36,7 +38,11 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     let mut shown = 0;
     loop {
         let begun = Instant::now();
-        let mut text = picture(&tree, watch)?;
+        let snapshot = scan(&tree, watch).map_err(|error| Failure::failed(error.to_string()))?;
+        if let Some(metrics) = &metrics {
+            metrics.plain(prometheus::of_layer(&snapshot).as_bytes())?;
+        }
+        let mut text = picture(&snapshot);
         if terminal && pictures != Some(1) {
             text.insert_str(0, HOME);
         }
@@ -61,6 +67,18 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     }
 }
 
+/// Where Prometheus text goes, if anywhere.
+pub(crate) fn metrics(args: &TopArgs) -> Result<Option<Target>, Failure> {
+    let target = args.prometheus.as_deref().map(Target::named);
+    match &target {
+        Some(Target::Stdout) => {
+            Err(Failure::usage("the pictures go to the standard output: give --prometheus a file"))
+        }
+        Some(target) => target.check().map(|()| Some(target.clone())),
+        None => Ok(None),
+    }
+}
+
 /// How many pictures there are to be; without end if `None`: on a terminal, and where `log` lines are
 /// shown instead.
 pub(crate) fn pictures(args: &TopArgs, log: bool) -> Option<u64> {
@@ -72,16 +90,15 @@ pub(crate) fn pictures(args: &TopArgs, log: bool) -> Option<u64> {
     }
 }
 
-fn picture(tree: &Tree, watch: Option<Watch<'_>>) -> Result<String, Failure> {
+fn picture(snapshot: &Snapshot) -> String {
     let width = Target::Stdout.width();
-    let snapshot = scan(tree, watch).map_err(|error| Failure::failed(error.to_string()))?;
     let machine = &snapshot.head.machine;
     let (host, kernel) = (&machine.host, &machine.kernel);
     let mut out =
         snapshot_text::heading(&format!("{host}, Linux {kernel}, {} VMs", snapshot.vms.len()));
-    out += &snapshot_text::processes(&snapshot);
-    for vm in vm_accounts(&snapshot) {
+    out += &snapshot_text::processes(snapshot);
+    for vm in vm_accounts(snapshot) {
         out += &snapshot_text::vm(&vm, width);
     }
-    Ok(out + &snapshot_text::blind(&snapshot.tail.blind, width))
+    out + &snapshot_text::blind(&snapshot.tail.blind, width)
 }

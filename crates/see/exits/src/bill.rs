@@ -134,7 +134,8 @@ impl VmBill {
         });
         let share = |of_idle: bool| -> Option<f64> {
             let these = rows.iter().filter(|row| (row.kind == Kind::Idle) == of_idle);
-            these.map(|row| row.share).sum()
+            // An empty sum is -0.
+            these.map(|row| row.share).sum::<Option<f64>>().map(|share| share + 0.0)
         };
         let (exit_share, idle_share) = (share(false), share(true));
         // The time of all vCPUs, from any row that has a share of it.

@@ -17,6 +17,8 @@
 
 pub mod account;
 pub mod bill;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod prometheus;
 pub mod reason;
 pub mod statistics;

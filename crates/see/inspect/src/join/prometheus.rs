@@ -1,7 +1,9 @@
 //! A join as Prometheus text (exposition format 0.0.4), for the textfile collector.
 
 use crate::join::colours::{ColourUse, Colouring};
-use crate::join::report::{Join, VmReport};
+use crate::join::report::{Join, JoinedLayer, VmReport};
+use crate::join::vm_accounts;
+use crate::snapshot::Snapshot;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -50,19 +52,7 @@ pub fn text(join: &Join) -> String {
             out.sample(&labels, pages as f64);
         }
     }
-    out.metric("strata_backing_regions", "2 MiB regions of the VM's memory by how they are backed");
-    for layer in &join.layers {
-        let Some(vm) = &layer.vm else { continue };
-        for (class, regions) in &vm.backing {
-            let labels = [
-                ("guest", guest),
-                ("layer", layer.name.as_str()),
-                ("vm", vm.vm.as_str()),
-                ("class", class),
-            ];
-            out.sample(&labels, *regions as f64);
-        }
-    }
+    backing(&mut out, join, guest);
     out.metric(
         "strata_host_huge_unused",
         "Huge mappings that the layer above does not use as huge",
@@ -86,6 +76,48 @@ pub fn text(join: &Join) -> String {
         out.sample(&labels, layer.scanned_ms as f64 / 1000.0);
     }
     out.text
+}
+
+/// What is seen of the VMs in one layer, without a guest's snapshot: the label `guest` is empty, and `layer`
+/// is the machine's name.
+pub fn of_layer(snapshot: &Snapshot) -> String {
+    let mut out = Metrics::default();
+    let host = &snapshot.head.machine.host;
+    let layers = vm_accounts(snapshot).into_iter().map(|vm| JoinedLayer {
+        name: host.clone(),
+        host: host.clone(),
+        vm: Some(vm),
+        ..JoinedLayer::default()
+    });
+    let join = Join { layers: layers.collect(), ..Join::default() };
+    out.metric("strata_vms", "VMs that run in the layer");
+    out.sample(&[("layer", host)], join.layers.len() as f64);
+    backing(&mut out, &join, "");
+    out.metric("strata_not_huge_regions", "2 MiB regions of a VM not usable as huge, by cause");
+    for vm in join.layers.iter().filter_map(|layer| layer.vm.as_ref()) {
+        for (cause, regions) in &vm.causes {
+            let labels = [("guest", ""), ("layer", host), ("vm", &vm.vm), ("cause", cause)];
+            out.sample(&labels, *regions as f64);
+        }
+    }
+    colours(&mut out, &join, "");
+    out.text
+}
+
+fn backing(out: &mut Metrics, join: &Join, guest: &str) {
+    out.metric("strata_backing_regions", "2 MiB regions of the VM's memory by how they are backed");
+    for layer in &join.layers {
+        let Some(vm) = &layer.vm else { continue };
+        for (class, regions) in &vm.backing {
+            let labels = [
+                ("guest", guest),
+                ("layer", layer.name.as_str()),
+                ("vm", vm.vm.as_str()),
+                ("class", class),
+            ];
+            out.sample(&labels, *regions as f64);
+        }
+    }
 }
 
 /// Cache colours, where the caches are known, and hot memory, where somebody watched.
@@ -227,7 +259,7 @@ mod tests {
     use super::*;
     use crate::join::cause::Cause;
     use crate::join::colours::{HotUse, Shared};
-    use crate::join::report::{CauseCount, HotMemory, JoinedLayer, ProcessCount};
+    use crate::join::report::{CauseCount, HotMemory, ProcessCount};
 
     #[test]
     fn no_sample_stands_twice() {

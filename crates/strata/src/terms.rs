@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Words that stand for the same in all outputs, by subject. A row of a table has the name of its
 /// term; those of layers, and of counts `per 1000` accesses, have the name of what is counted.
-const TERMS: [(&str, &[(&str, &str)]); 11] = [
+const TERMS: [(&str, &[(&str, &str)]); 12] = [
     (
         "layers and addresses",
         &[
@@ -164,6 +164,18 @@ const TERMS: [(&str, &[(&str, &str)]); 11] = [
             ("faults of the host", "page faults that the host's kernel handled for all VMs"),
             ("exits of all VMs", "times a guest, or a guest hypervisor, stopped for the one below"),
             ("fewest free huge pages", "free huge pages of the host when there were fewest"),
+        ],
+    ),
+    (
+        "exits of live VMs",
+        &[
+            ("of nested", "a guest of the VM's own exited, and this machine's KVM handled it"),
+            ("handed on", "the VM's own hypervisor is to handle the exit of its guest"),
+            ("a second", "exits in a second"),
+            ("time", "from exits to the next entry: share of the time of the VM's active vCPUs"),
+            ("each", "the same for one exit"),
+            ("until nested", "from handing an exit on until the VM runs its own guest again"),
+            ("entries into guests of its own", "times a VM ran a guest of its own"),
         ],
     ),
     (

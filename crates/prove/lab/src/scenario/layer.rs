@@ -96,6 +96,29 @@ fn one() -> u8 {
 }
 
 impl Layer {
+    /// A layer with this kernel and memory, and of everything else what a scenario's file need not say.
+    pub fn new(kernel: Kernel, memory: Memory) -> Self {
+        Self {
+            kernel,
+            memory,
+            cpus: one(),
+            thp: None,
+            fragmentation: None,
+            ksm: None,
+            modules: BTreeMap::new(),
+            write: BTreeMap::new(),
+            parameters: String::new(),
+            files: Vec::new(),
+            programs: Vec::new(),
+            trace_events: Vec::new(),
+            machine: None,
+            backend: Backend::default(),
+            nodes: one(),
+            vmm: Vec::new(),
+            launcher: Vec::new(),
+        }
+    }
+
     /// The make of the machine's processors, as L0 says.
     pub(crate) fn make(&self) -> Make {
         self.machine.as_deref().and_then(Make::named).unwrap_or_default()
@@ -172,7 +195,17 @@ impl Layer {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::kernel::KernelVariant;
+    use crate::scenario::Scenario;
     use crate::scenario::mistakes::{LAYER, refused};
+
+    #[test]
+    fn a_new_layer_is_what_a_file_says_with_kernel_and_memory_alone() {
+        let scenario = Scenario::parse(&format!("about = 'x'\n{LAYER}"), "x").unwrap();
+        let new = Layer::new(Kernel::Lab(KernelVariant::Vanilla), Memory::mib(1024));
+        assert_eq!(format!("{new:?}"), format!("{:?}", scenario.layers[0]));
+    }
 
     #[test]
     fn mistakes_are_named() {

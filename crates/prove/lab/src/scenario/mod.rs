@@ -100,7 +100,12 @@ impl Scenario {
         self.layers.iter().any(|layer| layer.kernel.is_checked())
     }
 
-    fn check(&self) -> Result<(), Flaw> {
+    /// Refuses what makes no sense. What was parsed has passed this.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Flaw`].
+    pub fn check(&self) -> Result<(), Flaw> {
         let count = self.layers.len();
         if !(1..=3).contains(&count) {
             return Err(Flaw::Layers(count));

@@ -1,8 +1,8 @@
 //! What exits of live VMs are shown as: tables, a line a VM, and CSV.
 
 use crate::number::{count, percent, seconds};
+use crate::report_text::{Cells, paragraph};
 use crate::snapshot_text::heading;
-use crate::table::{Cells, paragraph};
 use std::fmt::Write;
 use strata_exits::{Bill, Level, Row, Source, VmBill};
 

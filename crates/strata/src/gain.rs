@@ -1,8 +1,8 @@
 //! What `strata join --gain` says for people.
 
 use crate::number::{bytes, count, percent, ratio, share};
+use crate::report_text::{Cells, paragraph};
 use crate::snapshot_text::heading;
-use crate::table::{Cells, paragraph};
 use std::fmt::Write;
 use strata_engine::gain::{Compared, Gain};
 

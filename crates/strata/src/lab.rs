@@ -4,7 +4,7 @@ use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
 use crate::output::Target;
-use crate::{lab_table, terminal};
+use crate::{lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::env;
@@ -139,7 +139,7 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
     if let Some(step) = own {
         print_program(step, json == Some(Target::Stdout))?;
     }
-    table.styled(&lab_table::render(&report, table.width(), own.is_none()))?;
+    table.styled(&lab_text::render(&report, table.width(), own.is_none()))?;
     if let Some(target) = &json {
         let mut text = serde_json::to_string_pretty(&report)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;

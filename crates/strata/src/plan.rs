@@ -9,7 +9,7 @@ use crate::output::{self, Target};
 use crate::prepared;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
-use crate::{given, tables, text_file};
+use crate::{captured_tables, given, text_file};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
@@ -77,9 +77,10 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     }
     apart(&args, &text, json.as_ref(), args.input.files())?;
     let mut remarks = Vec::new();
-    let tables = args.tables.as_deref().map(|path| tables::read(path, &args)).transpose()?;
+    let tables =
+        args.tables.as_deref().map(|path| captured_tables::read(path, &args)).transpose()?;
     let pairs = match &tables {
-        Some(capture) => tables::pairs(capture),
+        Some(capture) => captured_tables::pairs(capture),
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
     args.memory.map_or(Ok(()), GuestMemory::check)?;

@@ -6,7 +6,7 @@ use crate::interrupt::Interrupt;
 use crate::plan::{Plan, plan};
 use crate::room::Machines;
 use crate::workload::{nothing_left, part_taken, unopened};
-use crate::{again, bill, config, hosts, progress, table, tables};
+use crate::{again, bill, captured_tables, config, hosts, progress, report_text};
 use std::io::{IsTerminal, stderr, stdout};
 use strata_engine::report::CapturedTables;
 use strata_engine::requests;
@@ -58,7 +58,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         json.push(b'\n');
         target.plain(&json)?;
     }
-    let mut text = table::render(&report, plan.text.width());
+    let mut text = report_text::render(&report, plan.text.width());
     if plan.bill {
         let runs = report.runs.iter().map(|run| (format!("{} {}", run.stack, run.policy), run));
         text += &bill::render(&runs.collect::<Vec<_>>());
@@ -122,13 +122,13 @@ fn measure(
     let total = workload.accesses;
     let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
     if let Some(capture) = &plan.tables {
-        tables::check(capture, &workload)?;
+        captured_tables::check(capture, &workload)?;
     }
     let build = |setup, workload: &_| (catalogue.build)(setup, workload, &before);
     let builds = setups.iter().map(|setup| -> Build<'_> {
         match &plan.tables {
             Some(capture) => {
-                let variant = tables::variant(&setup.policy);
+                let variant = captured_tables::variant(&setup.policy);
                 Box::new(move |_| replay(capture, variant, setup))
             }
             None => Box::new(move |workload| build(setup, workload)),

@@ -1,7 +1,7 @@
 //! The texts of `strata scan`, `strata join` and `strata top`.
 
 use crate::number::{bytes, count, percent, seconds, share};
-use crate::table::{Cells, paragraph};
+use crate::report_text::{Cells, paragraph};
 use anstyle::Style;
 use std::fmt::Write;
 use strata_inspect::join::colours::ColourUse;

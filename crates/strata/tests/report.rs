@@ -6,7 +6,7 @@ mod common;
 use common::{partial_report, report, result};
 use std::collections::BTreeSet;
 use std::path::Path;
-use strata::table::render;
+use strata::report_text::render;
 use strata::terms;
 use strata::verdict::sentences;
 use strata_engine::report::{Cycles, LastLevel};

@@ -22,8 +22,8 @@ use std::marker::PhantomData;
 
 /// The address spaces, as zero-sized markers.
 pub mod space {
-    /// An address space.
-    pub trait Space: 'static {
+    /// An address space. What is made of addresses of one can derive what the addresses themselves have.
+    pub trait Space: Copy + Eq + std::fmt::Debug + 'static {
         /// Short name used when an address is printed.
         const NAME: &'static str;
     }
@@ -31,7 +31,7 @@ pub mod space {
     macro_rules! spaces {
         ($($(#[$doc:meta])* $name:ident = $label:literal;)*) => {$(
             $(#[$doc])*
-            #[derive(Debug)]
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             pub enum $name {}
             impl Space for $name {
                 const NAME: &'static str = $label;

@@ -59,6 +59,13 @@ impl<S> Range<S> {
     }
 
     /// The addresses in both ranges.
+    ///
+    /// ```
+    /// use strata_addr::{Hpa, Range};
+    /// let (low, high) = (Range::sized(Hpa::new(0), 0x3000), Range::sized(Hpa::new(0x2000), 0x3000));
+    /// assert_eq!(low.intersection(&high), Range::sized(Hpa::new(0x2000), 0x1000));
+    /// assert!(low.intersection(&Range::sized(Hpa::new(0x3000), 1)).is_empty());
+    /// ```
     #[inline]
     pub fn intersection(&self, other: &Self) -> Self {
         Self::new(self.start.max(other.start), self.end.min(other.end))

@@ -9,7 +9,6 @@ use strata_engine::{LayerFmfi, Setup, StackKind, replay};
 use strata_hardware::{Asid, CpuModel, Machine, Misaligned, Request, Tables, VmTag};
 use strata_paging::{FrameSource, Radix, Rights, X86};
 use strata_stream::{Access, Batch, Tid};
-use strata_tables::Check;
 use strata_tables::capture::{Capture, Role, Table};
 use strata_tables::variant::TableVariant;
 
@@ -55,18 +54,18 @@ fn built() -> (Guest, Second) {
     (guest, second)
 }
 
-fn table<U: Space, L: Space>(role: Role, radix: &Radix<X86, U, L>) -> Table {
+fn table<U: Space, L: Space>(role: Role, radix: &Radix<X86, U, L>) -> Table<U, L> {
     let mut pages = BTreeMap::new();
     radix.for_each_table(|_, frame, entries| {
-        pages.insert(frame.get(), Arc::new(*entries));
+        pages.insert(frame, Arc::new(*entries));
     });
-    Table { role, root: radix.root_frame().get(), pages }
+    Table::new(role, radix.root_frame(), pages)
 }
 
 fn capture() -> Capture {
     let (guest, second) = built();
-    let tables = vec![table(Role::Guest, &guest), table(Role::Second, &second)];
-    Capture { id: 0, layers: 2, tables, check: Check::default(), composition: None }
+    let second = Some(table(Role::Second, &second));
+    Capture { second, ..Capture::of_guest(2, table(Role::Guest, &guest)) }
 }
 
 fn setup(warmup: u64) -> Setup {

@@ -372,6 +372,32 @@ fn a_process_that_ends_leaves_its_cpus_to_the_next() {
 }
 
 #[test]
+fn more_threads_than_the_cpu_has_cores_are_told() {
+    let cores = CpuModel::preset(CpuModel::DEFAULT).unwrap().core.cores;
+    for (threads, told) in [(cores, false), (cores + 1, true)] {
+        let mut ops = start(0, 0).to_vec();
+        let others = (1..threads).map(|tid| Event::ThreadStart { pid: Pid(0), tid: Tid(tid) });
+        ops.extend(others.map(Op::Event));
+        ops.push(area(0));
+        ops.extend((0..threads).map(|tid| stores(tid, 10)));
+        // Its core was free again: one more thread takes no more cores.
+        ops.push(Op::Event(Event::ThreadExit { tid: Tid(1) }));
+        ops.push(Op::Event(Event::ThreadStart { pid: Pid(0), tid: Tid(99) }));
+        ops.push(stores(99, 10));
+        let result = run(&plain(StackKind::Native, "base"), &batches(&ops, 100)).unwrap();
+        assert_eq!(result.cpus.len() as u32, threads);
+        let note = format!("takes {threads} cores, and {} has {cores}", result.cpu);
+        assert_eq!(
+            result.notes.iter().any(|told| told.contains(&note)),
+            told,
+            "{:?}",
+            result.notes
+        );
+        assert_eq!(result.notes.len(), usize::from(told), "{:?}", result.notes);
+    }
+}
+
+#[test]
 fn only_threads_of_the_same_process_are_interrupted() {
     let unmap =
         Op::Event(Event::Unmap { pid: Pid(0), range: Range::sized(Gva::new(BASE), 1 << 20) });

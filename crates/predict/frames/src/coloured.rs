@@ -32,6 +32,24 @@ impl Memory {
     /// Tells cache colours apart from now on: [`take_coloured`](Self::take_coloured) and
     /// [`alloc_coloured`](Self::alloc_coloured) work. A memory that nobody asks to has no cost of it.
     ///
+    /// ```
+    /// use strata_colours::{CacheIndex, Colours, SliceHash};
+    /// use strata_frames::{ColouredParameters, Memory};
+    ///
+    /// // 2048 sets of 64 bytes in each slice: 32 colours, which follow one another from frame to frame.
+    /// let index = CacheIndex { line_bytes: 64, sets: 2048, slices: 1, hash: SliceHash::None };
+    /// let colours = Colours::new(&index).expect("a cache that there can be");
+    /// let mut memory = Memory::new(1 << 12);
+    /// memory.tell_colours(colours, ColouredParameters::default())?;
+    ///
+    /// let red = colours.all().nth(5).expect("there are 32");
+    /// let frame = memory.take_coloured(red).expect("all is free");
+    /// assert_eq!(colours.of(frame), red);
+    /// // One of 32 frames has the colour, and one of these is taken.
+    /// assert_eq!(memory.free_of(red), (1 << 12) / 32 - 1);
+    /// # Ok::<(), strata_frames::ColouringError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ColouringError`]; nothing has changed then.
     pub fn tell_colours(

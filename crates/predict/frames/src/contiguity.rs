@@ -6,6 +6,20 @@
 use crate::{Frame, Memory, REGION_FRAMES};
 
 /// Consecutive free HPAS regions.
+///
+/// ```
+/// use strata_frames::{Frame, Memory, REGION_FRAMES, Run};
+/// let mut memory = Memory::new(8 * REGION_FRAMES);
+/// let region = |number: u64| Frame::new(number * REGION_FRAMES);
+/// memory.alloc_at(region(2), 0); // One frame, and the region is whole no longer.
+/// let runs = [Run { start: region(0), regions: 2 }, Run { start: region(3), regions: 5 }];
+/// assert_eq!(memory.runs().collect::<Vec<_>>(), runs);
+/// assert_eq!(memory.largest_run(), Some(runs[1]));
+///
+/// // From where the last search ended, and from the beginning if there is nothing above.
+/// assert_eq!(memory.next_fit(region(1), 2), Some(Run { start: region(3), regions: 2 }));
+/// assert_eq!(memory.next_fit(region(7), 2), Some(Run { start: region(0), regions: 2 }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First frame, aligned to 2 MiB.

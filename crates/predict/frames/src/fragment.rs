@@ -13,6 +13,19 @@ use crate::{HUGE_ORDER, Memory};
 /// Whole free HPAS regions are chosen at random, and in each of them every frame is taken with
 /// probability `occupied`, on its own, at least one. The same memory, settings and seed give the
 /// same frames.
+///
+/// ```
+/// use strata_frames::{Fragmenter, HUGE_ORDER, Holders, Memory};
+/// let mut memory = Memory::new(1 << 18); // 1 GiB
+/// let fragmenter = Fragmenter { target_fmfi: 0.8, occupied: 0.1, ..Default::default() };
+/// let done = fragmenter.apply(&mut memory, Holders { movable: 1, unmovable: 2 })?;
+/// assert!((done.fmfi - 0.8).abs() < 0.01 && done.fmfi == memory.fmfi(HUGE_ORDER));
+///
+/// // Nine tenths of the frames are free, and four in five of these in no whole region.
+/// assert!(memory.free_frames() > (1 << 18) * 9 / 10);
+/// assert!(memory.free_regions() < 512 / 4);
+/// # Ok::<(), strata_frames::FragmenterError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fragmenter {
     /// Wanted [`fmfi`](Memory::fmfi) of order 9, from 0 to 1. 1 leaves no free order-9 block.

@@ -19,6 +19,17 @@ impl Memory {
     /// Gives an allocated frame that nobody owns to `owner`. The word means nothing to this
     /// crate; a stack keeps its reverse map in it.
     ///
+    /// ```
+    /// use strata_frames::Memory;
+    /// let mut memory = Memory::new(512);
+    /// let frame = memory.alloc(0).expect("all is free");
+    /// memory.set_owner(frame, 0xabc);
+    /// assert_eq!(memory.owner(frame), 0xabc);
+    /// // Before it is freed, its owner gives it up.
+    /// assert_eq!(memory.take_owner(frame), 0xabc);
+    /// memory.free(frame, 0);
+    /// ```
+    ///
     /// # Panics
     /// Past the end of memory. In debug builds, when the frame is free, when it has an owner
     /// already (a frame owned twice), or when `owner` is 0.

@@ -9,6 +9,18 @@ impl Memory {
     /// Its frames are then given out only by [`alloc_reserved`](Self::alloc_reserved), and
     /// frames of it that are freed come back to the reservation, until
     /// [`release_region`](Self::release_region).
+    ///
+    /// ```
+    /// use strata_frames::{Frame, Memory, REGION_FRAMES};
+    /// let mut memory = Memory::new(2 * REGION_FRAMES);
+    /// let booked = Frame::new(0);
+    /// assert!(memory.reserve_region(booked));
+    /// // Others get frames elsewhere; who booked the region takes its frames by name.
+    /// assert_eq!(memory.alloc(0), Some(Frame::new(REGION_FRAMES)));
+    /// assert!(memory.alloc_reserved(booked + 3, 0));
+    /// assert_eq!(memory.release_region(booked), REGION_FRAMES - 1);
+    /// assert!(memory.is_allocated(booked + 3) && !memory.is_reserved(booked));
+    /// ```
     pub fn reserve_region(&mut self, frame: Frame) -> bool {
         let region = frame.get() / REGION_FRAMES;
         if region >= self.frames() / REGION_FRAMES || !self.regions.test(region) {

@@ -49,6 +49,24 @@ pub enum Entry {
 
 /// How entries are encoded. All formats keep the frame number in bits 51:12 and the page-size
 /// flag in bit 7 (SDM volume 3A, tables 4-14 to 4-19; volume 3C, tables 29-1 to 29-7).
+///
+/// ```
+/// use strata_addr::PageSize;
+/// use strata_paging::{Entry, Ept, Format, Rights, X86};
+///
+/// // A huge page for loads only, at level 2: user and present, the page-size flag, no execution.
+/// let bits = X86::leaf(0x600, PageSize::Huge, Rights::READ);
+/// assert_eq!(bits, 0x600 << 12 | 1 << 63 | 1 << 7 | 0b101);
+/// let Entry::Leaf(leaf) = X86::decode(bits, 2) else { panic!("it maps a page") };
+/// assert_eq!((leaf.frame, leaf.size, leaf.rights), (0x600, PageSize::Huge, Rights::READ));
+///
+/// // The same page in Intel's second stage: other bits, the same meaning.
+/// let second = Ept::leaf(0x600, PageSize::Huge, Rights::READ);
+/// assert_ne!(second, bits);
+/// assert_eq!(Ept::decode(second, 2), Entry::Leaf(leaf));
+/// assert_eq!(Ept::decode(Ept::table(7), 2), Entry::Table(7));
+/// assert_eq!(Ept::decode(0, 1), Entry::Absent);
+/// ```
 pub trait Format: Copy + Debug + Send + Sync + 'static {
     /// Name in messages.
     const NAME: &'static str;

@@ -36,6 +36,27 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
     /// leaves is there: SDM volume 3A, table 4-18). A page that several entries point to becomes
     /// several tables in one frame.
     ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use strata_addr::{Addr, Frame, PageSize, space::Lower, space::Upper};
+    /// use strata_paging::{ENTRIES, Format, Left, Radix, Rights, X86};
+    ///
+    /// // Of three levels: the root leads to a table whose last entry maps 2 MiB.
+    /// let (mut root, mut middle) = ([0; ENTRIES], [0; ENTRIES]);
+    /// root[0] = X86::table(5);
+    /// middle[511] = X86::leaf(512, PageSize::Huge, Rights::ALL);
+    /// root[1] = X86::table(6); // This page was not captured.
+    /// let pages = BTreeMap::from([(Frame::new(4), root), (Frame::new(5), middle)]);
+    ///
+    /// let end = Frame::new(1 << 20);
+    /// let (table, left) =
+    ///     Radix::<X86, Upper, Lower>::from_pages(3, Frame::new(4), end, 10, |frame| pages.get(&frame))?;
+    /// assert_eq!(left, Left { missing: 1, ..Left::default() });
+    /// let addr = Addr::new((511 << 21) + 0x123);
+    /// assert_eq!(table.translate(addr), Some(Addr::new((512 << 12) + 0x123)));
+    /// # Ok::<(), strata_paging::LoadError>(())
+    /// ```
+    ///
     /// # Errors
     /// When there is no root, or the table would have more than `limit` pages.
     ///

@@ -7,6 +7,35 @@ use strata_addr::{Frame, PageSize, space::Space};
 const HUGE_LEVEL: u8 = 2;
 
 /// How an HPAS region is mapped.
+///
+/// ```
+/// use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
+/// use strata_paging::{FrameSource, Radix, Region, Rights, X86};
+/// # struct Upwards(u64);
+/// # impl FrameSource<Lower> for Upwards {
+/// #     fn table_frame(&mut self) -> Option<Frame<Lower>> {
+/// #         self.0 += 1;
+/// #         Some(Frame::new(self.0))
+/// #     }
+/// #     fn free_table_frame(&mut self, _: Frame<Lower>) {}
+/// # }
+/// # let mut frames = Upwards(0);
+/// let mut table = Radix::<X86, Upper, Lower>::new(4, frames.table_frame().unwrap());
+/// let region = Frame::new(512);
+/// assert!(matches!(table.region(region), Region::Absent));
+///
+/// // Two of its pages are mapped, somewhere.
+/// for page in [0, 7] {
+///     let frame = Frame::new(9000 - page);
+///     table.map(region + page, PageSize::Base, frame, Rights::ALL, &mut frames)?;
+/// }
+/// assert!(matches!(table.region(region), Region::Base { present: 2, .. }));
+///
+/// // One huge page takes the place of both, as khugepaged does when it has copied them.
+/// assert_eq!(table.collapse(region, Frame::new(1024), Rights::ALL, &mut frames), Ok(2));
+/// assert!(matches!(table.region(region), Region::Huge(now) if now.frame == Frame::new(1024)));
+/// # Ok::<(), strata_paging::NoFrame>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Region<'a, L: Space> {
     /// Not at all: not even a leaf table.

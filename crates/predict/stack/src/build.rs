@@ -95,6 +95,14 @@ pub struct StackConfig {
 impl StackConfig {
     /// The kernels of one machine in which each runs on the one before: `kernels` has memory in
     /// bytes and FMFI of each, the host's first.
+    ///
+    /// ```
+    /// use strata_stack::{KernelConfig, StackConfig};
+    /// // A nested VM on a fragmented host, and one more VM beside it: from a chain to a tree.
+    /// let mut kernels = StackConfig::chain(&[(8 << 30, 0.9), (4 << 30, 0.0), (2 << 30, 0.0)], 1);
+    /// assert_eq!(kernels.iter().map(|kernel| kernel.below).collect::<Vec<_>>(), [None, Some(0), Some(1)]);
+    /// kernels.push(KernelConfig { below: Some(0), seed: 9, ..kernels[2].clone() });
+    /// ```
     pub fn chain(kernels: &[(u64, f64)], seed: u64) -> Vec<KernelConfig> {
         let kernel = |(index, &(memory, fragmentation)): (usize, &(u64, f64))| KernelConfig {
             below: index.checked_sub(1),

@@ -15,6 +15,13 @@ use strata_frames::Memory;
 
 /// How a kernel places base pages: all that it takes without a policy naming frame or colour, so those of
 /// programs, of page tables, copies on write, and where compaction moves pages to.
+///
+/// ```
+/// use strata_stack::PagePlacement;
+/// assert_eq!("bin-hopping".parse(), Ok(PagePlacement::BinHopping));
+/// assert_eq!(PagePlacement::default().to_string(), "linux");
+/// assert!("rainbow".parse::<PagePlacement>().unwrap_err().to_string().contains("best-bin"));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PagePlacement {
     /// As Linux does, without regard to colours: the lowest free frame.

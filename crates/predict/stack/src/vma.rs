@@ -42,6 +42,32 @@ impl Vma {
 }
 
 /// The areas of one address space; they never overlap, and neighbours of the same kind are one.
+///
+/// ```
+/// use strata_addr::{Addr, PageSize, Range};
+/// use strata_stack::{HugeAdvice, Vma, VmaMap};
+/// use strata_stream::{Backing, Protection};
+///
+/// let anonymous = |start: u64, bytes: u64| Vma {
+///     range: Range::sized(Addr::new(start), bytes),
+///     backing: Backing::Anonymous,
+///     protection: Protection::READ_WRITE,
+///     huge: HugeAdvice::Default,
+/// };
+/// let mut areas = VmaMap::default();
+/// areas.insert(anonymous(2 << 20, 3 << 20));
+/// areas.insert(anonymous(5 << 20, 1 << 20));
+/// assert_eq!(areas.iter().count(), 1, "they are one area of 4 MiB");
+/// let area = areas.find(Addr::new(3 << 20)).expect("it holds the address");
+/// assert!(area.fits_huge(Addr::new(5 << 20).page()));
+///
+/// // Advice for a part, and a part that is gone: the area falls into three, around a hole.
+/// areas.change(Range::sized(Addr::new(2 << 20), 1 << 20), |area| area.huge = HugeAdvice::Refused);
+/// areas.remove(Range::sized(Addr::new(4 << 20), 1 << 20));
+/// let starts: Vec<u64> = areas.iter().map(|area| area.range.start.get() >> 20).collect();
+/// assert_eq!(starts, [2, 3, 5]);
+/// assert!(areas.find(Addr::new(4 << 20)).is_none());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct VmaMap {
     areas: BTreeMap<u64, Vma>,

@@ -6,6 +6,7 @@ use std::env::args;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use strata_lab::recording::{Amount, Job, Listener};
+use strata_tables::Capture;
 use strata_tables::ram::Layout;
 use strata_tables::truth;
 
@@ -31,8 +32,13 @@ fn main() {
             println!("{:?}, still for {:?}, {:x?}", done.frozen, done.still, done.roots);
             println!("{:?}", done.capture.check);
             println!("{:?}", done.capture.composition);
-            for table in &done.capture.tables {
-                println!("{:?}: {} table pages", table.role, table.pages.len());
+            let Capture { guest, second, lower, .. } = &done.capture;
+            println!("guest: {} table pages", guest.pages.len());
+            if let Some(second) = second {
+                println!("second stage: {} table pages", second.pages.len());
+            }
+            if let Some((l1, l0)) = lower {
+                println!("L1's: {} table pages, L0's: {}", l1.pages.len(), l0.pages.len());
             }
             let regions = truth::regions(&done.capture);
             let aligned = regions.iter().filter(|region| region.is_well_aligned()).count();

@@ -1,6 +1,7 @@
 //! What can go wrong in the lab, told in one line: cause and remedy.
 
 use crate::copy_error::CopyError;
+use crate::scenario::Flaw;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -64,12 +65,12 @@ pub enum LabError {
         command: String,
     },
     /// A scenario makes no sense.
-    #[error("scenario {name}: {reason}")]
+    #[error("scenario {name}: {flaw}")]
     Scenario {
         /// Its name, or its file.
         name: String,
         /// What makes none, and what would.
-        reason: String,
+        flaw: Flaw,
     },
     /// No scenario has this name.
     #[error("no scenario is called '{name}'; there are {}, or give a file ending in .toml", known.join(", "))]

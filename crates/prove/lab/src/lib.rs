@@ -47,7 +47,10 @@ pub use make::{MachineReport, Make};
 pub use parts::Parts;
 pub use report::{LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
-pub use scenario::{Backend, Fragmentation, Kernel, Layer, Memory, Scenario, Step, Stress, names};
+pub use scenario::{
+    Backend, Flaw, Fragmentation, IntelFlaw, Kernel, Layer, LayerFlaw, Memory, Scenario, Step,
+    StepFlaw, Stress, StressFlaw, names,
+};
 pub use session::Console;
 pub use steps::StepReport;
 pub use stock::StockKernel;

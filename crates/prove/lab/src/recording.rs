@@ -328,9 +328,8 @@ fn identity(capture: &Capture) -> u64 {
     let mut hash = FxHasher::default();
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().hash(&mut hash);
     std::process::id().hash(&mut hash);
-    for table in &capture.tables {
-        table.root.hash(&mut hash);
-    }
+    capture.guest.root.hash(&mut hash);
+    capture.second.iter().for_each(|table| table.root.hash(&mut hash));
     capture.check.accesses.hash(&mut hash);
     hash.finish().max(1)
 }

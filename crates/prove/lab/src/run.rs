@@ -200,24 +200,23 @@ fn start<'a>(
     let begin = Instant::now();
     let initrd = images::make(scenario, parts, guests, &directory)?;
     tell(&format!("logs are in {}", directory.display()));
+    let attempt = Attempt {
+        scenario,
+        trace,
+        parts,
+        directory: &directory,
+        initrd: &initrd,
+        begin,
+        interrupt,
+    };
     let mut restarts = Vec::new();
     let begun = loop {
-        let begun = begin_machine(
-            scenario,
-            trace.as_ref(),
-            parts,
-            &directory,
-            &initrd,
-            begin,
-            interrupt,
-            tell,
-        );
-        match begun {
+        match attempt.boot(tell) {
             Err(LabError::Stalled(why)) if restarts.len() < RESTARTS => {
-                let attempt = restarts.len() + 1;
-                put_aside(&directory, attempt)?;
+                let number = restarts.len() + 1;
+                put_aside(&directory, number)?;
                 // The logs that it names are put aside under these names.
-                let why = why.to_string().replace(".log", &format!(".log.{attempt}"));
+                let why = why.to_string().replace(".log", &format!(".log.{number}"));
                 tell(&format!("{why}; the machine is started again"));
                 restarts.push(why);
             }
@@ -232,54 +231,67 @@ fn start<'a>(
     Ok(Running { link, booted, restarts, directory, tracing, _lock: lock })
 }
 
-/// Starts the machine and boots all layers once.
-#[allow(clippy::too_many_arguments)]
-fn begin_machine<'a>(
-    scenario: &Scenario,
-    trace: Option<&(&Trace, Vec<String>)>,
-    parts: &Parts,
-    directory: &Path,
-    initrd: &Path,
+/// What every attempt to boot the layers is made of.
+struct Attempt<'a, 's> {
+    scenario: &'s Scenario,
+    /// What to record, and of which command.
+    trace: Option<(&'s Trace, Vec<String>)>,
+    parts: &'s Parts,
+    /// Of the run's logs.
+    directory: &'s Path,
+    initrd: &'s Path,
+    /// When the run began.
     begin: Instant,
     interrupt: &'a AtomicBool,
-    tell: &mut dyn FnMut(&str),
-) -> Result<(Link<'a>, Vec<Booted>, Option<Tracing>), LabError> {
-    let mut hardware = Hardware {
-        memory: scenario.layers[0].memory.bytes(),
-        cpus: scenario.layers[0].cpus,
-        kernel: parts.kernel(scenario.layers[0].kernel)?.to_owned(),
-        initrd: initrd.to_owned(),
-        parameters: boot::parameters(0, &scenario.layers),
-        more: scenario.layers[0].vmm.clone(),
-        code_mib: CODE_MIB,
-        memory_file: None,
-    };
-    let layers = scenario.layers.len();
-    let tracing = trace
-        .map(|(trace, command)| {
-            Tracing::start(trace, &mut hardware, layers, command.clone(), directory)
-        })
-        .transpose()?;
-    let kernels = scenario.layers.iter().map(|layer| layer.kernel);
-    let booted = Journal::start(directory, kernels).and_then(|journal| {
-        let machine = match scenario.make() {
-            Make::Amd => Machine::start(&hardware, directory)?,
-            Make::Intel => intel::start(parts.bochs()?, &hardware, directory)?,
+}
+
+impl<'a> Attempt<'a, '_> {
+    /// Starts the machine and boots all layers once.
+    fn boot(
+        &self,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<(Link<'a>, Vec<Booted>, Option<Tracing>), LabError> {
+        let Self { scenario, parts, directory, .. } = *self;
+        let l0 = &scenario.layers[0];
+        let mut hardware = Hardware {
+            memory: l0.memory.bytes(),
+            cpus: l0.cpus,
+            kernel: parts.kernel(l0.kernel)?.to_owned(),
+            initrd: self.initrd.to_owned(),
+            parameters: boot::parameters(0, &scenario.layers),
+            more: l0.vmm.clone(),
+            code_mib: CODE_MIB,
+            memory_file: None,
         };
-        let slow = if scenario.make() == Make::Intel { INTEL_PATIENCE } else { 1 };
-        let patience = slow * if scenario.is_checked() { PATIENCE } else { 1 };
-        let mut link = Link::new(machine, journal, interrupt, patience);
-        let booted = boot::boot(&mut link, scenario, parts, begin, tell)?;
-        Ok((link, booted))
-    });
-    match booted {
-        Ok((link, booted)) => Ok((link, booted, tracing)),
-        Err(error) => {
-            // Its socket has to be gone before the next attempt, and nothing can have been traced.
-            if let Some(tracing) = tracing {
-                let _ = tracing.finish();
+        let layers = scenario.layers.len();
+        let tracing = self
+            .trace
+            .as_ref()
+            .map(|(trace, command)| {
+                Tracing::start(trace, &mut hardware, layers, command.clone(), directory)
+            })
+            .transpose()?;
+        let kernels = scenario.layers.iter().map(|layer| layer.kernel);
+        let booted = Journal::start(directory, kernels).and_then(|journal| {
+            let machine = match scenario.make() {
+                Make::Amd => Machine::start(&hardware, directory)?,
+                Make::Intel => intel::start(parts.bochs()?, &hardware, directory)?,
+            };
+            let slow = if scenario.make() == Make::Intel { INTEL_PATIENCE } else { 1 };
+            let patience = slow * if scenario.is_checked() { PATIENCE } else { 1 };
+            let mut link = Link::new(machine, journal, self.interrupt, patience);
+            let booted = boot::boot(&mut link, scenario, parts, self.begin, tell)?;
+            Ok((link, booted))
+        });
+        match booted {
+            Ok((link, booted)) => Ok((link, booted, tracing)),
+            Err(error) => {
+                // Its socket has to be gone before the next attempt, and nothing can have been traced.
+                if let Some(tracing) = tracing {
+                    let _ = tracing.finish();
+                }
+                Err(error)
             }
-            Err(error)
         }
     }
 }

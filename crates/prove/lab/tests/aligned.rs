@@ -3,31 +3,26 @@
 
 mod common;
 
-use common::scene::{counts, numbers, step, three_layers};
-use common::{machine, rise, run_scenario, tell_alignment};
-use strata_lab::{KernelVariant, LabReport, Scenario};
+use common::scene::{Scene, Steps, counts, numbers, step, steps, three_layers};
+use common::{machine, rise, tell_alignment};
+use strata_lab::{KernelVariant, LabReport, Memory};
 
 /// L0's kernel, and the parameters of its KVM.
-type Kernel = (&'static str, &'static str);
-const VANILLA: Kernel = ("vanilla", "");
-const OURS: Kernel = ("aligned", "nested_align=1 nested_align_cpu_percent=100");
+type Kernel = (KernelVariant, &'static str);
+const VANILLA: Kernel = (KernelVariant::Vanilla, "");
+const OURS: Kernel = (KernelVariant::Aligned, "nested_align=1 nested_align_cpu_percent=100");
 /// Huge pages of L1 and of L2: L1 maps its guest with base pages only.
 const SCATTERED: [&str; 2] = ["never", "always"];
 
 /// Runs these steps.
-fn run((kernel, parameters): Kernel, thp: [&str; 2], steps: &str) -> LabReport {
-    three_layers(kernel, parameters, thp).then(steps).run(kernel)
+fn run((kernel, parameters): Kernel, thp: [&str; 2], steps: Steps) -> LabReport {
+    three_layers(kernel, parameters, thp).then(steps).run(&kernel.to_string())
 }
 
 /// A program of L2 that touches memory.
-const TOUCH: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
-stay = true
-[[step]]
-do = "scan"
-"#;
+fn touch() -> Steps {
+    steps().run("strata-agent touch --size=96M --accesses=100000 --stay").stay().scan()
+}
 
 /// Share of L2's huge pages that are well aligned: mapped huge by L0, whatever L1 has.
 fn well_aligned(report: &LabReport) -> f64 {
@@ -51,9 +46,9 @@ fn in_a_row(report: &LabReport) -> f64 {
 #[ignore = "boots real kernels: make lab-test"]
 fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
     let _machine = machine();
-    let vanilla = run(VANILLA, SCATTERED, TOUCH);
+    let vanilla = run(VANILLA, SCATTERED, touch());
     assert!(in_a_row(&vanilla) < 0.05, "{}", in_a_row(&vanilla));
-    let ours = run(OURS, SCATTERED, TOUCH);
+    let ours = run(OURS, SCATTERED, touch());
     assert!(well_aligned(&ours) >= 0.95, "{}", well_aligned(&ours));
     // 2 MiB entries stand for it, and one exit filled most of each.
     let regions = 96 / 2;
@@ -70,9 +65,8 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
 
 /// A scenario of the documentation: no huge page is free in L1, and few in L0.
 fn fragmented(name: &str, kernel: KernelVariant) -> LabReport {
-    let mut scenario = Scenario::load(name).unwrap();
-    scenario.layers[0].kernel = strata_lab::Kernel::Lab(kernel);
-    run_scenario(name, scenario)
+    let in_l0 = strata_lab::Kernel::Lab(kernel);
+    Scene::shipped(name).layer(0, |l0| l0.kernel = in_l0).run(name)
 }
 
 #[test]
@@ -129,18 +123,12 @@ fn tables_of_five_levels_lead_to_the_same() {
     let _machine = machine();
     let (kernel, parameters) = OURS;
     // L1's kernel has the flag only if it uses five levels, and then KVM in it gives L2 as many.
-    let flag = r#"
-[[step]]
-do = "run"
-id = "flag"
-layer = 1
-program = ["/bin/busybox", "grep", "-c", "la57", "/proc/cpuinfo"]
-"#;
+    let flag = steps().run("/bin/busybox grep -c la57 /proc/cpuinfo").layer(1).id("flag");
     let scene = three_layers(kernel, parameters, SCATTERED)
         .layer(0, |l0| l0.vmm = ["-cpu", "EPYC,+svm,+npt,+vgif,+la57"].map(Into::into).into())
-        .then(TOUCH)
+        .then(touch())
         .then(flag);
-    let report = scene.run(kernel);
+    let report = scene.run(&kernel.to_string());
     assert_eq!(step(&report, "flag").output, ["1"]);
     assert!(well_aligned(&report) >= 0.95, "{}", well_aligned(&report));
     assert!(report.layers[0].after.kvm("nested_align_pseudo_huge") >= 96 / 2 * 95 / 100);
@@ -150,53 +138,33 @@ program = ["/bin/busybox", "grep", "-c", "la57", "/proc/cpuinfo"]
 /// memory that others left. There are two of these and they have more: L2's kernel need not give the second
 /// what the first had, and L1 is to have backed all that the last one gets. What L1 and L2 need themselves
 /// to start a program comes back with a small one before.
-const DROPPED: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=288M"]
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=288M"]
-[[step]]
-do = "sleep"
-seconds = 5
-[[step]]
-do = "run"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", "cd /sys/module/kvm/parameters; echo force > nx_huge_pages; echo off > nx_huge_pages"]
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=4M"]
-[[step]]
-do = "sleep"
-seconds = 3
-[[step]]
-do = "run"
-id = "before"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", "cd /sys/kernel/debug/kvm; grep -s . pf_fixed nested_align_filled"]
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=256M", "--stay"]
-stay = true
-[[step]]
-do = "run"
-id = "after"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", "cd /sys/kernel/debug/kvm; grep -s . pf_fixed nested_align_filled"]
-[[step]]
-do = "run"
-id = "entries"
-layer = 0
-program = ["/bin/busybox", "cat", "/sys/kernel/debug/kvm/nested_align_pseudo_huge"]
-[[step]]
-do = "scan"
-"#;
+fn dropped() -> Steps {
+    let counts = "cd /sys/kernel/debug/kvm; grep -s . pf_fixed nested_align_filled";
+    let drop =
+        "cd /sys/module/kvm/parameters; echo force > nx_huge_pages; echo off > nx_huge_pages";
+    steps()
+        .run("strata-agent touch --size=288M")
+        .run("strata-agent touch --size=288M")
+        .sleep(5.0)
+        .shell(0, drop)
+        .run("strata-agent touch --size=4M")
+        .sleep(3.0)
+        .shell(0, counts)
+        .id("before")
+        .run("strata-agent touch --size=256M --stay")
+        .stay()
+        .shell(0, counts)
+        .id("after")
+        .run("/bin/busybox cat /sys/kernel/debug/kvm/nested_align_pseudo_huge")
+        .layer(0)
+        .id("entries")
+        .scan()
+}
 
 /// Faults while the last program touched its memory, and the report. Those on pages that L1 had not backed
 /// are left out: L2's kernel may need some more for itself, and L1 with huge pages has backed them with others.
 fn refill(kernel: Kernel, l1_thp: &str) -> (u64, LabReport) {
-    let report = run(kernel, [l1_thp, "always"], DROPPED);
+    let report = run(kernel, [l1_thp, "always"], dropped());
     let count = |id: &str, name: &str| {
         let counts = counts(&report, id);
         counts.into_iter().find(|(file, _)| *file == name).map_or(0, |(_, count)| count)
@@ -226,32 +194,17 @@ fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
 }
 
 /// Two guests of L1, then one after one of them died.
-const GUESTS: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
-stay = true
-[[step]]
-do = "guest"
-layer = 1
-memory = "400M"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
-die = 75
-[[step]]
-do = "guest"
-layer = 1
-memory = "400M"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
-die = 75
-[[step]]
-do = "scan"
-"#;
+fn guests() -> Steps {
+    let touch = "strata-agent touch --size=96M --stay";
+    let guest = steps().guest(1, Memory::mib(400), touch).die(75.0);
+    steps().run(touch).stay().then(guest.times(2)).scan()
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn guests_beside_and_after_each_other_are_aligned() {
     let _machine = machine();
-    let report = run(OURS, SCATTERED, GUESTS);
+    let report = run(OURS, SCATTERED, guests());
     // The first guest, all the time.
     assert!(well_aligned(&report) >= 0.95, "{}", well_aligned(&report));
     // The second as well: 2 MiB entries for its program, until it dies and takes them along; and the same
@@ -275,29 +228,18 @@ fn guests_beside_and_after_each_other_are_aligned() {
 
 /// Two machines of L0 that each have a guest. The first one's worker may move nothing from when its guest's
 /// memory is in a row; the second one comes then, and dies.
-const MACHINES: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
-stay = true
-[[step]]
-do = "sleep"
-seconds = 10
-[[step]]
-do = "write"
-layer = 0
-path = "/sys/kernel/debug/kvm/*/nested_align_cpu_percent"
-text = "0"
-[[step]]
-do = "guest"
-layer = 0
-memory = "700M"
-nested = "400M"
-program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
-die = 120
-[[step]]
-do = "scan"
-"#;
+fn machines() -> Steps {
+    let touch = "strata-agent touch --size=96M --accesses=100000 --stay";
+    steps()
+        .run(touch)
+        .stay()
+        .sleep(10.0)
+        .write(0, "/sys/kernel/debug/kvm/*/nested_align_cpu_percent", "0")
+        .guest(0, Memory::mib(700), touch)
+        .nested(Memory::mib(400))
+        .die(120.0)
+        .scan()
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -307,8 +249,8 @@ fn machines_beside_each_other_are_aligned_each_within_its_budget() {
     // The second machine's L1 comes up by itself: its kernel has KVM built in.
     let scene = three_layers(kernel, parameters, SCATTERED)
         .layer(1, |l1| l1.kernel = strata_lab::Kernel::Lab(KernelVariant::Vanilla))
-        .then(MACHINES);
-    let report = scene.run(kernel);
+        .then(machines());
+    let report = scene.run(&kernel.to_string());
     let samples = &report.layers[0].samples;
     let entries: Vec<u64> =
         samples.iter().map(|sample| sample.kvm("nested_align_pseudo_huge")).collect();
@@ -358,7 +300,7 @@ const STEADY: [&str; 4] = ["pf_fixed", "pf_taken", "mmu_shadow_zapped", "pages_4
 fn switched_off_it_does_nothing() {
     let _machine = machine();
     let count = |kernel: Kernel| {
-        let report = run(kernel, SCATTERED, TOUCH);
+        let report = run(kernel, SCATTERED, touch());
         for (name, count) in &report.layers[0].after.kvm {
             if name.starts_with("nested_align_") {
                 assert_eq!(*count, 0, "{name}");
@@ -366,26 +308,15 @@ fn switched_off_it_does_nothing() {
         }
         STEADY.iter().map(|name| (*name, rise(&report, name))).collect()
     };
-    compare(("aligned", "nested_align=0"), count, |vanilla, off| {
+    compare((KernelVariant::Aligned, "nested_align=0"), count, |vanilla, off| {
         vanilla.abs_diff(off) * 100 > vanilla.min(off) * 2
     });
 }
 
 /// What L0 does while a program's memory is in a row: the entries are counted, taken away for this VM, and
 /// made once more without any means to move a page.
-const SWITCHED: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
-stay = true
-[[step]]
-do = "sleep"
-seconds = 3
-[[step]]
-do = "run"
-id = "counts"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", """
+fn switched() -> Steps {
+    let counts = "\
 set -e
 cd /sys/kernel/debug/kvm
 echo 0 > /sys/module/kvm/parameters/nested_align_cpu_percent
@@ -400,16 +331,21 @@ count
 echo 0 > /sys/module/kvm/parameters/nested_align
 sleep 3
 count
-"""]
-[[step]]
-do = "scan"
-"#;
+";
+    steps()
+        .run("strata-agent touch --size=96M --stay")
+        .stay()
+        .sleep(3.0)
+        .shell(0, counts)
+        .id("counts")
+        .scan()
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn switching_off_takes_entries_away_and_leaves_frames_in_a_row() {
     let _machine = machine();
-    let report = run(OURS, SCATTERED, SWITCHED);
+    let report = run(OURS, SCATTERED, switched());
     let step = step(&report, "counts");
     assert_eq!(step.status, Some(0), "{step:?}");
     let counts = numbers(&report, "counts");
@@ -426,20 +362,8 @@ fn switching_off_takes_entries_away_and_leaves_frames_in_a_row() {
 }
 
 /// No VM may move a page of memory that a program touches, and then this one may.
-const OWN_BUDGET: &str = r#"
-[[step]]
-do = "run"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", "echo 0 > /sys/module/kvm/parameters/nested_align_cpu_percent"]
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
-stay = true
-[[step]]
-do = "run"
-id = "counts"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", """
+fn own_budget() -> Steps {
+    let counts = "\
 set -e
 cd /sys/kernel/debug/kvm/*-*
 refused() { if echo $1 > nested_align_cpu_percent; then exit 1; fi; }
@@ -456,14 +380,20 @@ count
 echo -1 > nested_align_cpu_percent
 count
 cat /sys/module/kvm/parameters/nested_align_cpu_percent
-"""]
-"#;
+";
+    steps()
+        .shell(0, "echo 0 > /sys/module/kvm/parameters/nested_align_cpu_percent")
+        .run("strata-agent touch --size=96M --stay")
+        .stay()
+        .shell(0, counts)
+        .id("counts")
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn a_vm_may_have_a_budget_of_its_own() {
     let _machine = machine();
-    let report = run(OURS, SCATTERED, OWN_BUDGET);
+    let report = run(OURS, SCATTERED, own_budget());
     let step = step(&report, "counts");
     assert_eq!(step.status, Some(0), "{step:?}");
     let counts = numbers(&report, "counts");
@@ -479,28 +409,20 @@ fn a_vm_may_have_a_budget_of_its_own() {
 
 /// L1 maps its guest with huge pages, and L0 has none for it until a program has touched its memory; then it
 /// may, and its tables are dropped.
-const SMALL_BELOW: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M"]
-[[step]]
-do = "run"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", """
+fn small_below() -> Steps {
+    let allow = "\
 echo 600000 > /sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs
 echo always > /sys/kernel/mm/transparent_hugepage/enabled
 cd /sys/module/kvm/parameters; echo force > nx_huge_pages; echo off > nx_huge_pages
-"""]
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--accesses=100000", "--stay"]
-stay = true
-[[step]]
-do = "sleep"
-seconds = 10
-[[step]]
-do = "scan"
-"#;
+";
+    steps()
+        .run("strata-agent touch --size=96M")
+        .shell(0, allow)
+        .run("strata-agent touch --size=96M --accesses=100000 --stay")
+        .stay()
+        .sleep(10.0)
+        .scan()
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -509,8 +431,8 @@ fn memory_that_l1_maps_huge_is_made_huge_below() {
     let below = |(kernel, parameters): Kernel| {
         let scene = three_layers(kernel, parameters, ["always", "always"])
             .layer(0, |l0| l0.thp = Some("never".into()))
-            .then(SMALL_BELOW);
-        let report = scene.run(kernel);
+            .then(small_below());
+        let report = scene.run(&kernel.to_string());
         println!("{}: {}", kernel, in_a_row(&report));
         report
     };
@@ -532,8 +454,8 @@ fn tracepoints_tell_what_counters_count() {
         .layer(0, |l0| {
             l0.trace_events = toml::Value::from(events.to_vec()).try_into().unwrap();
         })
-        .then(TOUCH);
-    let report = scene.run(kernel);
+        .then(touch());
+    let report = scene.run(&kernel.to_string());
     let (before, after) = (&report.layers[0].before, &report.layers[0].after);
     println!("{:?}", after.events);
     for (event, (_, counter)) in events.iter().zip(counted) {
@@ -544,11 +466,9 @@ fn tracepoints_tell_what_counters_count() {
 }
 
 /// A small program of L2.
-const SMALL: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=16M"]
-"#;
+fn small() -> Steps {
+    steps().run("strata-agent touch --size=16M")
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -556,7 +476,7 @@ fn where_nothing_is_to_be_gained_it_costs_nothing() {
     let _machine = machine();
     // L1 has huge pages for its guest, and L2 none for its programs.
     let count = |kernel: Kernel| {
-        let report = run(kernel, ["always", "never"], SMALL);
+        let report = run(kernel, ["always", "never"], small());
         let after = &report.layers[0].after;
         tell_alignment(&report);
         // From the boot of L0 on: L1's and L2's are in it. Pages of 2 MiB are no cost, what they

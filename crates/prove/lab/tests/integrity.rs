@@ -6,14 +6,14 @@
 
 mod common;
 
-use common::scene::{Scene, step, three_layers};
+use common::scene::{Scene, Steps, step, steps, three_layers, two_layers};
 use common::{attempt, choices, machine};
 use serde_json::Value;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use strata_lab::{LabError, LabReport, Step, StepReport, StressReport};
+use strata_lab::{KernelVariant, LabError, LabReport, Step, StepReport, StressReport};
 
 /// Words on a console that say that a kernel found something wrong with itself.
 const COMPLAINTS: [&str; 9] = [
@@ -58,7 +58,7 @@ fn run_to_any_end(scene: Scene) -> (Result<LabReport, LabError>, Vec<String>) {
         }
         println!("{line}");
     };
-    let scenario = chosen(scene).0;
+    let scenario = chosen(scene).checked();
     let consoles: Vec<PathBuf> =
         (0..scenario.layers.len()).map(|layer| format!("l{layer}-console.log").into()).collect();
     let report = attempt(&choices("integrity", scenario), &AtomicBool::new(false), &mut tell);
@@ -155,8 +155,6 @@ fn show(report: &LabReport) {
     }
 }
 
-const STRESSED: &str = include_str!("../scenarios/integrity.toml");
-
 /// What a kernel that checks itself has less of, and of processors and of time more. It is some ten times as
 /// slow: otherwise L1 and L2 would get next to nothing done in an hour, and its KSM would never see all of
 /// L1's memory twice, which it has to before it merges a page.
@@ -182,7 +180,7 @@ fn less_of_it(scene: Scene) -> Scene {
 
 /// The scenario with its program running for this long, by the clock of its layer.
 fn stressed(seconds: &str) -> Scene {
-    let scene = Scene::of(STRESSED).option(UNDER_STRESS, "--seconds", seconds);
+    let scene = Scene::shipped("integrity").option(UNDER_STRESS, "--seconds", seconds);
     if kernel() == "debug" { less_of_it(scene) } else { scene }
 }
 
@@ -311,19 +309,14 @@ left_out! {
 }
 
 /// L1's machine dies while pseudo huge pages stand for its guest's memory.
-const DYING: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--stay"]
-stay = true
-[[step]]
-do = "run"
-layer = 0
-program = ["/bin/busybox", "killall", "-9", "qemu"]
-[[step]]
-do = "sleep"
-seconds = 20
-"#;
+fn dying() -> Steps {
+    steps()
+        .run("strata-agent touch --size=96M --stay")
+        .stay()
+        .run("/bin/busybox killall -9 qemu")
+        .layer(0)
+        .sleep(20.0)
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -331,7 +324,8 @@ fn a_demotion_left_out_is_noticed_drop() {
     let _machine = machine();
     let die = |switch: &str| {
         let parameters = format!("nested_align=1 nested_align_cpu_percent=100{switch}");
-        let scene = three_layers("lab", &parameters, ["never", "always"]).then(DYING);
+        let scene =
+            three_layers(KernelVariant::Vanilla, &parameters, ["never", "always"]).then(dying());
         let (end, complaints) = run_to_any_end(scene);
         assert!(matches!(&end, Err(LabError::Layer { layer, .. }) if layer == "L1"), "{end:?}");
         complaints
@@ -344,33 +338,19 @@ fn a_demotion_left_out_is_noticed_drop() {
 }
 
 /// A machine under one other, whose memory the lower one spoils.
-const SPOILT: &str = r#"
-about = "L0 exchanges halves of pages of a program in L1"
-[[layer]]
-kernel = "lab"
-memory = "1200M"
-thp = "always"
-[[layer]]
-kernel = "lab"
-memory = "400M"
-thp = "always"
-[[step]]
-do = "run"
-id = "under stress"
-program = ["strata-agent", "integrity", "--size=64M", "--seconds=120"]
-stress = true
-[[stress]]
-name = "spoil"
-after = 3
-every = 1000
-step = [{ do = "run", layer = 0, program = ["strata-agent", "corrupt", "qemu"] }]
-"#;
+fn spoilt() -> Scene {
+    let program = "strata-agent integrity --size=64M --seconds=120";
+    let corrupt = steps().run("strata-agent corrupt qemu").layer(0);
+    two_layers()
+        .then(steps().run(program).id(UNDER_STRESS).stressed())
+        .stressed_by("spoil", 1000.0, 3.0, corrupt)
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn memory_spoilt_from_below_is_noticed_with_its_address() {
     let _machine = machine();
-    let (report, _) = run(Scene::of(SPOILT));
+    let (report, _) = run(spoilt());
     let step = main_step(&report);
     assert_eq!(step.status, Some(1), "{step:?}");
     let spoilt = stress(&report, "spoil");

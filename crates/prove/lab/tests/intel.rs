@@ -2,9 +2,10 @@
 
 mod common;
 
+use common::scene::{Scene, VANILLA};
 use common::{failure, machine, run_on_intel, snapshots};
 use strata_inspect::{Cause, Options, join};
-use strata_lab::{Make, Scenario};
+use strata_lab::{Layer, Make, Memory, Scenario};
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -46,9 +47,10 @@ fn smoke_intel_three_layers() {
 #[ignore = "boots real kernels: make lab-test"]
 fn a_kernel_that_panics_is_noticed_on_the_console() {
     let _machine = machine();
-    let toml = "about = 'x'\n[[layer]]\nkernel = 'lab'\nmemory = '600M'\nmachine = 'intel'\n\
-                parameters = 'rdinit=/none'\n";
-    let message = failure(toml).to_string();
+    let mut scene = Scene::new("A kernel that panics", vec![Layer::new(VANILLA, Memory::mib(600))])
+        .layer(0, |l0| l0.parameters = "rdinit=/none".to_owned());
+    scene.0.set_make(Make::Intel, "panic").unwrap();
+    let message = failure(scene).to_string();
     assert!(message.starts_with("L0: ") && message.contains("Kernel panic"), "{message}");
 }
 

@@ -2,29 +2,14 @@
 
 mod common;
 
-use common::scene::{Scene, step};
+use common::scene::{step, steps, two_layers};
 use common::{attempt, children, choices, failure, machine, snapshots};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use strata_inspect::{Options, join};
-use strata_lab::{LabError, Memory, Scenario};
-
-/// Two layers of the lab's kernel, with more for L0, for L1, and steps.
-fn two(l0: &str, l1: &str, steps: &str) -> String {
-    format!(
-        "about = 'x'\n\
-         [[layer]]\nkernel = 'lab'\nmemory = '1200M'\nthp = 'always'\n{l0}\n\
-         [[layer]]\nkernel = 'lab'\nmemory = '400M'\nthp = 'always'\n{l1}\n\
-         {steps}"
-    )
-}
-
-/// A step that runs a program in a layer.
-fn run_in(layer: u8, program: &[&str], more: &str) -> String {
-    format!("[[step]]\ndo = 'run'\nlayer = {layer}\nprogram = {program:?}\n{more}\n")
-}
+use strata_lab::{LabError, Layer, Memory, Scenario};
 
 /// The layer that an error names, and what it says; the log it points to is there.
 fn layer_of(error: &LabError) -> (&str, String) {
@@ -118,9 +103,11 @@ fn ctrl_c_and_a_murdered_strata_leave_no_emulator() {
 fn a_panic_ends_the_run_with_the_layer_and_its_last_lines() {
     let _machine = machine();
     // The layer runs out of memory, and is told to panic then.
-    let touch = ["strata-agent", "touch", "--size=900M"];
-    let write = "write = { '/proc/sys/vm/panic_on_oom' = '2' }";
-    let error = failure(&two("", write, &run_in(1, &touch, "")));
+    let error = failure(
+        two_layers()
+            .layer(1, |l1| _ = l1.write.insert("/proc/sys/vm/panic_on_oom".into(), "2".into()))
+            .then(steps().run("strata-agent touch --size=900M").layer(1)),
+    );
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "L1");
     assert!(line.contains("Kernel panic - not syncing: Out of memory"), "{line}");
@@ -133,11 +120,14 @@ fn a_panic_ends_the_run_with_the_layer_and_its_last_lines() {
 fn a_first_process_that_ends_is_a_panic_of_its_layer() {
     let _machine = machine();
     // The kernel's parameter for the first process names something that ends at once.
-    let error = failure(&two("", "parameters = 'rdinit=/bin/busybox'", ""));
+    let ending = |layer: usize| {
+        two_layers().layer(layer, |layer| layer.parameters = "rdinit=/bin/busybox".to_owned())
+    };
+    let error = failure(ending(1));
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "L1");
     assert!(line.contains("Attempted to kill init"), "{line}");
-    let error = failure(&two("parameters = 'rdinit=/bin/busybox'", "", ""));
+    let error = failure(ending(0));
     assert_eq!(layer_of(&error).0, "L0");
 }
 
@@ -145,14 +135,11 @@ fn a_first_process_that_ends_is_a_panic_of_its_layer() {
 #[ignore = "boots real kernels: make lab-test"]
 fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
     let _machine = machine();
-    let program = ["/bin/busybox", "sh", "-c", "echo before; /bin/busybox sleep 1000"];
-    for more in ["limit = 2", "limit = 2\nstay = false"] {
-        let toml = two("", "", &run_in(1, &program, more));
-        let report = Scene::of(&toml).run("limit");
-        let step = &report.steps[0];
-        assert!(step.timed_out, "{step:?}");
-        assert_eq!((step.status, step.output.as_slice()), (Some(-9), &["before".to_owned()][..]));
-    }
+    let program = steps().shell(1, "echo before; /bin/busybox sleep 1000").limit(2);
+    let report = two_layers().then(program).run("limit");
+    let step = &report.steps[0];
+    assert!(step.timed_out, "{step:?}");
+    assert_eq!((step.status, step.output.as_slice()), (Some(-9), &["before".to_owned()][..]));
     // One of the user's, too, and the layers are scanned all the same.
     let mut own = choices("vm", Scenario::load("vm").unwrap());
     own.program = ["sleep", "1000"].map(Into::into).into();
@@ -166,7 +153,7 @@ fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
 fn a_boot_that_stands_still_is_begun_again_and_given_up_after_the_third() {
     let _machine = machine();
     // The VMM starts its machine stopped.
-    let scenario = Scene::of(&two("", "vmm = ['-S']", "")).0;
+    let scenario = two_layers().layer(1, |l1| l1.vmm.push("-S".to_owned())).checked();
     let mut again = 0;
     let mut tell = |line: &str| again += u32::from(line.ends_with("the machine is started again"));
     let choices = choices("stopped", scenario);
@@ -203,8 +190,8 @@ fn a_program_has_its_files_and_its_input() {
 #[ignore = "boots real kernels: make lab-test"]
 fn a_machine_that_stands_still_ends_by_the_limit() {
     let _machine = machine();
-    let stop = "[[step]]\ndo = 'qmp'\nlayer = 0\nexecute = 'stop'\n";
-    let error = failure(&two("", "", &format!("{stop}{}", run_in(1, &["/bin/busybox"], ""))));
+    let stopped = steps().qmp(0, "stop").run("/bin/busybox").layer(1);
+    let error = failure(two_layers().then(stopped));
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "L1");
     assert!(line.contains("did not start a program within 60 s"), "{line}");
@@ -214,14 +201,14 @@ fn a_machine_that_stands_still_ends_by_the_limit() {
 #[ignore = "boots real kernels: make lab-test"]
 fn programs_and_settings_that_are_not_there_are_named() {
     let _machine = machine();
-    let error = failure(&two("", "", &run_in(1, &["no-such-program"], ""))).to_string();
+    let error = failure(two_layers().then(steps().run("no-such-program").layer(1))).to_string();
     assert!(error.contains("is to run in L1, which has no such program"), "{error}");
     let mut own = choices("vm", Scenario::load("vm").unwrap());
     own.program = vec!["/no/such/program".into()];
     let error = attempt(&own, &AtomicBool::new(false), &mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("there is no program /no/such/program"), "{error}");
-    let write = "write = { '/sys/no/such/setting' = '1' }";
-    let error = failure(&two(write, "", "")).to_string();
+    let write = |l0: &mut Layer| _ = l0.write.insert("/sys/no/such/setting".into(), "1".into());
+    let error = failure(two_layers().layer(0, write)).to_string();
     assert!(error.contains("L0 cannot change a setting: /sys/no/such/setting"), "{error}");
 }
 
@@ -229,12 +216,15 @@ fn programs_and_settings_that_are_not_there_are_named() {
 #[ignore = "boots real kernels: make lab-test"]
 fn an_argument_that_a_vmm_does_not_know_is_told_with_its_words() {
     let _machine = machine();
-    let error = failure(&two("", "vmm = ['-no-such-option']", ""));
+    let wrong = |layer: usize| {
+        two_layers().layer(layer, |layer| layer.vmm.push("-no-such-option".to_owned()))
+    };
+    let error = failure(wrong(1));
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "L1");
     assert!(line.contains("its VMM ended with status 1"), "{line}");
     assert!(line.contains("-no-such-option"), "{line}");
-    let error = failure(&two("vmm = ['-no-such-option']", "", "")).to_string();
+    let error = failure(wrong(0)).to_string();
     assert!(error.contains("starting the machine failed"), "{error}");
     assert!(error.contains("-no-such-option"), "{error}");
 }
@@ -243,9 +233,9 @@ fn an_argument_that_a_vmm_does_not_know_is_told_with_its_words() {
 #[ignore = "boots real kernels: make lab-test"]
 fn snapshots_of_other_machines_and_moments_are_refused() {
     let _machine = machine();
-    let scan = "[[step]]\ndo = 'scan'\n";
-    let one = snapshots(&Scene::of(&two("", "", scan)).run("one"), 0);
-    let larger = Scene::of(&two("", "", scan)).layer(1, |l1| l1.memory = Memory::mib(600));
+    let scanned = two_layers().then(steps().scan());
+    let one = snapshots(&scanned.clone().run("one"), 0);
+    let larger = scanned.layer(1, |l1| l1.memory = Memory::mib(600));
     let other = snapshots(&larger.run("other"), 0);
     let refusal = |guest: &strata_inspect::Snapshot, host: &strata_inspect::Snapshot| {
         join(&[guest.clone(), host.clone()], &Options::default()).unwrap_err().to_string()
@@ -271,25 +261,24 @@ fn snapshots_of_other_machines_and_moments_are_refused() {
 #[ignore = "boots real kernels: make lab-test"]
 fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
     let _machine = machine();
-    let sh = |script: &str, more: &str| run_in(1, &["/bin/busybox", "sh", "-c", script], more);
-    let scan = "[[step]]\ndo = 'scan'\n";
-    let steps = [
-        // Processes with huge pages come and go while the layer is scanned.
-        sh("echo on; while true; do strata-agent touch --size=8M > /dev/null; done", "stay = true"),
-        scan.repeat(3),
-        sh(
-            "/bin/busybox mkdir -p /etc && echo user:x:1000:1000::/:/bin/sh > /etc/passwd && \
-             /bin/busybox start-stop-daemon -S -c 1000:1000 -x /bin/strata -- scan 2>&1; echo status $?",
-            "id = 'without rights'",
-        ),
-        sh(
-            "/bin/busybox mkdir /full && /bin/busybox mount -t tmpfs -o size=4k none /full && \
-             /bin/busybox dd if=/dev/zero of=/full/other bs=4096 count=1 2>/dev/null; \
-             strata scan -o /full/snapshot; echo status $?; /bin/busybox ls -A /full",
-            "id = 'disk full'",
-        ),
-    ];
-    let report = Scene::of(&two("", "", &steps.concat())).run("scans");
+    // Processes with huge pages come and go while the layer is scanned.
+    let coming_and_going = "echo on; while true; do strata-agent touch --size=8M > /dev/null; done";
+    let without_rights = "/bin/busybox mkdir -p /etc && \
+        echo user:x:1000:1000::/:/bin/sh > /etc/passwd && \
+        /bin/busybox start-stop-daemon -S -c 1000:1000 -x /bin/strata -- scan 2>&1; echo status $?";
+    let disk_full = "/bin/busybox mkdir /full && \
+        /bin/busybox mount -t tmpfs -o size=4k none /full && \
+        /bin/busybox dd if=/dev/zero of=/full/other bs=4096 count=1 2>/dev/null; \
+        strata scan -o /full/snapshot; echo status $?; /bin/busybox ls -A /full";
+    let steps = steps()
+        .shell(1, coming_and_going)
+        .stay()
+        .then(steps().scan().times(3))
+        .shell(1, without_rights)
+        .id("without rights")
+        .shell(1, disk_full)
+        .id("disk full");
+    let report = two_layers().then(steps).run("scans");
     for number in 0..3 {
         let snapshots = snapshots(&report, number);
         join(&snapshots, &Options::default()).unwrap();
@@ -313,15 +302,15 @@ fn scans_survive_ending_processes_missing_rights_and_a_full_disk() {
 #[ignore = "boots real kernels: make lab-test"]
 fn a_layer_that_resets_itself_is_told_from_one_that_fails() {
     let _machine = machine();
-    let reboot = ["/bin/busybox", "reboot", "-f"];
-    let error = failure(&two("", "", &run_in(1, &reboot, "")));
+    let reboot = |layer: u8| two_layers().then(steps().run("/bin/busybox reboot -f").layer(layer));
+    let error = failure(reboot(1));
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "L1");
     assert!(
         line.contains("its VMM ended with status 0, as when its machine resets itself"),
         "{line}"
     );
-    let error = failure(&two("", "", &run_in(0, &reboot, "")));
+    let error = failure(reboot(0));
     let (layer, line) = layer_of(&error);
     assert_eq!(layer, "the machine");
     assert!(line.contains("ended (exit status: 0, as when its machine resets itself"), "{line}");
@@ -331,10 +320,10 @@ fn a_layer_that_resets_itself_is_told_from_one_that_fails() {
 #[ignore = "boots real kernels: make lab-test"]
 fn no_machine_runs_on_the_first_of_several_emulated_processors() {
     let _machine = machine();
-    let look = ["/bin/busybox", "sh", "-c", "grep Cpus_allowed_list /proc/$(pidof qemu)/status"];
+    let look = steps().shell(0, "grep Cpus_allowed_list /proc/$(pidof qemu)/status");
     for (cpus, allowed) in [(1, "0"), (2, "1"), (3, "1-2")] {
-        let toml = two(&format!("cpus = {cpus}"), "cpus = 2", &run_in(0, &look, ""));
-        let report = Scene::of(&toml).run("processors");
+        let scene = two_layers().layer(0, |l0| l0.cpus = cpus).layer(1, |l1| l1.cpus = 2);
+        let report = scene.then(look.clone()).run("processors");
         assert_eq!(report.steps[0].output, [format!("Cpus_allowed_list:\t{allowed}")]);
     }
 }

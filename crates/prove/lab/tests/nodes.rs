@@ -2,49 +2,33 @@
 
 mod common;
 
-use common::scene::{Scene, step};
+use common::scene::{Scene, VANILLA, kvm, layer, step, steps};
 use common::{machine, rise, tell_alignment};
 use std::collections::BTreeMap;
-use strata_lab::LabReport;
+use strata_lab::{Fragmentation, Kernel, KernelVariant, LabReport};
 
 /// Runs a program of L2 on two nodes in L0 and L1, of which L2's VMM takes memory as `vmm` says, L0's memory
 /// fragmented to `fmfi`. At the end the memory of L1's VMM is listed.
 fn run(fmfi: f64, vmm: &[&str]) -> LabReport {
-    let text = format!(
-        r#"
-about = "Two nodes"
-[[layer]]
-kernel = "aligned"
-memory = "3400M"
-thp = "always"
-parameters = "loglevel=5 numa=fake=2U"
-fragmentation = {{ fmfi = {fmfi} }}
-modules = {{ kvm = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200" }}
-[[layer]]
-kernel = "debian"
-memory = "1900M"
-thp = "never"
-nodes = 2
-[[layer]]
-kernel = "vanilla"
-memory = "600M"
-thp = "always"
-vmm = {vmm:?}
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=128M", "--stay"]
-stay = true
-[[step]]
-do = "sleep"
-seconds = 5
-[[step]]
-do = "run"
-id = "maps"
-layer = 0
-program = ["/bin/busybox", "sh", "-c", "cat /proc/$(/bin/busybox pidof qemu)/numa_maps"]
-"#
-    );
-    Scene::of(&text).run("nodes")
+    let l0 = layer(Kernel::Lab(KernelVariant::Aligned), 3400, "always");
+    let layers = vec![l0, layer(Kernel::Debian, 1900, "never"), layer(VANILLA, 600, "always")];
+    Scene::new("Two nodes", layers)
+        .layer(0, |l0| {
+            l0.parameters = "loglevel=5 numa=fake=2U".to_owned();
+            l0.fragmentation = Some(Fragmentation { fmfi, movable: 0.0 });
+            kvm(l0, "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200");
+        })
+        .layer(1, |l1| l1.nodes = 2)
+        .layer(2, |l2| l2.vmm = vmm.iter().map(|&word| word.to_owned()).collect())
+        .then(
+            steps()
+                .run("strata-agent touch --size=128M --stay")
+                .stay()
+                .sleep(5.0)
+                .shell(0, "cat /proc/$(/bin/busybox pidof qemu)/numa_maps")
+                .id("maps"),
+        )
+        .run("nodes")
 }
 
 /// All of L2 on the node that L0 itself would not take first.

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use strata_addr::{PageSize, Vpn};
+use strata_addr::{Frame, PageSize, Vpn, space::HostPhysical};
 use strata_lab::recording::{Amount, Done, Job, Listener, RecordingError};
 use strata_stream::{Access, Batch, Fill, Source};
 use strata_tables::file;
@@ -34,7 +34,7 @@ fn job(directory: &Path, machine: &Machine) -> Job {
         .ram
         .scan(&mut |frame, page| {
             let bytes: Vec<u8> = page.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let offset = layout.offset(strata_addr::Hpa::new(frame << 12)).unwrap();
+            let offset = layout.offset(frame.addr()).unwrap();
             file.write_all_at(&bytes, offset).unwrap();
         })
         .unwrap();
@@ -50,9 +50,9 @@ fn job(directory: &Path, machine: &Machine) -> Job {
 
 fn accesses(machine: &Machine) -> Vec<Placed> {
     let layout = Layout::pc(RAM);
-    let placed = |(page, frame): (&u64, &u64)| Placed {
-        access: Access::store(Vpn::new(*page).addr() + 8, 8),
-        ram: layout.offset(strata_addr::Hpa::new((frame << 12) + 8)),
+    let placed = |(page, frame): (&Vpn, &Frame<HostPhysical>)| Placed {
+        access: Access::store(page.addr() + 8, 8),
+        ram: layout.offset(frame.addr() + 8),
         vcpu: 0,
     };
     machine.program.iter().map(placed).collect()
@@ -81,7 +81,7 @@ fn session(job: &Job, told: Vec<Told>) -> (Result<Done, RecordingError>, Vec<u8>
 }
 
 fn machine() -> Machine {
-    let page = |at: u64| 0x6_0000_0000 + at;
+    let page = |at: u64| Vpn::new(0x6_0000_0000 + at);
     Machine::new(3, &[(page(0), PageSize::Huge), (page(512), PageSize::Base)], 3)
 }
 

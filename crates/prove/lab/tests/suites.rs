@@ -3,14 +3,15 @@
 
 mod common;
 
-use common::{cache, machine, parts, run_scenario};
+use common::scene::{Scene, kvm, steps};
+use common::{cache, machine, parts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use strata_lab::{KernelVariant, Make, Scenario};
+use strata_lab::{Kernel, KernelVariant, Layer, Make, Memory};
 
 /// KVM's parameters: as much alignment as there can be. `vanilla` passes over them.
 const FORCED: &str = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=100 \
@@ -57,8 +58,13 @@ const RACY: (&str, usize) = ("ksm_tests -U", 4);
 /// What moves memory between nodes, two minutes long.
 const MIGRATION: (&str, i32) = ("migration", 0);
 /// What they need besides: somewhere to swap to.
-const SWAP: [&[&str]; 2] =
-    [&["/bin/busybox", "mkswap", "/dev/ram0"], &["/bin/busybox", "swapon", "/dev/ram0"]];
+const SWAP: [&str; 2] = ["/bin/busybox mkswap /dev/ram0", "/bin/busybox swapon /dev/ram0"];
+
+/// An L0 with this kernel, in which virtual machines are aligned as much as can be.
+fn l0_alone(variant: KernelVariant, mib: u64) -> Scene {
+    let layer = Layer::new(Kernel::Lab(variant), Memory::mib(mib));
+    Scene::new("The kernel's own tests", vec![layer]).layer(0, |l0| kvm(l0, FORCED))
+}
 
 /// Builds programs of a suite from the source of the lab's kernel, outside of it.
 fn build(suite: &str, programs: &[(&str, i32)]) -> Vec<PathBuf> {
@@ -110,24 +116,19 @@ fn make(directory: &Path, arguments: &[String]) {
 /// which never end with the status they should.
 fn run_programs(
     variant: KernelVariant,
-    layer: &str,
+    change: impl FnOnce(&mut Layer),
     files: &[PathBuf],
     programs: &BTreeMap<String, i32>,
 ) -> Vec<String> {
-    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    let mut text = format!(
-        "about = 'suites'\n[[layer]]\nkernel = '{variant}'\nmemory = '3000M'\n\
-         modules = {{ kvm = '{FORCED}' }}\nprograms = {files:?}\n{layer}\n"
-    );
+    let scene = l0_alone(variant, 3000)
+        .layer(0, |l0| l0.programs = files.to_vec())
+        .layer(0, change)
+        .then(SWAP.iter().fold(steps(), |steps, line| steps.run(line)));
     let times = |line: &str| if line == RACY.0 { RACY.1 } else { 1 };
-    let lines: Vec<Vec<&str>> = programs
-        .keys()
-        .flat_map(|line| iter::repeat_n(line.split(' ').collect(), times(line)))
-        .collect();
-    for words in SWAP.iter().copied().chain(lines.iter().map(Vec::as_slice)) {
-        text += &format!("[[step]]\ndo = 'run'\nprogram = {words:?}\n");
-    }
-    let report = run_scenario("suites", Scenario::parse(&text, "suites").unwrap());
+    let lines: Vec<&str> =
+        programs.keys().flat_map(|line| iter::repeat_n(line.as_str(), times(line))).collect();
+    let of_suites = lines.iter().fold(steps(), |steps, line| steps.run(line));
+    let report = scene.then(of_suites).run("suites");
     let mut wrong = Vec::new();
     for step in &report.steps[..SWAP.len()] {
         assert_eq!(step.status, Some(0), "{step:?}");
@@ -150,15 +151,22 @@ fn run_programs(
 fn suites(variant: KernelVariant) {
     let _machine = machine();
     let files = [build("kvm", &KVM), build("mm", &MM)].concat();
-    let of_two = "cpus = 2\nwrite = { '/proc/sys/vm/overcommit_memory' = '1' }";
+    let of_two = |l0: &mut Layer| {
+        l0.cpus = 2;
+        l0.write.insert("/proc/sys/vm/overcommit_memory".into(), "1".into());
+    };
     let programs = KVM.iter().chain(&MM);
     let programs =
         programs.map(|(line, status)| (line.rsplit('/').next().unwrap().to_owned(), *status));
     let mut wrong = run_programs(variant, of_two, &files, &programs.collect());
     // It wants two nodes of memory, three processors and huge pages set apart.
     let files = build("mm", &[MIGRATION]);
-    let of_three = "cpus = 3\nparameters = 'numa=fake=2U'\nthp = 'always'\n\
-                    write = { '/proc/sys/vm/nr_hugepages' = '16' }";
+    let of_three = |l0: &mut Layer| {
+        l0.cpus = 3;
+        l0.parameters = "numa=fake=2U".to_owned();
+        l0.thp = Some("always".to_owned());
+        l0.write.insert("/proc/sys/vm/nr_hugepages".into(), "16".into());
+    };
     let programs = BTreeMap::from([(MIGRATION.0.to_owned(), MIGRATION.1)]);
     wrong.extend(run_programs(variant, of_three, &files, &programs));
     assert!(wrong.is_empty(), "{variant}:\n{}", wrong.join("\n"));
@@ -227,7 +235,7 @@ fn files_under(directory: &Path) -> Vec<String> {
 
 /// How long one test of kvm-unit-tests may take, in seconds. The slowest that ends, `reg_corruption`, took 102
 /// beside another machine; most take 2, and `host_rflags` finds no end where the emulator steps over VMRUN.
-const UNIT_LIMIT: u32 = 300;
+const UNIT_LIMIT: u64 = 300;
 /// What QEMU reads to start them, at the places of Debian's packages.
 const FIRMWARE: [&str; 5] = [
     "/usr/share/qemu/kvmvapic.bin",
@@ -272,14 +280,13 @@ fn without_hexadecimals(line: &str) -> String {
 
 /// What each of these tests came to, in an L0 with this kernel.
 fn run_unit_tests(variant: KernelVariant, directory: &Path) -> Vec<String> {
-    let image = |program: &str| directory.join(format!("x86/{program}.flat")).display().to_string();
-    let mut files = vec![image("svm"), image("svm_npt")];
-    files.extend(FIRMWARE.map(str::to_owned));
-    let mut text = format!(
-        "about = 'kvm-unit-tests'\n[[layer]]\nkernel = '{variant}'\nmemory = '6000M'\ncpus = 3\n\
-         modules = {{ kvm = '{FORCED}' }}\nfiles = {files:?}\n\
-         programs = ['/usr/bin/qemu-system-x86_64']\n"
-    );
+    let image = |program: &str| directory.join(format!("x86/{program}.flat"));
+    let mut scene = l0_alone(variant, 6000).layer(0, |l0| {
+        l0.cpus = 3;
+        l0.files = ["svm", "svm_npt"].map(image).into();
+        l0.files.extend(FIRMWARE.map(PathBuf::from));
+        l0.programs.push("/usr/bin/qemu-system-x86_64".into());
+    });
     let tests = unit_tests(directory);
     for (program, test) in &tests {
         // Not on the first processor, whose flags of a VM the emulator may lose.
@@ -288,13 +295,13 @@ fn run_unit_tests(variant: KernelVariant, directory: &Path) -> Vec<String> {
              -device isa-debug-exit,iobase=0xf4,iosize=0x4 -L /usr/share/qemu \
              -L /usr/share/seabios -machine accel=kvm -cpu max,+svm -m 4g -smp 2 -kernel";
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        words.push(image(program));
+        words.push(image(program).display().to_string());
         if let Some(test) = test {
             words.extend(["-append".to_owned(), test.clone()]);
         }
-        text += &format!("[[step]]\ndo = 'run'\nlimit = {UNIT_LIMIT}\nprogram = {words:?}\n");
+        scene = scene.then(steps().program(words).limit(UNIT_LIMIT));
     }
-    let report = run_scenario("kvm-unit-tests", Scenario::parse(&text, "units").unwrap());
+    let report = scene.run("kvm-unit-tests");
     assert_eq!(report.steps.len(), tests.len());
     // Counters are those of machines that live when a sample is taken.
     for name in ["filled", "populated", "promoted", "scans", "steered"] {

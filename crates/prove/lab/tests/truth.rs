@@ -4,11 +4,11 @@
 mod common;
 
 use common::agree::{Agreement, compare, compare_base_pages};
-use common::scene;
+use common::scene::{self, Steps, steps};
 use common::{attempt, binary, choices, machine, snapshots};
 use std::sync::atomic::AtomicBool;
 use strata_inspect::Snapshot;
-use strata_lab::{Scenario, Trace};
+use strata_lab::{KernelVariant, Scenario, Trace};
 use strata_tables::Capture;
 
 /// Where the lab's workload has its memory.
@@ -107,21 +107,17 @@ fn three_layers_with_base_pages_in_l1() {
 }
 
 /// Pages are moved while they are touched first: what is recorded comes when all is quiet.
-const TOUCH: &str = r#"
-[[step]]
-do = "run"
-program = ["strata-agent", "touch", "--size=96M", "--accesses=1000000", "--stay"]
-stay = true
-[[step]]
-do = "scan"
-"#;
+fn touch() -> Steps {
+    steps().run("strata-agent touch --size=96M --accesses=1000000 --stay").stay().scan()
+}
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn three_layers_with_base_pages_in_l1_that_l0_maps_huge() {
     let parameters = "nested_align=1 nested_align_cpu_percent=100";
-    let scene = scene::three_layers("aligned", parameters, ["never", "always"]).then(TOUCH);
-    expect_of("aligned", scene.0, 900_000, 46..=48, 48);
+    let scene =
+        scene::three_layers(KernelVariant::Aligned, parameters, ["never", "always"]).then(touch());
+    expect_of("aligned", scene.checked(), 900_000, 46..=48, 48);
 }
 
 /// Runs a scenario in which no layer has huge pages, so that neighbours in one layer are none in the next,

@@ -3,11 +3,13 @@
 use crate::observed::{Check, Observed};
 use crate::ram::{Page, Pages};
 use crate::search::Roots;
-use crate::walk::{Hit, leaves, tables, walk};
+use crate::walk::{Behind, Hit, Native, leaves, tables, walk};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
-use strata_addr::{Frame, Vpn, space::HostPhysical};
+use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical, Space, Virtual};
+use strata_addr::{Frame, Vpn};
 use strata_paging::ENTRIES;
 
 /// What a table is for.
@@ -38,41 +40,47 @@ impl Role {
     }
 }
 
-/// The pages of one table, bit for bit, by the frame they are in: in the space the table maps to,
-/// so a guest's table has guest physical frames.
+/// The pages of one table from `U` to `L`, bit for bit, by the frame they are in: in the space the table maps
+/// to, so a guest's table has guest physical frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct Table<U: Space, L: Space> {
     /// What it is for.
     pub role: Role,
     /// The frame of its root.
-    pub root: u64,
+    pub root: Frame<L>,
     /// The pages.
-    pub pages: BTreeMap<u64, Arc<Page>>,
+    pub pages: BTreeMap<Frame<L>, Arc<Page>>,
+    from: PhantomData<U>,
 }
 
-impl Pages for Table {
-    fn page(&self, frame: u64) -> Option<Arc<Page>> {
+impl<U: Space, L: Space> Pages<L> for Table<U, L> {
+    fn page(&self, frame: Frame<L>) -> Option<Arc<Page>> {
         self.pages.get(&frame).cloned()
     }
 }
 
-impl Table {
-    fn take(role: Role, memory: &dyn Pages, root: u64) -> Self {
+impl<U: Space, L: Space> Table<U, L> {
+    /// A table with its root in this frame, made of these pages.
+    pub fn new(role: Role, root: Frame<L>, pages: BTreeMap<Frame<L>, Arc<Page>>) -> Self {
+        Self { role, root, pages, from: PhantomData }
+    }
+
+    fn take(role: Role, memory: &dyn Pages<L>, root: Frame<L>) -> Self {
         let mut pages = BTreeMap::new();
-        let mut keep = |_, frame, page: &Arc<Page>| {
+        let mut keep = |frame, page: &Arc<Page>| {
             pages.insert(frame, page.clone());
         };
-        tables(memory, root, role.indices(), &mut keep, &mut |_, _| {});
-        Self { role, root, pages }
+        tables::<U, L>(memory, root, role.indices(), &mut keep, &mut |_, _| {});
+        Self::new(role, root, pages)
     }
 
     /// Where a base page is mapped to.
-    pub fn walk(&self, page: u64) -> Option<Hit> {
+    pub fn walk(&self, page: Frame<U>) -> Option<Hit<L>> {
         walk(self, self.root, page)
     }
 
     /// Shows every leaf: its first page, and what it maps to.
-    pub fn leaves(&self, visit: &mut dyn FnMut(u64, Hit)) {
+    pub fn leaves(&self, visit: &mut dyn FnMut(Frame<U>, Hit<L>)) {
         leaves(self, self.root, self.role.indices(), visit);
     }
 }
@@ -96,8 +104,16 @@ pub struct Capture {
     pub id: u64,
     /// Layers whose tables these are: 1 natively, 2 in a VM, 3 in a nested VM.
     pub layers: u8,
-    /// The tables, the guest's first.
-    pub tables: Vec<Table>,
+    /// The program's page table.
+    pub guest: Table<Virtual, GuestPhysical>,
+    /// The second stage that hardware walks; natively there is none.
+    pub second: Option<Table<GuestPhysical, HostPhysical>>,
+    /// Where there are three layers, what L0's shadow table is made of, if it was found: L1's own nested table
+    /// and L0's for L1.
+    pub lower: Option<(
+        Table<GuestPhysical, GuestHypervisorPhysical>,
+        Table<GuestHypervisorPhysical, HostPhysical>,
+    )>,
     /// The check of every access recorded.
     pub check: Check,
     /// Shadow against composition, where all tables of three layers were found.
@@ -107,22 +123,23 @@ pub struct Capture {
 impl Capture {
     /// Takes the tables with these roots. `ram` must stand still meanwhile; `layers` is what the
     /// caller knows of the stack.
-    pub fn take(ram: &dyn Pages, roots: Roots, layers: u8) -> Self {
-        let mut taken = Vec::new();
-        match roots.second {
-            None => taken.push(Table::take(Role::Guest, ram, roots.guest.get())),
-            Some(second) => {
-                let memory = crate::walk::Behind { below: ram, root: second.get() };
-                taken.push(Table::take(Role::Guest, &memory, roots.guest.get()));
-                taken.push(Table::take(Role::Second, ram, second.get()));
-            }
-        }
-        if let Some((l1, l0)) = roots.lower {
-            let memory = crate::walk::Behind { below: ram, root: l0.get() };
-            taken.push(Table::take(Role::L1, &memory, l1.get()));
-            taken.push(Table::take(Role::L0, ram, l0.get()));
-        }
-        Self { id: 0, layers, tables: taken, check: Check::default(), composition: None }
+    pub fn take(ram: &dyn Pages<HostPhysical>, roots: Roots, layers: u8) -> Self {
+        let guest = match roots.second {
+            None => Table::take(Role::Guest, &Native(ram), roots.guest),
+            Some(root) => Table::take(Role::Guest, &Behind { below: ram, root }, roots.guest),
+        };
+        let second = roots.second.map(|root| Table::take(Role::Second, ram, root));
+        let lower = roots.lower.map(|(l1, root)| {
+            let l1 = Table::take(Role::L1, &Behind { below: ram, root }, l1);
+            (l1, Table::take(Role::L0, ram, root))
+        });
+        Self { second, lower, ..Self::of_guest(layers, guest) }
+    }
+
+    /// A program's page table alone, of which nothing is proven yet.
+    pub fn of_guest(layers: u8, guest: Table<Virtual, GuestPhysical>) -> Self {
+        let check = Check::default();
+        Self { id: 0, layers, guest, second: None, lower: None, check, composition: None }
     }
 
     /// Checks every access, and the shadow table where that can be: fills in [`Capture::check`]
@@ -132,25 +149,19 @@ impl Capture {
         self.composition = self.compose();
     }
 
-    /// The table of this role.
-    pub fn table(&self, role: Role) -> Option<&Table> {
-        self.tables.iter().find(|table| table.role == role)
-    }
-
     /// The frame of real memory behind a page of the program.
     pub fn translate(&self, page: Vpn) -> Option<Frame<HostPhysical>> {
-        let gpa = self.table(Role::Guest)?.walk(page.get())?.frame;
-        let frame = match self.table(Role::Second) {
-            Some(second) => second.walk(gpa)?.frame,
-            None => gpa,
-        };
-        Some(Frame::new(frame))
+        let gpa = self.guest.walk(page)?.frame;
+        match &self.second {
+            Some(second) => Some(second.walk(gpa)?.frame),
+            None => Some(gpa.cross()),
+        }
     }
 
     fn compose(&self) -> Option<ShadowCheck> {
-        let (l1, l0) = (self.table(Role::L1)?, self.table(Role::L0)?);
+        let (l1, l0) = self.lower.as_ref()?;
         let mut found = ShadowCheck::default();
-        self.table(Role::Second)?.leaves(&mut |first, hit| {
+        self.second.as_ref()?.leaves(&mut |first, hit| {
             for page in 0..hit.size.base_pages() {
                 let composed = l1.walk(first + page).and_then(|ghpa| l0.walk(ghpa.frame));
                 *match composed {

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use strata_addr::Frame;
+use strata_addr::space::Space;
 use strata_files::{Fault, Fields, Format, OutFile, PUBLIC, body};
 use strata_paging::ENTRIES;
 
@@ -35,7 +37,9 @@ pub enum FileError {
 /// # Errors
 /// When there is no memory for packing.
 pub fn encode(capture: &Capture) -> io::Result<Vec<u8>> {
-    let mut raw = vec![capture.layers, capture.tables.len() as u8];
+    let Capture { guest, second, lower, .. } = capture;
+    let tables = 1 + usize::from(second.is_some()) + 2 * usize::from(lower.is_some());
+    let mut raw = vec![capture.layers, tables as u8];
     raw.push(u8::from(capture.composition.is_some()));
     raw.extend([0; 5]);
     raw.extend(capture.id.to_le_bytes());
@@ -54,17 +58,26 @@ pub fn encode(capture: &Capture) -> io::Result<Vec<u8>> {
     ] {
         raw.extend(number.to_le_bytes());
     }
-    for table in &capture.tables {
-        let role = Role::ALL.iter().position(|role| *role == table.role);
-        raw.extend((role.expect("every role is in the list") as u64).to_le_bytes());
-        raw.extend(table.root.to_le_bytes());
-        raw.extend((table.pages.len() as u64).to_le_bytes());
-        for (frame, page) in &table.pages {
-            raw.extend(frame.to_le_bytes());
-            page.iter().for_each(|entry| raw.extend(entry.to_le_bytes()));
-        }
+    put(guest, &mut raw);
+    if let Some(second) = second {
+        put(second, &mut raw);
+    }
+    if let Some((l1, l0)) = lower {
+        put(l1, &mut raw);
+        put(l0, &mut raw);
     }
     body::pack(&FORMAT, &raw)
+}
+
+fn put<U: Space, L: Space>(table: &Table<U, L>, raw: &mut Vec<u8>) {
+    let role = Role::ALL.iter().position(|role| *role == table.role);
+    raw.extend((role.expect("every role is in the list") as u64).to_le_bytes());
+    raw.extend(table.root.get().to_le_bytes());
+    raw.extend((table.pages.len() as u64).to_le_bytes());
+    for (frame, page) in &table.pages {
+        raw.extend(frame.get().to_le_bytes());
+        page.iter().for_each(|entry| raw.extend(entry.to_le_bytes()));
+    }
 }
 
 /// The tables in these bytes.
@@ -100,17 +113,11 @@ pub(crate) fn content(raw: &[u8]) -> Option<Capture> {
     };
     let composition =
         ShadowCheck { equal: rest.u64()?, different: rest.u64()?, only_shadow: rest.u64()? };
-    let mut capture = Capture {
-        id,
-        layers,
-        tables: Vec::new(),
-        check,
-        composition: (composed == 1).then_some(composition),
-    };
+    let mut read = Role::ALL.map(|_| None);
     for _ in 0..tables {
-        let role = usize::try_from(rest.u64()?).ok().and_then(|role| Role::ALL.get(role));
-        let (role, root, count) = (*role?, rest.u64()?, rest.u64()?);
-        if count > (rest.0.len() / PAGE_BYTES) as u64 || capture.table(role).is_some() {
+        let role = usize::try_from(rest.u64()?).ok().filter(|role| *role < read.len())?;
+        let (root, count) = (rest.u64()?, rest.u64()?);
+        if count > (rest.0.len() / PAGE_BYTES) as u64 || read[role].is_some() {
             return None;
         }
         let mut pages = BTreeMap::new();
@@ -128,15 +135,39 @@ pub(crate) fn content(raw: &[u8]) -> Option<Capture> {
         if !pages.contains_key(&root) {
             return None;
         }
-        capture.tables.push(Table { role, root, pages });
+        read[role] = Some(Read { role: Role::ALL[role], root, pages });
     }
-    let has = |role| capture.table(role).is_some();
-    let whole = has(Role::Guest)
-        && (has(Role::Second) || layers == 1)
-        && (has(Role::L1) == has(Role::L0))
-        && (1..=3).contains(&layers)
-        && rest.0.is_empty();
+    let [guest, second, l1, l0] = read;
+    let lower = match (l1, l0) {
+        (None, None) => None,
+        (l1, l0) => Some((l1?.table(), l0?.table())),
+    };
+    let capture = Capture {
+        id,
+        layers,
+        guest: guest?.table(),
+        second: second.map(Read::table),
+        lower,
+        check,
+        composition: (composed == 1).then_some(composition),
+    };
+    let whole =
+        (capture.second.is_some() || layers == 1) && (1..=3).contains(&layers) && rest.0.is_empty();
     whole.then_some(capture)
+}
+
+/// A table as it is read: which spaces it is between, its role says.
+struct Read {
+    role: Role,
+    root: u64,
+    pages: BTreeMap<u64, Arc<Page>>,
+}
+
+impl Read {
+    fn table<U: Space, L: Space>(self) -> Table<U, L> {
+        let pages = self.pages.into_iter().map(|(frame, page)| (Frame::new(frame), page));
+        Table::new(self.role, Frame::new(self.root), pages.collect())
+    }
 }
 
 /// Reads a file.

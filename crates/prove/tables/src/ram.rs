@@ -9,7 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use strata_addr::{Hpa, PageSize};
+use strata_addr::space::HostPhysical;
+use strata_addr::{Frame, Hpa};
 use strata_paging::ENTRIES;
 
 /// The content of a page, as table entries.
@@ -18,20 +19,20 @@ pub type Page = [u64; ENTRIES];
 const PAGE_BYTES: usize = 4096;
 const FOUR_GIB: u64 = 4 << 30;
 
-/// A physical address space that can be read page by page. Frames are numbers of base pages: the
-/// same code reads host physical memory and, through tables, that of guests.
-pub trait Pages {
+/// A physical address space that can be read page by page: the same code reads host physical memory and,
+/// through tables, that of guests.
+pub trait Pages<L> {
     /// The content of a frame; `None` where there is no memory.
-    fn page(&self, frame: u64) -> Option<Arc<Page>>;
+    fn page(&self, frame: Frame<L>) -> Option<Arc<Page>>;
 }
 
 /// The whole RAM of a machine.
-pub trait Ram: Pages {
+pub trait Ram: Pages<HostPhysical> {
     /// Shows every page, in the order of their addresses; pages of zeros may be left out.
     ///
     /// # Errors
     /// When memory cannot be read.
-    fn scan(&self, visit: &mut dyn FnMut(u64, &Page)) -> io::Result<()>;
+    fn scan(&self, visit: &mut dyn FnMut(Frame<HostPhysical>, &Page)) -> io::Result<()>;
 }
 
 /// Where a machine's RAM lies in its physical addresses. Devices have the last part of the first
@@ -85,7 +86,7 @@ impl Layout {
 pub struct RamFile {
     file: File,
     layout: Layout,
-    kept: RefCell<FxHashMap<u64, Arc<Page>>>,
+    kept: RefCell<FxHashMap<Frame<HostPhysical>, Arc<Page>>>,
 }
 
 impl RamFile {
@@ -125,12 +126,12 @@ fn words(bytes: &[u8]) -> Page {
     page
 }
 
-impl Pages for RamFile {
-    fn page(&self, frame: u64) -> Option<Arc<Page>> {
+impl Pages<HostPhysical> for RamFile {
+    fn page(&self, frame: Frame<HostPhysical>) -> Option<Arc<Page>> {
         if let Some(page) = self.kept.borrow().get(&frame) {
             return Some(page.clone());
         }
-        let offset = self.layout.offset(Hpa::new(frame.checked_mul(PAGE_BYTES as u64)?))?;
+        let offset = self.layout.offset(Hpa::new(frame.get().checked_mul(PAGE_BYTES as u64)?))?;
         let mut bytes = [0; PAGE_BYTES];
         self.file.read_exact_at(&mut bytes, offset).ok()?;
         let page = Arc::new(words(&bytes));
@@ -140,7 +141,7 @@ impl Pages for RamFile {
 }
 
 impl Ram for RamFile {
-    fn scan(&self, visit: &mut dyn FnMut(u64, &Page)) -> io::Result<()> {
+    fn scan(&self, visit: &mut dyn FnMut(Frame<HostPhysical>, &Page)) -> io::Result<()> {
         let mut bytes = vec![0; 1 << 20];
         let mut offset = 0;
         while let Some(data) = self.data_from(offset)? {
@@ -152,7 +153,7 @@ impl Ram for RamFile {
                 if let Some(hpa) = self.layout.hpa(at)
                     && page.iter().any(|byte| *byte != 0)
                 {
-                    visit(hpa.get() >> PageSize::BASE_SHIFT, &words(page));
+                    visit(hpa.page(), &words(page));
                 }
             }
             offset += piece as u64;
@@ -163,23 +164,23 @@ impl Ram for RamFile {
 
 /// RAM held in this process: for tests, and wherever pages come from elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct Image(std::collections::BTreeMap<u64, Arc<Page>>);
+pub struct Image(std::collections::BTreeMap<Frame<HostPhysical>, Arc<Page>>);
 
 impl Image {
     /// The page in a frame, for writing; zeros at first.
-    pub fn page_mut(&mut self, frame: u64) -> &mut Page {
+    pub fn page_mut(&mut self, frame: Frame<HostPhysical>) -> &mut Page {
         Arc::make_mut(self.0.entry(frame).or_insert_with(|| Arc::new([0; ENTRIES])))
     }
 }
 
-impl Pages for Image {
-    fn page(&self, frame: u64) -> Option<Arc<Page>> {
+impl Pages<HostPhysical> for Image {
+    fn page(&self, frame: Frame<HostPhysical>) -> Option<Arc<Page>> {
         self.0.get(&frame).cloned()
     }
 }
 
 impl Ram for Image {
-    fn scan(&self, visit: &mut dyn FnMut(u64, &Page)) -> io::Result<()> {
+    fn scan(&self, visit: &mut dyn FnMut(Frame<HostPhysical>, &Page)) -> io::Result<()> {
         self.0.iter().for_each(|(frame, page)| visit(*frame, page));
         Ok(())
     }
@@ -213,11 +214,11 @@ mod tests {
         bytes[PAGE_BYTES + 8] = 7;
         file.write_all(&bytes).unwrap();
         let ram = RamFile::open(file.path(), Layout::pc(bytes.len() as u64)).unwrap();
-        assert_eq!(ram.page(1).unwrap()[1], 7);
-        assert!(ram.page(3).is_none());
+        assert_eq!(ram.page(Frame::new(1)).unwrap()[1], 7);
+        assert!(ram.page(Frame::new(3)).is_none());
         let mut shown = Vec::new();
         ram.scan(&mut |frame, page| shown.push((frame, page[1]))).unwrap();
-        assert_eq!(shown, [(1, 7)]);
+        assert_eq!(shown, [(Frame::new(1), 7)]);
         assert!(RamFile::open(file.path(), Layout::pc(4096)).is_err());
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::ram::{Pages, Ram};
 use crate::vmcb::Vmcb;
-use crate::walk::{Behind, leaves, walk};
+use crate::walk::{Behind, Native, leaves, walk};
 use rustc_hash::FxHashMap;
 use std::io;
 use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical};
@@ -71,20 +71,26 @@ const PRESENT_USER: u64 = 1 | 1 << 2;
 /// Reserved in entries of the fourth level, or beyond any address (APM volume 2, section 5.3).
 const RESERVED_AT_TOP: u64 = 1 << 7 | 1 << 8 | 0x7ff << 52;
 
-/// Whether one table maps all pairs.
-fn fits(pages: &dyn Pages, root: u64, pairs: &[Pair]) -> bool {
+/// Whether one table, which lies in real memory, maps all pairs.
+fn fits(ram: &dyn Pages<HostPhysical>, root: Frame<GuestPhysical>, pairs: &[Pair]) -> bool {
+    let memory = Native(ram);
     pairs.iter().all(|pair| {
-        walk(pages, root, pair.page.get()).is_some_and(|hit| hit.frame == pair.frame.get())
+        walk(&memory, root, pair.page).is_some_and(|hit| hit.frame.cross() == pair.frame)
     })
 }
 
 /// Whether a guest's table over a second stage maps all pairs.
-fn fits_behind(ram: &dyn Pages, second: u64, guest: u64, pairs: &[Pair]) -> bool {
+fn fits_behind(
+    ram: &dyn Pages<HostPhysical>,
+    second: Frame<HostPhysical>,
+    guest: Frame<GuestPhysical>,
+    pairs: &[Pair],
+) -> bool {
     let memory = Behind { below: ram, root: second };
     pairs.iter().all(|pair| {
-        walk(&memory, guest, pair.page.get())
+        walk(&memory, guest, pair.page)
             .and_then(|gpa| walk(ram, second, gpa.frame))
-            .is_some_and(|hit| hit.frame == pair.frame.get())
+            .is_some_and(|hit| hit.frame == pair.frame)
     })
 }
 
@@ -102,17 +108,17 @@ pub fn search(ram: &dyn Ram, pairs: &[Pair]) -> Result<Roots, NotFound> {
             possible.push(frame);
         }
     })?;
-    let mut nested: Vec<u64> = vmcbs.iter().filter_map(|vmcb| vmcb.nested_root).collect();
+    // As if each were L0's: those that are do not lead astray.
+    let nested = vmcbs.iter().filter_map(|vmcb| vmcb.nested_root).map(Frame::cross);
+    let mut nested: Vec<Frame<HostPhysical>> = nested.collect();
     nested.sort_unstable();
     nested.dedup();
     if let Some((guest, second)) = find_behind(ram, pairs, &vmcbs, &nested, &possible) {
         let lower = find_lower(ram, pairs, (guest, second), &vmcbs, &nested);
-        let (guest, second) = (Frame::new(guest), Some(Frame::new(second)));
-        let lower = lower.map(|(l1, l0)| (Frame::new(l1), Frame::new(l0)));
-        return Ok(Roots { guest, second, lower });
+        return Ok(Roots { guest, second: Some(second), lower });
     }
-    match possible.iter().find(|&&root| fits(ram, root, pairs)) {
-        Some(&guest) => Ok(Roots { guest: Frame::new(guest), second: None, lower: None }),
+    match possible.iter().map(|root| root.cross()).find(|&root| fits(ram, root, pairs)) {
+        Some(guest) => Ok(Roots { guest, second: None, lower: None }),
         None => Err(NotFound::NothingFits {
             pairs: pairs.len(),
             vmcbs: vmcbs.len(),
@@ -122,21 +128,22 @@ pub fn search(ram: &dyn Ram, pairs: &[Pair]) -> Result<Roots, NotFound> {
 }
 
 fn find_behind(
-    ram: &dyn Pages,
+    ram: &dyn Pages<HostPhysical>,
     pairs: &[Pair],
     vmcbs: &[Vmcb],
-    nested: &[u64],
-    possible: &[u64],
-) -> Option<(u64, u64)> {
+    nested: &[Frame<HostPhysical>],
+    possible: &[Frame<HostPhysical>],
+) -> Option<(Frame<GuestPhysical>, Frame<HostPhysical>)> {
     for vmcb in vmcbs {
-        if let Some(second) = vmcb.nested_root
-            && fits_behind(ram, second, vmcb.guest_root, pairs)
+        let guest = vmcb.guest_root.cross();
+        if let Some(second) = vmcb.nested_root.map(Frame::cross)
+            && fits_behind(ram, second, guest, pairs)
         {
-            return Some((vmcb.guest_root, second));
+            return Some((guest, second));
         }
     }
     for &second in nested {
-        let mut backed: FxHashMap<u64, u64> = FxHashMap::default();
+        let mut backed: FxHashMap<Frame<HostPhysical>, Frame<GuestPhysical>> = FxHashMap::default();
         leaves(ram, second, 0..ENTRIES, &mut |first, hit| {
             // Larger ones are those of memory that a VM has for itself.
             if hit.size != PageSize::Giant {
@@ -153,21 +160,21 @@ fn find_behind(
 
 /// L1's nested table and L0's for L1.
 fn find_lower(
-    ram: &dyn Pages,
+    ram: &dyn Pages<HostPhysical>,
     pairs: &[Pair],
-    (guest, second): (u64, u64),
+    (guest, second): (Frame<GuestPhysical>, Frame<HostPhysical>),
     vmcbs: &[Vmcb],
-    nested: &[u64],
-) -> Option<(u64, u64)> {
+    nested: &[Frame<HostPhysical>],
+) -> Option<(Frame<GuestHypervisorPhysical>, Frame<HostPhysical>)> {
     let memory = Behind { below: ram, root: second };
-    let gpas: Option<Vec<(u64, u64)>> = pairs
+    let gpas: Option<Vec<(Frame<GuestPhysical>, Frame<HostPhysical>)>> = pairs
         .iter()
-        .map(|pair| Some((walk(&memory, guest, pair.page.get())?.frame, pair.frame.get())))
+        .map(|pair| Some((walk(&memory, guest, pair.page)?.frame, pair.frame)))
         .collect();
     let gpas = gpas?;
     for &l0 in nested.iter().filter(|&&root| root != second) {
         let l1_memory = Behind { below: ram, root: l0 };
-        for l1 in vmcbs.iter().filter_map(|vmcb| vmcb.nested_root) {
+        for l1 in vmcbs.iter().filter_map(|vmcb| vmcb.nested_root).map(Frame::cross) {
             let fits = gpas.iter().all(|&(gpa, frame)| {
                 walk(&l1_memory, l1, gpa)
                     .and_then(|ghpa| walk(ram, l0, ghpa.frame))

@@ -1,12 +1,12 @@
 //! How each huge page of the program is backed, layer by layer: the truth that what live kernels
 //! say of themselves can be compared with.
 
-use crate::capture::{Capture, Role, Table};
-use serde::{Deserialize, Serialize};
-use strata_addr::{Gpa, Gva, PageSize};
+use crate::capture::{Capture, Table};
+use strata_addr::space::{GuestPhysical, Space, Virtual};
+use strata_addr::{Frame, Gpa, Gva, PageSize};
 
 /// How one table maps a 2 MiB region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableMapping {
     /// Base pages of it that are mapped, up to 512.
     pub present: u16,
@@ -26,12 +26,12 @@ impl TableMapping {
 }
 
 /// One huge page of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HugePageTruth {
     /// Its guest virtual address.
-    pub gva: u64,
+    pub gva: Gva,
     /// Its guest physical address.
-    pub gpa: u64,
+    pub gpa: Gpa,
     /// Whether the guest maps it as part of a 1 GiB page.
     pub giant: bool,
     /// How L1 maps it, in a nested VM.
@@ -50,24 +50,17 @@ impl HugePageTruth {
             None => true,
         }
     }
-
-    /// Its guest virtual address.
-    pub const fn gva(&self) -> Gva {
-        Gva::new(self.gva)
-    }
-
-    /// Its guest physical address.
-    pub const fn gpa(&self) -> Gpa {
-        Gpa::new(self.gpa)
-    }
 }
 
 /// How a table maps the region that begins at this page; and to which frame.
-fn backing(table: &Table, first: u64) -> (TableMapping, Option<u64>) {
+fn backing<U: Space, L: Space>(
+    table: &Table<U, L>,
+    first: Frame<U>,
+) -> (TableMapping, Option<Frame<L>>) {
     let mut found = TableMapping { contiguous: true, ..TableMapping::default() };
     let start = table.walk(first);
     found.huge = start.is_some_and(|hit| hit.size >= PageSize::Huge);
-    found.aligned = start.is_some_and(|hit| hit.frame % PageSize::Huge.base_pages() == 0);
+    found.aligned = start.is_some_and(|hit| hit.frame.is_aligned(PageSize::Huge));
     for page in 0..PageSize::Huge.base_pages() {
         let hit = table.walk(first + page);
         found.present += u16::from(hit.is_some());
@@ -79,27 +72,24 @@ fn backing(table: &Table, first: u64) -> (TableMapping, Option<u64>) {
 
 /// Every huge page of the program, by guest virtual address.
 pub fn regions(capture: &Capture) -> Vec<HugePageTruth> {
-    let mut huge = Vec::new();
-    if let Some(guest) = capture.table(Role::Guest) {
-        guest.leaves(&mut |first, hit| {
-            if hit.size != PageSize::Base {
-                let step = PageSize::Huge.base_pages();
-                let pages = (0..hit.size.base_pages()).step_by(step as usize);
-                let giant = hit.size == PageSize::Giant;
-                huge.extend(pages.map(|page| (first + page, hit.frame + page, giant)));
-            }
-        });
-    }
-    let second = capture.table(Role::Second);
-    let lower = capture.table(Role::L1).zip(capture.table(Role::L0));
+    let mut huge: Vec<(Frame<Virtual>, Frame<GuestPhysical>, bool)> = Vec::new();
+    capture.guest.leaves(&mut |first, hit| {
+        if hit.size != PageSize::Base {
+            let step = PageSize::Huge.base_pages();
+            let pages = (0..hit.size.base_pages()).step_by(step as usize);
+            let giant = hit.size == PageSize::Giant;
+            huge.extend(pages.map(|page| (first + page, hit.frame + page, giant)));
+        }
+    });
+    let (second, lower) = (capture.second.as_ref(), capture.lower.as_ref());
     let mut regions: Vec<HugePageTruth> = huge
         .into_iter()
         .map(|(page, gpa, giant)| {
             let l1 = lower.map(|(l1, _)| backing(l1, gpa));
             let ghpa = l1.filter(|(backing, _)| backing.is_region()).and_then(|(_, ghpa)| ghpa);
             HugePageTruth {
-                gva: page << PageSize::BASE_SHIFT,
-                gpa: gpa << PageSize::BASE_SHIFT,
+                gva: page.addr(),
+                gpa: gpa.addr(),
                 giant,
                 l1: l1.map(|(backing, _)| backing),
                 l0: lower.zip(ghpa).map(|((_, l0), ghpa)| backing(l0, ghpa).0),

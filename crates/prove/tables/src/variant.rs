@@ -1,7 +1,7 @@
 //! Captured tables for the hardware model: as they are, and what else they could have been.
 
 use crate::LEVELS;
-use crate::capture::{Capture, Role, Table};
+use crate::capture::{Capture, Table};
 use strata_addr::space::{GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, Hpa, PageSize};
 use strata_paging::{FrameSource, LoadError, Radix, Region, Rights, X86};
@@ -82,15 +82,14 @@ impl<L> FrameSource<L> for Fresh {
 }
 
 fn load<U: Space, L: Space>(
-    table: &Table,
+    table: &Table<U, L>,
     end: Hpa,
     notes: &mut Vec<String>,
 ) -> Result<Radix<X86, U, L>, LoadError> {
     // Linux shares no table pages between entries; KVM may, now and then.
     let limit = 2 * table.pages.len() + 512;
-    let page = |frame: Frame<L>| table.pages.get(&frame.get()).map(|page| &**page);
-    let (radix, left) =
-        Radix::from_pages(LEVELS, Frame::new(table.root), end.page().cross(), limit, page)?;
+    let page = |frame: Frame<L>| table.pages.get(&frame).map(|page| &**page);
+    let (radix, left) = Radix::from_pages(LEVELS, table.root, end.page().cross(), limit, page)?;
     if left.malformed > 0 {
         let name = format!("{:?}", table.role).to_lowercase();
         notes.push(format!("{} malformed entries of the {name} table ignored", left.malformed));
@@ -116,10 +115,9 @@ pub fn tables(
     limit: Hpa,
 ) -> Result<HardwareTables, VariantError> {
     let mut notes = Vec::new();
-    let guest = capture.table(Role::Guest).ok_or(LoadError::NoRoot)?;
-    let mut guest: GuestTable = load(guest, limit, &mut notes)?;
-    let mut second: Option<SecondTable> =
-        capture.table(Role::Second).map(|table| load(table, limit, &mut notes)).transpose()?;
+    let mut guest: GuestTable = load(&capture.guest, limit, &mut notes)?;
+    let second = capture.second.as_ref().map(|table| load(table, limit, &mut notes));
+    let mut second: Option<SecondTable> = second.transpose()?;
     let mut gpas = Fresh(end(&guest));
     let mut hpas = match &second {
         Some(second) => Fresh(end(second)),

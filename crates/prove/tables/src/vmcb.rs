@@ -5,20 +5,21 @@
 //! enabled. Only guests in long mode are of interest.
 
 use crate::ram::Page;
-use strata_addr::PageSize;
+use strata_addr::space::{HostPhysical, Lower, Upper};
+use strata_addr::{Addr, Frame};
 
-/// What is read of a VMCB.
+/// What is read of a VMCB. It does not say whose it is: the memory of the hypervisor that it belongs to is
+/// [`Lower`] here, that of the guest [`Upper`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vmcb {
     /// The frame it lies in.
-    pub frame: u64,
+    pub frame: Frame<HostPhysical>,
     /// The guest's address space identifier.
     pub asid: u32,
-    /// The frame of the nested table's root, when nested paging is on: in the physical addresses
-    /// of the hypervisor that the VMCB belongs to.
-    pub nested_root: Option<u64>,
-    /// The frame of the guest's page table, as of the last exit: guest physical.
-    pub guest_root: u64,
+    /// The frame of the nested table's root, when nested paging is on.
+    pub nested_root: Option<Frame<Lower>>,
+    /// The frame of the guest's page table, as of the last exit.
+    pub guest_root: Frame<Upper>,
 }
 
 /// Intercept vector 4, bit 0: VMRUN. It must be set.
@@ -46,7 +47,7 @@ const ADDRESS_END: u64 = 1 << 52;
 impl Vmcb {
     /// The VMCB in this page, if it looks like one.
     #[inline]
-    pub fn recognise(frame: u64, page: &Page) -> Option<Self> {
+    pub fn recognise(frame: Frame<HostPhysical>, page: &Page) -> Option<Self> {
         let word = |offset: usize| page[offset / 8];
         // The rarest first: every page of RAM is asked.
         let efer = word(EFER);
@@ -59,9 +60,8 @@ impl Vmcb {
         (asid != 0 && control && roots).then(|| Self {
             frame,
             asid,
-            nested_root: (word(NESTED_CTL) & 1 != 0)
-                .then(|| word(NESTED_CR3) >> PageSize::BASE_SHIFT),
-            guest_root: word(CR3) >> PageSize::BASE_SHIFT,
+            nested_root: (word(NESTED_CTL) & 1 != 0).then(|| Addr::new(word(NESTED_CR3)).page()),
+            guest_root: Addr::new(word(CR3)).page(),
         })
     }
 
@@ -70,10 +70,10 @@ impl Vmcb {
         page[INTERCEPTS_4 / 8] |= 1;
         page[ASID / 8] = self.asid.into();
         page[NESTED_CTL / 8] = self.nested_root.is_some().into();
-        page[NESTED_CR3 / 8] = self.nested_root.unwrap_or(0) << PageSize::BASE_SHIFT;
+        page[NESTED_CR3 / 8] = self.nested_root.map_or(0, |root| root.addr().get());
         page[EFER / 8] = EFER_NEEDED;
         page[CR4 / 8] = CR4_NEEDED;
-        page[CR3 / 8] = self.guest_root << PageSize::BASE_SHIFT;
+        page[CR3 / 8] = self.guest_root.addr().get();
         page[CR0 / 8] = CR0_NEEDED;
     }
 }
@@ -84,17 +84,18 @@ mod tests {
 
     #[test]
     fn a_block_is_recognised_and_each_thing_it_must_have_is_needed() {
-        let vmcb = Vmcb { frame: 7, asid: 1, nested_root: Some(0x1234), guest_root: 0x99 };
+        let (frame, nested_root) = (Frame::new(7), Some(Frame::new(0x1234)));
+        let vmcb = Vmcb { frame, asid: 1, nested_root, guest_root: Frame::new(0x99) };
         let mut page = [0; 512];
         vmcb.write(&mut page);
-        assert_eq!(Vmcb::recognise(7, &page), Some(vmcb));
+        assert_eq!(Vmcb::recognise(frame, &page), Some(vmcb));
         for offset in [INTERCEPTS_4, ASID, EFER, CR4, CR0] {
             let mut less = page;
             less[offset / 8] = 0;
-            assert_eq!(Vmcb::recognise(7, &less), None, "{offset:#x}");
+            assert_eq!(Vmcb::recognise(frame, &less), None, "{offset:#x}");
         }
-        assert_eq!(Vmcb::recognise(7, &[u64::MAX; 512]), None);
+        assert_eq!(Vmcb::recognise(frame, &[u64::MAX; 512]), None);
         page[NESTED_CTL / 8] = 0;
-        assert_eq!(Vmcb::recognise(7, &page).unwrap().nested_root, None);
+        assert_eq!(Vmcb::recognise(frame, &page).unwrap().nested_root, None);
     }
 }

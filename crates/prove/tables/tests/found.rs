@@ -6,7 +6,7 @@ use machine::Machine;
 use proptest::prelude::*;
 use strata_addr::{Frame, Gva, Hpa, PageSize, Vpn};
 use strata_stream::Access;
-use strata_tables::capture::{Capture, Role};
+use strata_tables::Capture;
 use strata_tables::search::{NotFound, Pair, search};
 use strata_tables::variant::{TableVariant, tables};
 use strata_tables::{Observed, file, fuzz, truth};
@@ -15,8 +15,8 @@ use strata_tables::{Observed, file, fuzz, truth};
 fn seen(machine: &Machine) -> Observed {
     let mut seen = Observed::default();
     for (page, frame) in &machine.program {
-        let access = Access::load(Vpn::new(*page).addr(), 8);
-        seen.add(access, Some(Frame::new(*frame).addr()));
+        let access = Access::load(page.addr(), 8);
+        seen.add(access, Some(frame.addr()));
     }
     seen
 }
@@ -47,12 +47,11 @@ proptest! {
         let capture = captured(&machine);
         let pages = machine.program.len() as u64;
         prop_assert_eq!((capture.check.matched, capture.check.accesses), (pages, pages));
-        prop_assert_eq!(capture.table(Role::Second).is_some(), machine.layers > 1);
-        prop_assert_eq!(capture.table(Role::L1).is_some(), machine.layers > 2);
+        prop_assert_eq!(capture.second.is_some(), machine.layers > 1);
+        prop_assert_eq!(capture.lower.is_some(), machine.layers > 2);
         for (page, frame) in &machine.program {
-            let gva = Vpn::new(*page).addr();
-            let hpa = Some(Frame::new(*frame).addr());
-            prop_assert_eq!(capture.translate(gva.page()), Some(Frame::new(*frame)));
+            let (gva, hpa) = (page.addr(), Some(frame.addr()));
+            prop_assert_eq!(capture.translate(*page), Some(*frame));
             prop_assert_eq!(translate(&capture, TableVariant::Captured, gva), hpa);
             prop_assert_eq!(translate(&capture, TableVariant::Base, gva), hpa);
             prop_assert!(translate(&capture, TableVariant::Ideal, gva).is_some());
@@ -78,7 +77,7 @@ proptest! {
         let limit = Hpa::new(1 << 40);
         let regions = truth::regions(&capture);
         let huge = machine.huge_pages();
-        prop_assert_eq!(regions.iter().map(|r| r.gva >> 12).collect::<Vec<_>>(), huge);
+        prop_assert_eq!(regions.iter().map(|region| region.gva.page()).collect::<Vec<_>>(), huge);
         let ideal = tables(&capture, TableVariant::Ideal, limit).unwrap();
         let base = tables(&capture, TableVariant::Base, limit).unwrap();
         let mut left = 0;
@@ -86,9 +85,9 @@ proptest! {
         prop_assert_eq!(left, 0);
         for region in &regions {
             let Some(second) = &ideal.second else { continue };
-            prop_assert_eq!(second.mapping(region.gpa()).unwrap().size, PageSize::Huge);
+            prop_assert_eq!(second.mapping(region.gpa).unwrap().size, PageSize::Huge);
             let actual = region.second.unwrap();
-            let leaf = machine.second_size(region.gpa >> 12);
+            let leaf = machine.second_size(region.gpa.page());
             prop_assert_eq!(actual.huge, leaf == Some(PageSize::Huge));
             prop_assert!(!actual.huge || actual.is_region() && actual.present == 512);
             prop_assert_eq!(region.is_well_aligned(), actual.huge);
@@ -114,7 +113,7 @@ proptest! {
 
 #[test]
 fn what_fits_no_table_is_said() {
-    let machine = Machine::new(2, &[(0x6_0000_0000, PageSize::Base)], 1);
+    let machine = Machine::new(2, &[(Vpn::new(0x6_0000_0000), PageSize::Base)], 1);
     assert!(matches!(search(&machine.ram, &[]), Err(NotFound::NoPairs)));
     let wrong = Pair { page: Vpn::new(0x6_0000_0000), frame: Frame::new(1) };
     let error = search(&machine.ram, &[wrong]).unwrap_err();
@@ -124,7 +123,7 @@ fn what_fits_no_table_is_said() {
 
 #[test]
 fn files_are_written_whole_or_not_at_all() {
-    let capture = captured(&Machine::new(3, &[(0x6_0000_0000, PageSize::Huge)], 7));
+    let capture = captured(&Machine::new(3, &[(Vpn::new(0x6_0000_0000), PageSize::Huge)], 7));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     file::write(&path, &capture).unwrap();

@@ -3,7 +3,7 @@
 pub(crate) mod plan;
 mod report;
 mod streams;
-mod table;
+mod text;
 
 use crate::args::RunArgs;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -41,7 +41,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         json.push(b'\n');
         target.plain(&json)?;
     }
-    let mut text = table::render(&report, plan.text.width());
+    let mut text = text::render(&report, plan.text.width());
     if plan.bill {
         let runs = report
             .vms

@@ -4,7 +4,7 @@ use crate::{common, page, root};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use strata::table::render;
+use strata::report_text::render;
 use strata::terms;
 use strata_engine::StackKind;
 

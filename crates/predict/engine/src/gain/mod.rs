@@ -7,7 +7,7 @@ mod tables;
 use crate::{LayerFmfi, LlcSetup, RunResult, Setup, SetupError, StackKind, replay};
 use serde::Serialize;
 use std::collections::HashSet;
-use strata_addr::PageSize;
+use strata_addr::{Frame, PageSize, Vpn, space::GuestPhysical};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_inspect::join::compose::descend;
 use strata_inspect::{Judged, Options, Snapshot, Verdict, chosen, verdicts};
@@ -95,22 +95,22 @@ pub fn gain(snapshots: &[Snapshot], options: &Options, cpu: &CpuModel) -> Result
     let (mut judged, mut left_out) = (Vec::new(), 0);
     let mut frames = HashSet::new();
     for Judged { gpa, verdict, .. } in verdicts(snapshots, options)? {
-        let frame = gpa.get() >> PageSize::BASE_SHIFT;
+        let frame = gpa.page();
         // A page that several processes map counts once; frame 0 is a hidden one.
-        if frame != 0 && !frames.insert(frame) {
+        if frame.get() != 0 && !frames.insert(frame) {
             continue;
         }
         let known = matches!(verdict, Verdict::WellAligned { .. } | Verdict::Misaligned { .. });
-        if known && frame.is_multiple_of(PageSize::Huge.base_pages()) {
+        if known && frame.is_aligned(PageSize::Huge) {
             judged.push((frame, verdict));
         } else {
             left_out += 1;
         }
     }
     let pages_judged = judged.len() as u64;
-    let backing = |(frame, verdict)| match verdict {
-        Verdict::WellAligned { frame: below, .. } => (frame, HugePageBacking::Huge(below.get())),
-        _ => (frame, HugePageBacking::Base(descend(&below, frame))),
+    let backing = |(frame, verdict): (Frame<GuestPhysical>, _)| match verdict {
+        Verdict::WellAligned { frame: below, .. } => (frame, HugePageBacking::Huge(below)),
+        _ => (frame, HugePageBacking::Base(descend(&below, frame.get()))),
     };
     let pages = sample(&judged, MOST_PAGES).map(backing);
     let mut gain = estimate(snapshots.len(), pages, cpu)?;
@@ -128,7 +128,7 @@ fn sample<T: Copy>(all: &[T], most: usize) -> impl Iterator<Item = T> {
 /// Replays the same accesses to these huge pages, as they are and aligned.
 fn estimate(
     layers: usize,
-    pages: impl Iterator<Item = (u64, HugePageBacking)>,
+    pages: impl Iterator<Item = (Frame<GuestPhysical>, HugePageBacking)>,
     cpu: &CpuModel,
 ) -> Result<Gain, GainError> {
     let Composed { capture, pages, huge, added, left_out } =
@@ -199,11 +199,11 @@ fn generator(workload: &str) -> Generator {
 }
 
 /// The virtual page where a generator's memory begins, whatever its size.
-fn start() -> Result<u64, SourceError> {
+fn start() -> Result<Vpn, SourceError> {
     let mut batch = Batch::new();
     generator("random:size=2MiB,accesses=1").fill(&mut batch)?;
     let begins = batch.steps().find_map(|step| match step {
-        Step::Event(Event::Map { range, .. }) => Some(range.start.page().get()),
+        Step::Event(Event::Map { range, .. }) => Some(range.start.page()),
         _ => None,
     });
     Ok(begins.expect("generators map their memory first"))
@@ -254,7 +254,11 @@ mod tests {
         let page = |at: u64| {
             let (gpa, hpa) = ((1 + at) << 9, (5000 + 2 * at) << 9);
             let runs = || vec![Run::new(0, 256, hpa + 7), Run::new(256, 256, hpa + 300)];
-            (gpa, if huge(at) { HugePageBacking::Huge(hpa) } else { HugePageBacking::Base(runs()) })
+            let backing = match huge(at) {
+                true => HugePageBacking::Huge(Frame::new(hpa)),
+                false => HugePageBacking::Base(runs()),
+            };
+            (Frame::new(gpa), backing)
         };
         let cpu = CpuModel::preset(CpuModel::DEFAULT).unwrap();
         estimate(2, (0..pages).map(page), &cpu).unwrap()

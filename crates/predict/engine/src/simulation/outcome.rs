@@ -319,6 +319,12 @@ impl Simulation {
         guest.dead.iter().cloned().chain(processes).collect()
     }
 
+    /// The cores that guests have run on so far.
+    fn cores_taken(&self) -> u32 {
+        let last = self.guests.iter().flat_map(|guest| &guest.all_cpus).max();
+        last.map_or(0, |last| last.0 + 1)
+    }
+
     fn notes(
         &self,
         guest: GuestId,
@@ -327,6 +333,15 @@ impl Simulation {
     ) -> Vec<String> {
         let guest = &self.guests[guest];
         let mut notes = Vec::new();
+        let cores = self.machine.model().core.cores;
+        if !guest.is_bound && self.cores_taken() > cores {
+            notes.push(format!(
+                "one core for each thread that runs at once takes {} cores, and {} has {cores}: no \
+                 thread waits for its turn on a core, so programs look faster than they would be there",
+                self.cores_taken(),
+                guest.context.cpu
+            ));
+        }
         if let Some(counts) = placement {
             let PlacementCounts { checks, replaced, backed, violations, .. } = counts;
             notes.push(format!(

@@ -1,5 +1,6 @@
 //! What an emulated Intel machine cannot do, found out before anything boots.
 
+use super::flaw::IntelFlaw;
 use super::layer::Layer;
 use super::memory::Memory;
 use crate::make::Make;
@@ -10,57 +11,37 @@ const MOST_MEMORY: Memory = Memory::mib(64 << 10);
 const LEAST_MEMORY: Memory = Memory::mib(512);
 
 /// Refuses layers, L0 first, that are to run on an Intel machine and cannot.
-pub(super) fn check(layers: &[Layer]) -> Result<(), String> {
+pub(super) fn check(layers: &[Layer]) -> Result<(), IntelFlaw> {
     let of_l0 = &layers[0];
     let make = of_l0.make();
     if make != Make::Intel {
         return Ok(());
     }
     if of_l0.cpus != 1 {
-        return Err(format!(
-            "L0 has {} processors, and the emulated Intel machine has one: give it cpus = 1, or run \
-             it with --machine amd",
-            of_l0.cpus
-        ));
+        return Err(IntelFlaw::Processors(of_l0.cpus));
     }
     if let Some((number, layer)) = layers.iter().enumerate().find(|(_, layer)| layer.cpus != 1) {
-        return Err(format!(
-            "L{number} has {} processors on a machine with one: on the emulated Intel machine all \
-             layers have cpus = 1",
-            layer.cpus
-        ));
+        return Err(IntelFlaw::ProcessorsAbove { layer: number, cpus: layer.cpus });
     }
     if !of_l0.vmm.is_empty() {
-        return Err(format!(
-            "L0 has vmm = {:?}, arguments of QEMU, which does not emulate the Intel machine: take \
-             them out, or run it with --machine amd",
-            of_l0.vmm
-        ));
+        return Err(IntelFlaw::Vmm(of_l0.vmm.clone()));
     }
     if !(LEAST_MEMORY..=MOST_MEMORY).contains(&of_l0.memory) {
-        return Err(format!(
-            "L0 cannot have {} of memory: the emulated Intel machine has {LEAST_MEMORY} to {MOST_MEMORY}",
-            of_l0.memory,
-        ));
+        let memory = of_l0.memory;
+        return Err(IntelFlaw::Memory { memory, least: LEAST_MEMORY, most: MOST_MEMORY });
     }
     for (number, layer) in layers.iter().enumerate() {
         let (own, other) = (make.module(), make.other_module());
         if let Some(values) = layer.modules.get(other)
             && !layer.modules.contains_key(own)
         {
-            return Err(format!(
-                "L{number} sets {other} = \"{values}\", which is for the other make of processors: \
-                 give it {own} = \"...\" as well, for the emulated Intel machine"
-            ));
+            return Err(IntelFlaw::OtherModule { layer: number, values: values.clone() });
         }
         let dotted = format!("{other}.");
         if let Some(word) =
             layer.parameters.split_whitespace().find(|word| word.starts_with(&dotted))
         {
-            return Err(format!(
-                "L{number} has the parameter {word}, which is for the other make of processors: put \
-                 it into modules, with one for {own} beside it"
-            ));
+            return Err(IntelFlaw::OtherParameter { layer: number, word: word.to_owned() });
         }
     }
     Ok(())

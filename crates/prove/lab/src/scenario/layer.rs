@@ -1,5 +1,6 @@
 //! One layer of a scenario.
 
+use super::flaw::LayerFlaw;
 use super::kernel::Kernel;
 use super::memory::Memory;
 use crate::events::TraceEvent;
@@ -95,6 +96,29 @@ fn one() -> u8 {
 }
 
 impl Layer {
+    /// A layer with this kernel and memory, and of everything else what a scenario's file need not say.
+    pub fn new(kernel: Kernel, memory: Memory) -> Self {
+        Self {
+            kernel,
+            memory,
+            cpus: one(),
+            thp: None,
+            fragmentation: None,
+            ksm: None,
+            modules: BTreeMap::new(),
+            write: BTreeMap::new(),
+            parameters: String::new(),
+            files: Vec::new(),
+            programs: Vec::new(),
+            trace_events: Vec::new(),
+            machine: None,
+            backend: Backend::default(),
+            nodes: one(),
+            vmm: Vec::new(),
+            launcher: Vec::new(),
+        }
+    }
+
     /// The make of the machine's processors, as L0 says.
     pub(crate) fn make(&self) -> Make {
         self.machine.as_deref().and_then(Make::named).unwrap_or_default()
@@ -118,19 +142,16 @@ impl Layer {
     }
 
     /// Refuses what no layer of this number can be. `hosts`: it runs machines.
-    pub(super) fn check(&self, number: usize, hosts: bool) -> Result<(), String> {
+    pub(super) fn check(&self, number: usize, hosts: bool) -> Result<(), LayerFlaw> {
         if self.memory < LEAST_MEMORY {
-            return Err(format!(
-                "L{number} has {} of memory, too little for a kernel and its programs: give it \
-                 {LEAST_MEMORY} or more",
-                self.memory
-            ));
+            let (memory, least) = (self.memory, LEAST_MEMORY);
+            return Err(LayerFlaw::LittleMemory { layer: number, memory, least });
         }
         if self.cpus == 0 {
-            return Err(format!("L{number} has no CPU: cpus is 1 or more"));
+            return Err(LayerFlaw::NoCpu(number));
         }
         if self.nodes == 0 || u64::from(self.nodes) > self.memory.in_mib() {
-            return Err(format!("L{number} has no node of memory: nodes is 1 or more"));
+            return Err(LayerFlaw::NoNode(number));
         }
         if number == 0 {
             self.check_outermost()?;
@@ -139,44 +160,34 @@ impl Layer {
             && !((0.0..=1.0).contains(&fragmentation.fmfi)
                 && (0.0..=1.0).contains(&fragmentation.movable))
         {
-            return Err(format!("L{number}: fmfi and movable are numbers from 0 to 1"));
+            return Err(LayerFlaw::Fragmentation(number));
         }
         if let Some(thp) = &self.thp
             && !["always", "madvise", "never"].contains(&thp.as_str())
         {
-            return Err(format!("L{number}: thp is always, madvise or never, not {thp}"));
+            return Err(LayerFlaw::Thp { layer: number, thp: thp.clone() });
         }
         if self.kernel != Kernel::Debian && !self.modules.is_empty() && !hosts {
-            return Err(format!(
-                "L{number} runs no machine and has no module to set: put what its kernel shall \
-                 have into parameters"
-            ));
+            return Err(LayerFlaw::NoModules(number));
         }
         Ok(())
     }
 
     /// Refuses what L0 cannot be: its machine is this computer's process.
-    fn check_outermost(&self) -> Result<(), String> {
-        if let Some(all) = Memory::of_computer().filter(|&all| self.memory > all) {
-            return Err(format!(
-                "L0 cannot have {} of memory: this computer has {} MiB",
-                self.memory,
-                all.in_mib()
-            ));
+    fn check_outermost(&self) -> Result<(), LayerFlaw> {
+        let memory = self.memory;
+        if let Some(computer) = Memory::of_computer().filter(|&computer| memory > computer) {
+            return Err(LayerFlaw::MoreMemoryThanComputer { memory, computer });
         }
         if let Some(machine) = self.machine.as_deref().filter(|name| Make::named(name).is_none()) {
-            return Err(format!("L0's machine is amd or intel, not {machine}"));
+            return Err(LayerFlaw::Make(machine.to_owned()));
         }
         let of_vmm = self.backend != Backend::default() || !self.launcher.is_empty();
         if of_vmm {
-            return Err("L0 is run by no layer: backend and launcher are for those above".into());
+            return Err(LayerFlaw::RunByNone);
         }
         if self.nodes > 1 {
-            return Err(format!(
-                "L0 cannot have {0} nodes, which would be this computer's: give it the parameter \
-                 numa=fake={0}U",
-                self.nodes
-            ));
+            return Err(LayerFlaw::NodesOfComputer(self.nodes));
         }
         Ok(())
     }
@@ -184,7 +195,17 @@ impl Layer {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::kernel::KernelVariant;
+    use crate::scenario::Scenario;
     use crate::scenario::mistakes::{LAYER, refused};
+
+    #[test]
+    fn a_new_layer_is_what_a_file_says_with_kernel_and_memory_alone() {
+        let scenario = Scenario::parse(&format!("about = 'x'\n{LAYER}"), "x").unwrap();
+        let new = Layer::new(Kernel::Lab(KernelVariant::Vanilla), Memory::mib(1024));
+        assert_eq!(format!("{new:?}"), format!("{:?}", scenario.layers[0]));
+    }
 
     #[test]
     fn mistakes_are_named() {

@@ -1,6 +1,7 @@
 //! Scenarios: what the layers are and what happens in them, as data. Each part refuses what it cannot
 //! be; the documentation's reference is made of the comments here.
 
+mod flaw;
 mod intel;
 mod kernel;
 mod layer;
@@ -11,6 +12,7 @@ mod shipped;
 mod step;
 mod stress;
 
+pub use flaw::{Flaw, IntelFlaw, LayerFlaw, StepFlaw, StressFlaw};
 pub use kernel::Kernel;
 pub use layer::{Backend, Fragmentation, Layer};
 pub use memory::Memory;
@@ -63,10 +65,10 @@ impl Scenario {
 
     /// Reads and checks a scenario.
     pub fn parse(text: &str, name: &str) -> Result<Self, LabError> {
-        let failed = |reason| LabError::Scenario { name: name.to_owned(), reason };
+        let failed = |flaw| LabError::Scenario { name: name.to_owned(), flaw };
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-            failed(format!("line {line}: {}", error.message().replace('\n', " ")))
+            failed(Flaw::Unreadable { line, message: error.message().replace('\n', " ") })
         })?;
         scenario.check().map_err(failed)?;
         Ok(scenario)
@@ -85,7 +87,7 @@ impl Scenario {
     pub fn set_make(&mut self, make: Make, name: &str) -> Result<(), LabError> {
         self.layers[0].set_make(make);
         intel::check(&self.layers)
-            .map_err(|reason| LabError::Scenario { name: name.to_owned(), reason })
+            .map_err(|flaw| LabError::Scenario { name: name.to_owned(), flaw: flaw.into() })
     }
 
     /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
@@ -98,14 +100,19 @@ impl Scenario {
         self.layers.iter().any(|layer| layer.kernel.is_checked())
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Refuses what makes no sense. What was parsed has passed this.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Flaw`].
+    pub fn check(&self) -> Result<(), Flaw> {
         let count = self.layers.len();
         if !(1..=3).contains(&count) {
-            return Err(format!("it has {count} layers; there can be 1, 2 or 3"));
+            return Err(Flaw::Layers(count));
         }
         for (number, layer) in self.layers.iter().enumerate() {
             if number > 0 && layer.memory >= self.layers[number - 1].memory {
-                return Err(format!("L{number} cannot have more memory than the layer below"));
+                return Err(LayerFlaw::MoreMemoryThanBelow(number).into());
             }
             layer.check(number, self.hosts(number))?;
         }
@@ -114,16 +121,16 @@ impl Scenario {
         for step in &self.steps {
             step.check(&self.layers)?;
             if let Some(twice) = step.id().filter(|id| !ids.insert(*id)) {
-                return Err(format!("two steps have id = \"{twice}\": give each its own"));
+                return Err(Flaw::SameId(twice.to_owned()));
             }
             if matches!(step, Step::Run { stress: true, .. }) && self.stress.is_empty() {
-                return Err(
-                    "a step is to be under stress, and the scenario has none: add [[stress]]"
-                        .into(),
-                );
+                return Err(Flaw::NoStress);
             }
         }
-        self.stress.iter().try_for_each(|stress| stress.check(&self.layers))
+        for stress in &self.stress {
+            stress.check(&self.layers)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! One step of a scenario.
 
+use super::flaw::StepFlaw;
 use super::kernel::Kernel;
 use super::layer::Layer;
 use super::memory::Memory;
@@ -114,47 +115,43 @@ impl Step {
     }
 
     /// Refuses what cannot be done in these layers.
-    pub(super) fn check(&self, layers: &[Layer]) -> Result<(), String> {
+    pub(super) fn check(&self, layers: &[Layer]) -> Result<(), StepFlaw> {
         let (needed, last) = (self.needs(), layers.len() - 1);
         if needed > last {
-            let what = match self {
-                Self::Qmp { layer, .. } => format!("the VMM of a layer above L{layer}"),
-                _ => format!("L{needed}"),
-            };
-            return Err(format!("a step is for {what}, but the layers are L0 to L{last}"));
+            return Err(match self {
+                Self::Qmp { layer, .. } => StepFlaw::NoVmm { layer: *layer, last },
+                _ => StepFlaw::NoLayer { needed, last },
+            });
         }
         match self {
-            Self::Run { program, .. } if program.is_empty() => {
-                Err("a step runs no program: give its name and arguments".into())
-            }
+            Self::Run { program, .. } if program.is_empty() => Err(StepFlaw::NoProgram),
             Self::Run { limit: 0, program, .. } => {
-                Err(format!("a step gives {} no time: limit is 1 second or more", program[0]))
+                Err(StepFlaw::NoTime { program: program[0].clone() })
             }
-            Self::Sleep { seconds } if !(0.0..=LONGEST_SLEEP).contains(seconds) => Err(format!(
-                "a step cannot sleep {seconds} seconds: give a number from 0 to {LONGEST_SLEEP}"
-            )),
+            Self::Sleep { seconds } if !(0.0..=LONGEST_SLEEP).contains(seconds) => {
+                Err(StepFlaw::Sleep { seconds: *seconds, most: LONGEST_SLEEP })
+            }
             Self::Guest { .. } => self.check_guest(layers),
             _ => Ok(()),
         }
     }
 
-    fn check_guest(&self, layers: &[Layer]) -> Result<(), String> {
+    fn check_guest(&self, layers: &[Layer]) -> Result<(), StepFlaw> {
         let Self::Guest { layer, memory, nested, program, die, .. } = self else { return Ok(()) };
+        let this = || format!("{self:?}");
         if die.is_some_and(|die| !(die >= 0.0 && die.is_finite())) {
-            return Err(format!("a guest dies after so many seconds: {self:?}"));
+            return Err(StepFlaw::GuestDies(this()));
         }
         if program.is_empty() {
-            return Err(format!("a guest runs no program: {self:?}"));
+            return Err(StepFlaw::GuestWithoutProgram(this()));
         }
         let Some(inner) = nested else { return Ok(()) };
         if inner >= memory {
-            return Err(format!("a guest has less memory than its guest: {self:?}"));
+            return Err(StepFlaw::GuestOfLittleMemory(this()));
         }
         // Of Debian's, the lab would have to load the modules first.
         match layers.get(usize::from(*layer) + 1) {
-            Some(host) if host.kernel == Kernel::Debian => Err(format!(
-                "a guest that has a guest needs a kernel of the lab's, not Debian's: {self:?}"
-            )),
+            Some(host) if host.kernel == Kernel::Debian => Err(StepFlaw::GuestOfDebian(this())),
             _ => Ok(()),
         }
     }

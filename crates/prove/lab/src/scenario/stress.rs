@@ -1,5 +1,6 @@
 //! What a scenario does again and again.
 
+use super::flaw::{Flaw, StressFlaw};
 use super::layer::Layer;
 use super::step::Step;
 use serde::Deserialize;
@@ -22,21 +23,18 @@ pub struct Stress {
 
 impl Stress {
     /// Refuses what cannot be done again and again in these layers.
-    pub(super) fn check(&self, layers: &[Layer]) -> Result<(), String> {
+    pub(super) fn check(&self, layers: &[Layer]) -> Result<(), Flaw> {
         let Self { name, every, after, steps } = self;
         if !(*every > 0.0 && every.is_finite() && *after >= 0.0 && after.is_finite()) {
-            return Err(format!("stress '{name}': every and after are seconds"));
+            return Err(StressFlaw::Clock(name.clone()).into());
         }
         if steps.is_empty() {
-            return Err(format!("stress '{name}' has no step"));
+            return Err(StressFlaw::NoStep(name.clone()).into());
         }
         for step in steps {
             step.check(layers)?;
             if !step.can_be_repeated() {
-                return Err(format!(
-                    "stress '{name}' can write, qmp, guest, and run with a layer and without \
-                     stay and stress, nothing else"
-                ));
+                return Err(StressFlaw::OnceOnly(name.clone()).into());
             }
         }
         Ok(())

@@ -5,8 +5,8 @@ use strata_addr::space::HostPhysical;
 use strata_addr::{Frame, Gva, PageSize};
 use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_inspect::{BackedVm, Options, Snapshot, Verdict, verdicts};
+use strata_tables::Capture;
 use strata_tables::truth::{HugePageTruth, regions};
-use strata_tables::{Capture, Role};
 
 /// The comparison of a capture with a join, region by region.
 #[derive(Debug, Default)]
@@ -75,10 +75,9 @@ pub fn compare_base_pages(
     from: std::ops::Range<u64>,
 ) -> ColourAgreement {
     let mut pages = Vec::new();
-    let guest = capture.table(Role::Guest).expect("the guest's table was captured");
-    guest.leaves(&mut |vpn, hit| {
-        if hit.size == PageSize::Base && from.contains(&(vpn << 12)) {
-            pages.push((vpn, hit.frame));
+    capture.guest.leaves(&mut |page, hit| {
+        if hit.size == PageSize::Base && from.contains(&page.addr().get()) {
+            pages.push((page.get(), hit.frame.get()));
         }
     });
     let mut found = ColourAgreement::default();
@@ -99,8 +98,8 @@ pub fn compare(
 ) -> Agreement {
     let truth: BTreeMap<u64, HugePageTruth> = regions(capture)
         .into_iter()
-        .filter(|region| from.contains(&region.gva))
-        .map(|region| (region.gva, region))
+        .filter(|region| from.contains(&region.gva.get()))
+        .map(|region| (region.gva.get(), region))
         .collect();
     let process = snapshots[0]
         .processes
@@ -134,7 +133,7 @@ pub fn compare(
         for page in 0..512 {
             found.colours.compare(capture, snapshots, (gva >> 12) + page, (gpa >> 12) + page);
         }
-        let Some(region) = left.remove(&gva).filter(|region| region.gpa == gpa) else {
+        let Some(region) = left.remove(&gva).filter(|region| region.gpa.get() == gpa) else {
             found.elsewhere.push(gva);
             continue;
         };

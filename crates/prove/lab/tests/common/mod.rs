@@ -6,6 +6,7 @@
 pub mod agree;
 pub mod scene;
 
+use scene::Scene;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -124,9 +125,9 @@ pub fn tell_alignment(report: &LabReport) {
 }
 
 /// The error of a run that cannot end well.
-pub fn failure(toml: &str) -> LabError {
-    let scenario = Scenario::parse(toml, "failure").unwrap();
-    attempt(&choices("failure", scenario), &AtomicBool::new(false), &mut |_| ()).unwrap_err()
+pub fn failure(scene: Scene) -> LabError {
+    let choices = choices("failure", scene.checked());
+    attempt(&choices, &AtomicBool::new(false), &mut |_| ()).unwrap_err()
 }
 
 /// The snapshots of a run's step, innermost layer first: the `number`th from the last.

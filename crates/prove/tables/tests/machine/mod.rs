@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use strata_addr::space::{GuestPhysical, HostPhysical, Lower, Space, Upper, Virtual};
+use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, PageSize, Vpn};
 use strata_paging::{FrameSource, Radix, Rights, X86};
 use strata_tables::ram::Image;
@@ -15,8 +15,8 @@ pub struct Machine {
     pub ram: Image,
     pub layers: u8,
     /// Pages of the program and the frames they are in; one for each huge page.
-    pub program: BTreeMap<u64, u64>,
-    huge: Vec<u64>,
+    pub program: BTreeMap<Vpn, Frame<HostPhysical>>,
+    huge: Vec<Vpn>,
     second: Option<Radix<X86, GuestPhysical, HostPhysical>>,
     /// Control blocks: where, and what in.
     vmcbs: Vec<Vmcb>,
@@ -37,46 +37,49 @@ impl<L> FrameSource<L> for Frames {
 }
 
 impl Frames {
-    fn page(&mut self, size: PageSize) -> u64 {
+    fn page<L>(&mut self, size: PageSize) -> Frame<L> {
         let first = (self.next + self.step).next_multiple_of(size.base_pages());
         self.next = first + size.base_pages();
-        first
+        Frame::new(first)
     }
 }
 
 /// Maps pages of `upper` in a new table, each to fresh frames.
-fn map_all<U: Space, L: Space>(pages: &[(u64, PageSize)], frames: &mut Frames) -> Radix<X86, U, L> {
+fn map_all<U: Space, L: Space>(
+    pages: &[(Frame<U>, PageSize)],
+    frames: &mut Frames,
+) -> Radix<X86, U, L> {
     let root = FrameSource::<L>::table_frame(frames).unwrap();
     let mut table = Radix::new(4, root);
     for (page, size) in pages {
-        let frame = Frame::new(frames.page(*size));
-        table.map(Frame::new(*page), *size, frame, Rights::ALL, frames).unwrap();
+        let frame = frames.page(*size);
+        table.map(*page, *size, frame, Rights::ALL, frames).unwrap();
     }
     table
 }
 
-/// The pages of every block that a table and its leaves use in its lower space.
-fn used<U: Space, L: Space>(table: &Radix<X86, U, L>) -> Vec<(u64, u64)> {
+/// The first page of every block that a table and its leaves use in its lower space, and how many there are.
+fn used<U: Space, L: Space>(table: &Radix<X86, U, L>) -> Vec<(Frame<L>, u64)> {
     let mut all = Vec::new();
-    table.for_each_table(|_, frame, _| all.push((frame.get(), 1)));
+    table.for_each_table(|_, frame, _| all.push((frame, 1)));
     let mapped = table.mapped(table.everything());
-    all.extend(mapped.map(|(_, mapping)| (mapping.frame.get(), mapping.size.base_pages())));
+    all.extend(mapped.map(|(_, mapping)| (mapping.frame, mapping.size.base_pages())));
     all
 }
 
 /// Pages of a layer's memory in a size that the layer below chooses, huge now and then.
-fn backing(used: Vec<(u64, u64)>, choose: &mut u64) -> Vec<(u64, PageSize)> {
-    let mut regions: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+fn backing<L: Space>(used: Vec<(Frame<L>, u64)>, choose: &mut u64) -> Vec<(Frame<L>, PageSize)> {
+    let mut regions: BTreeMap<Frame<L>, Vec<Frame<L>>> = BTreeMap::new();
     for (first, count) in used {
-        for page in first..first + count {
-            regions.entry(page / 512).or_default().push(page);
+        for page in (0..count).map(|page| first + page) {
+            regions.entry(page.floor(PageSize::Huge)).or_default().push(page);
         }
     }
     let mut pages = Vec::new();
     for (region, used) in regions {
         *choose = choose.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         if *choose >> 63 == 0 {
-            pages.push((region * 512, PageSize::Huge));
+            pages.push((region, PageSize::Huge));
         } else {
             pages.extend(used.into_iter().map(|page| (page, PageSize::Base)));
         }
@@ -87,22 +90,22 @@ fn backing(used: Vec<(u64, u64)>, choose: &mut u64) -> Vec<(u64, PageSize)> {
 fn write<U: Space, L: Space>(
     ram: &mut Image,
     table: &Radix<X86, U, L>,
-    place: impl Fn(u64) -> u64,
+    place: impl Fn(Frame<L>) -> Frame<HostPhysical>,
 ) {
-    table.for_each_table(|_, frame, entries| *ram.page_mut(place(frame.get())) = *entries);
+    table.for_each_table(|_, frame, entries| *ram.page_mut(place(frame)) = *entries);
 }
 
-fn find<U: Space, L: Space>(table: &Radix<X86, U, L>, page: u64) -> u64 {
-    table.translate(Frame::new(page).addr()).expect("mapped").page().get()
+fn find<U: Space, L: Space>(table: &Radix<X86, U, L>, page: Frame<U>) -> Frame<L> {
+    table.translate(page.addr()).expect("mapped").page()
 }
 
 impl Machine {
     /// A machine whose innermost layer maps these pages; `seed` chooses what the layers below do.
-    pub fn new(layers: u8, pages: &[(u64, PageSize)], seed: u64) -> Self {
+    pub fn new(layers: u8, pages: &[(Vpn, PageSize)], seed: u64) -> Self {
         let mut choose = seed;
         let mut frames = [3, 5, 7].map(|step| Frames { next: 0x100 * step, step });
         let guest: Radix<X86, Virtual, GuestPhysical> = map_all(pages, &mut frames[0]);
-        let root = guest.root_frame().get();
+        let root = guest.root_frame().cross();
         let mut ram = Image::default();
         let mut vmcbs = Vec::new();
         let vmcb = |frame, nested_root, guest_root| Vmcb {
@@ -113,72 +116,72 @@ impl Machine {
         };
         let mut second = None;
         match layers {
-            1 => write(&mut ram, &guest, |frame| frame),
+            1 => write(&mut ram, &guest, Frame::cross),
             2 => {
                 let nested: Radix<X86, GuestPhysical, HostPhysical> =
                     map_all(&backing(used(&guest), &mut choose), &mut frames[1]);
                 write(&mut ram, &nested, |frame| frame);
                 write(&mut ram, &guest, |frame| find(&nested, frame));
                 let at = frames[1].page(PageSize::Base);
-                vmcbs.push(vmcb(at, nested.root_frame().get(), root));
+                vmcbs.push(vmcb(at, nested.root_frame().cross(), root));
                 second = Some(nested);
             }
             _ => {
-                let l1: Radix<X86, Upper, Lower> =
+                let l1: Radix<X86, GuestPhysical, GuestHypervisorPhysical> =
                     map_all(&backing(used(&guest), &mut choose), &mut frames[1]);
                 let l1_vmcb = frames[1].page(PageSize::Base);
                 let mut of_l1 = used(&l1);
                 of_l1.push((l1_vmcb, 1));
-                let l0: Radix<X86, Lower, HostPhysical> =
+                let l0: Radix<X86, GuestHypervisorPhysical, HostPhysical> =
                     map_all(&backing(of_l1, &mut choose), &mut frames[2]);
                 let shadow = compose(&l1, &l0, &mut frames[2]);
                 write(&mut ram, &l0, |frame| frame);
                 write(&mut ram, &shadow, |frame| frame);
                 write(&mut ram, &l1, |frame| find(&l0, frame));
                 write(&mut ram, &guest, |frame| find(&shadow, frame));
-                vmcbs.push(vmcb(find(&l0, l1_vmcb), l1.root_frame().get(), root));
+                vmcbs.push(vmcb(find(&l0, l1_vmcb), l1.root_frame().cross(), root));
                 let own = [(); 2].map(|()| frames[2].page(PageSize::Base));
-                vmcbs.push(vmcb(own[0], l0.root_frame().get(), 0x77));
-                vmcbs.push(vmcb(own[1], shadow.root_frame().get(), root));
+                vmcbs.push(vmcb(own[0], l0.root_frame().cross(), Frame::new(0x77)));
+                vmcbs.push(vmcb(own[1], shadow.root_frame().cross(), root));
                 second = Some(shadow);
             }
         }
         for vmcb in &vmcbs {
             vmcb.write(ram.page_mut(vmcb.frame));
         }
-        let frame = |page: u64| {
+        let frame = |page: Vpn| {
             let gpa = find(&guest, page);
-            second.as_ref().map_or(gpa, |second| find(second, gpa))
+            second.as_ref().map_or(gpa.cross(), |second| find(second, gpa))
         };
         let program = pages.iter().map(|(page, _)| (*page, frame(*page))).collect();
-        let mut huge: Vec<u64> =
+        let mut huge: Vec<Vpn> =
             pages.iter().filter(|(_, size)| *size == PageSize::Huge).map(|(p, _)| *p).collect();
         huge.sort_unstable();
         Self { ram, layers, program, huge, second, vmcbs }
     }
 
     /// The program's huge pages, in order.
-    pub fn huge_pages(&self) -> Vec<u64> {
+    pub fn huge_pages(&self) -> Vec<Vpn> {
         self.huge.clone()
     }
 
     /// Size of the hardware's mapping of a page of the guest.
-    pub fn second_size(&self, page: u64) -> Option<PageSize> {
-        Some(self.second.as_ref()?.mapping(Frame::new(page).addr())?.size)
+    pub fn second_size(&self, page: Frame<GuestPhysical>) -> Option<PageSize> {
+        Some(self.second.as_ref()?.mapping(page.addr())?.size)
     }
 
     /// Another process ran when the guest last exited.
     pub fn forget_guest_root(&mut self) {
         for vmcb in &self.vmcbs {
-            Vmcb { guest_root: 0x66, ..*vmcb }.write(self.ram.page_mut(vmcb.frame));
+            Vmcb { guest_root: Frame::new(0x66), ..*vmcb }.write(self.ram.page_mut(vmcb.frame));
         }
     }
 }
 
 /// What L0 makes of L1's table and its own: huge where both are.
 fn compose(
-    l1: &Radix<X86, Upper, Lower>,
-    l0: &Radix<X86, Lower, HostPhysical>,
+    l1: &Radix<X86, GuestPhysical, GuestHypervisorPhysical>,
+    l0: &Radix<X86, GuestHypervisorPhysical, HostPhysical>,
     frames: &mut Frames,
 ) -> Radix<X86, GuestPhysical, HostPhysical> {
     let root = FrameSource::<HostPhysical>::table_frame(frames).unwrap();
@@ -189,7 +192,7 @@ fn compose(
         for piece in (0..mapping.size.base_pages()).step_by(size.base_pages() as usize) {
             let frame = l0.translate((mapping.frame + piece).addr());
             if let Some(frame) = frame.map(|hpa| hpa.page()) {
-                let page = page.cross() + piece;
+                let page = page + piece;
                 shadow.map(page, size, frame, Rights::ALL, frames).unwrap();
             }
         }
@@ -205,9 +208,9 @@ pub fn any() -> impl Strategy<Value = Machine> {
         for (region, huge) in regions {
             let start = Vpn::new(0x6_0000_0000 + region * 512);
             if huge {
-                pages.push((start.get(), PageSize::Huge));
+                pages.push((start, PageSize::Huge));
             } else {
-                pages.extend((0..3).map(|n| (start.get() + 11 * n, PageSize::Base)));
+                pages.extend((0..3).map(|n| (start + 11 * n, PageSize::Base)));
             }
         }
         Machine::new(layers, &pages, seed)

@@ -27,6 +27,17 @@ pub(super) struct Mismatch {
     pub(super) found: u64,
 }
 
+/// What came of moving memory aside, looking at it there, and moving it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// The kernel refused: nothing was looked at.
+    Refused,
+    /// Every word was there.
+    Whole,
+    /// A word was not.
+    Wrong(Mismatch),
+}
+
 /// Private anonymous memory at a known place, with room beside it to move parts of it to. Whole
 /// huge pages. It stays for the life of the process.
 #[derive(Debug)]
@@ -145,33 +156,30 @@ impl Memory {
     }
 
     /// Moves a part aside, verifies each of its pages there, and moves it back. One thread at a time
-    /// may do this. `expected` says what a page holds. `None` if the kernel refuses.
+    /// may do this. `expected` says what a page holds.
     pub(super) fn aside_and_back(
         &self,
         pattern: &Pattern,
         at: usize,
         bytes: usize,
         expected: impl Fn(usize) -> Contents,
-    ) -> Result<Option<Result<(), Mismatch>>, String> {
+    ) -> Result<Moved, String> {
         let _ = self.part(at, bytes);
         // The same place in a huge page, so that whole huge pages can move as they are.
         let aside = self.aside() + at % HUGE;
         if shift(at, aside, bytes).is_err() {
-            return Ok(None);
+            return Ok(Moved::Refused);
         }
-        let result = (0..bytes).step_by(8).try_for_each(|word| {
+        let mismatch = (0..bytes).step_by(8).find_map(|word| {
             let address = at + word;
             let expected = pattern.word(expected(address & !(PAGE - 1)), address);
             // SAFETY: the part is mapped there, for this thread alone.
             let found = unsafe { AtomicU64::from_ptr((aside + word) as *mut u64) }.load(Relaxed);
-            if found == expected {
-                return Ok(());
-            }
-            Err(Mismatch { address, expected, found })
+            (found != expected).then_some(Mismatch { address, expected, found })
         });
         shift(aside, at, bytes)
             .map_err(|error| format!("cannot move memory back to {at:#x}: {error}"))?;
-        Ok(Some(result))
+        Ok(mismatch.map_or(Moved::Whole, Moved::Wrong))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a thread does: operations on pieces of memory, chosen by a random stream of its own.
 
 use super::chunk::{Chunk, PAGES};
-use super::memory::{HUGE, Mismatch, child};
+use super::memory::{HUGE, Mismatch, Moved, child};
 use super::pattern::{Contents, following};
 use super::tally::{Operation, Tally};
 use super::{End, World};
@@ -286,12 +286,11 @@ impl<'a> Thread<'a> {
         let at = chunk.address(pages.start);
         let bytes = chunk.address(pages.end) - at;
         let of = |page: usize| chunk.pages[(page - chunk.at) / super::super::region::PAGE].contents;
-        let verified = memory
-            .aside_and_back(pattern, at, bytes, of)?
-            .transpose()
-            .map_err(|wrong| chunk.describe(memory, pattern, wrong))?;
-        self.tally.verified += verified.map_or(0, |()| pages.len() as u64);
-        self.accept(verified);
+        match memory.aside_and_back(pattern, at, bytes, of)? {
+            Moved::Refused => self.accept(None),
+            Moved::Whole => self.tally.verified += pages.len() as u64,
+            Moved::Wrong(mismatch) => return Err(chunk.describe(memory, pattern, mismatch)),
+        }
         Ok(())
     }
 

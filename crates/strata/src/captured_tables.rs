@@ -97,11 +97,14 @@ pub fn sentences(report: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_tables::Check;
+    use std::collections::BTreeMap;
+    use strata_addr::Frame;
+    use strata_tables::{Check, Role, Table};
 
     fn capture(layers: u8) -> Capture {
         let check = Check { accesses: 7, matched: 7, ..Check::default() };
-        Capture { id: 0, layers, tables: Vec::new(), check, composition: None }
+        let guest = Table::new(Role::Guest, Frame::new(0), BTreeMap::new());
+        Capture { check, ..Capture::of_guest(layers, guest) }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::lines::{BOLD, Line, print};
 use crate::number::{count, ratio};
-use crate::table::{made_by, paragraph, partial, sections};
+use crate::report_text::{made_by, paragraph, partial, sections};
 use std::fmt::Write;
 use strata_engine::Report;
 use strata_engine::report::{HostRun, VmReport};

@@ -36,7 +36,7 @@ pub fn render(report: &Report, width: usize) -> String {
     for note in &workload.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
     }
-    for sentence in crate::tables::sentences(report) {
+    for sentence in crate::captured_tables::sentences(report) {
         paragraph(&mut out, &sentence, width);
     }
     let stacks = report.by_stack();

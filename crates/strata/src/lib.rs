@@ -30,6 +30,7 @@ mod manual;
 mod number;
 pub mod output;
 mod paper;
+mod pictures;
 mod plan;
 mod prepared;
 mod progress;

@@ -5,16 +5,13 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::inspect_args::TopArgs;
 use crate::interrupt::Interrupt;
 use crate::output::{Target, to_stdout};
+use crate::pictures::{HOME, metrics, pictures};
 use crate::snapshot_text;
 use std::io::{self, IsTerminal};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use strata_inspect::join::prometheus;
 use strata_inspect::{Snapshot, Tree, Watch, scan, vm_accounts};
-
-/// Where the cursor goes before a picture, and what is cleared: from there to the end. No other
-/// state of the terminal is touched, so that ending at any moment leaves it clean.
-pub(crate) const HOME: &str = "\x1b[H\x1b[J";
 
 /// A step of waiting, so that Ctrl-C is heard.
 const STEP: Duration = Duration::from_millis(50);
@@ -64,29 +61,6 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
         if interrupt.happened() {
             return Ok(INTERRUPTED);
         }
-    }
-}
-
-/// Where Prometheus text goes, if anywhere.
-pub(crate) fn metrics(args: &TopArgs) -> Result<Option<Target>, Failure> {
-    let target = args.prometheus.as_deref().map(Target::named);
-    match &target {
-        Some(Target::Stdout) => {
-            Err(Failure::usage("the pictures go to the standard output: give --prometheus a file"))
-        }
-        Some(target) => target.check().map(|()| Some(target.clone())),
-        None => Ok(None),
-    }
-}
-
-/// How many pictures there are to be; without end if `None`: on a terminal, and where `log` lines are
-/// shown instead.
-pub(crate) fn pictures(args: &TopArgs, log: bool) -> Option<u64> {
-    match args.count {
-        _ if args.once => Some(1),
-        Some(count) => Some(count),
-        None if log || io::stdout().is_terminal() => None,
-        None => Some(1),
     }
 }
 

@@ -30,9 +30,12 @@ pub struct Event {
     pub what: What,
 }
 
+/// A tracepoint's name, and what its events say, given their reason.
+type Tracepoint = (&'static str, fn(Reason) -> What);
+
 /// The tracepoints that matter, of which kernels have those they know: `kvm_nested_vmenter` is
 /// `kvm_nested_vmrun` before Linux 6.4.
-pub(super) const TRACEPOINTS: [(&str, fn(Reason) -> What); 6] = [
+pub(super) const TRACEPOINTS: [Tracepoint; 6] = [
     ("kvm_exit", What::Exit),
     ("kvm_entry", |_| What::Entry),
     ("kvm_nested_vmexit", |_| What::FromNested),

@@ -6,12 +6,12 @@
 
 use crate::booking::Booking;
 use crate::offsets::Offsets;
-use crate::timeout::BookingParameters;
+use crate::timeout::{BookingParameters, Timeout};
 use std::collections::BTreeSet;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_frames::HUGE_ORDER;
 use strata_paging::Region;
-use strata_stack::{Kernel, PageFault, Placement, SpaceId};
+use strata_stack::{Feedback, Kernel, PageFault, Placement, SpaceId};
 
 strata_params::parameters! {
     /// Huge preallocation.
@@ -34,6 +34,11 @@ pub enum FaultHuge {
     Never,
 }
 
+/// FMFI of a layer as its free lists show it: booked memory is not free.
+pub(crate) fn fmfi(kernel: &Kernel) -> f64 {
+    kernel.memory().buddy_fmfi(HUGE_ORDER)
+}
+
 /// The allocator of one layer.
 #[derive(Clone, Debug)]
 pub struct Allocator {
@@ -44,8 +49,9 @@ pub struct Allocator {
     fault_huge: FaultHuge,
     settings: AllocatorParameters,
     cap: f64,
-    /// When a booking made now ends, in seconds.
-    pub(crate) until: f64,
+    timeout: Timeout,
+    /// The time, in seconds.
+    pub(crate) now: f64,
 }
 
 impl Allocator {
@@ -63,7 +69,24 @@ impl Allocator {
             fault_huge,
             settings,
             cap: booking.cap,
-            until: booking.initial,
+            timeout: Timeout::new(booking.initial),
+            now: 0.0,
+        }
+    }
+
+    /// When a booking made now ends, in seconds.
+    pub fn until(&self) -> f64 {
+        self.now + self.timeout.effective()
+    }
+
+    /// A period of Algorithm 1 is over: of this layer's bookings, by this layer's fragmentation. `booked`
+    /// says whether the layer has anything booked; what happens while it has not says nothing about
+    /// time-outs.
+    pub fn end_period(&mut self, feedback: Feedback, fmfi: f64, booked: bool) {
+        if booked {
+            self.timeout.adjust(feedback, fmfi);
+        } else {
+            self.timeout.skip();
         }
     }
 
@@ -112,14 +135,16 @@ impl Allocator {
         }
         if let Some(preferred) = self.take_preferred(kernel) {
             self.offsets.assign(fault.space, region, 1, preferred);
-            self.booking.book(kernel.memory_mut(), preferred, self.until, self.cap);
+            let until = self.until();
+            self.booking.book(kernel.memory_mut(), preferred, until, self.cap);
             return Some(preferred);
         }
         let run = self.offsets.choose(kernel.memory(), fault.space, region, fault.vma.range)?;
         // All of it is booked, or the next area would be sent to the same place.
+        let until = self.until();
         for i in 0..run.regions {
             let at = run.start + i * PageSize::Huge.base_pages();
-            if !self.booking.book(kernel.memory_mut(), at, self.until, self.cap) {
+            if !self.booking.book(kernel.memory_mut(), at, until, self.cap) {
                 break;
             }
         }
@@ -133,7 +158,8 @@ impl Allocator {
             return !memory.is_allocated(target + index);
         }
         if memory.is_free(target, HUGE_ORDER) {
-            self.booking.book(memory, target, self.until, self.cap);
+            let until = self.until();
+            self.booking.book(memory, target, until, self.cap);
             return true;
         }
         memory.is_free(target + index, 0)
@@ -164,8 +190,7 @@ impl Allocator {
         let Region::Base { present, .. } = place.table().region(region) else { return false };
         let present = u64::from(present);
         present == PageSize::Huge.base_pages()
-            || present > self.settings.prealloc_pages
-                && kernel.memory().fmfi(HUGE_ORDER) <= self.settings.prealloc_fmfi
+            || present > self.settings.prealloc_pages && fmfi(kernel) <= self.settings.prealloc_fmfi
     }
 
     /// A huge page is over this target now: the booking has served.

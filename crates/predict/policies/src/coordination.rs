@@ -1,12 +1,11 @@
 //! What Gemini and xGemini share: an allocator per kernel, bookings with an adjusted time-out, the
 //! comparison of two layers' huge pages, and the promotion of misaligned ones.
 
-use crate::allocator::{Allocator, AllocatorParameters, FaultHuge};
+use crate::allocator::{Allocator, AllocatorParameters, FaultHuge, fmfi};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::scanner::{Scan, main_user};
-use crate::timeout::{BookingParameters, Timeout};
+use crate::timeout::BookingParameters;
 use strata_addr::{Frame, PageSize, space::Lower};
-use strata_frames::HUGE_ORDER;
 use strata_stack::{
     Collapsed, Exhausted, Feedback, Kernel, NodeId, PageFault, Policy, Position, PromoteError,
     Stack,
@@ -66,10 +65,8 @@ pub struct Coordination {
     vms_of_host: u16,
     /// What hardware showed last.
     pub(crate) feedback: Feedback,
-    timeout: Timeout,
     next_adjust: f64,
     next_scan: f64,
-    now: f64,
 }
 
 /// A policy that coordinates layers. Operations that change a running stack are given the policy
@@ -101,7 +98,6 @@ impl Budget {
 impl Coordination {
     pub(crate) fn new(settings: GeminiSettings, guest_fault_huge: FaultHuge) -> Self {
         Self {
-            timeout: Timeout::new(settings.booking.initial),
             next_adjust: settings.booking.period,
             next_scan: settings.scan.period,
             settings,
@@ -110,7 +106,6 @@ impl Coordination {
             guests: Vec::new(),
             vms_of_host: 0,
             feedback: Feedback::default(),
-            now: 0.0,
         }
     }
 
@@ -177,47 +172,43 @@ impl Coordination {
         self.guests.contains(&node)
     }
 
-    /// When a booking made now ends, in seconds.
-    pub(crate) fn until(&self) -> f64 {
-        self.now + self.timeout.effective()
-    }
-
     pub(crate) fn next_wake(&self) -> f64 {
         self.next_adjust.min(self.next_scan)
     }
 
     /// Huge bucket (Gemini section 5): a freed huge page is kept whole for a while.
     pub(crate) fn keep_freed(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
-        let (until, cap) = (self.until(), self.settings.booking.cap);
+        let cap = self.settings.booking.cap;
         let allocator = self.allocator(node);
+        let until = allocator.until();
         if allocator.booking.book(kernel.memory_mut(), region, until, cap) {
             allocator.preferred.insert(region.get());
         }
     }
 
     /// Algorithm 1, bookings that end, and the bucket that empties when memory is fragmented, in the
-    /// kernels of `nodes`. Does nothing before a period is over.
+    /// kernels of `nodes`. Each of them books its own memory, so each has its own time-out, and judges it
+    /// by its own fragmentation (Gemini 4.1). Does nothing before a period is over.
     pub(crate) fn adjust(
         &mut self,
         stack: &mut Stack,
         now: f64,
         nodes: impl IntoIterator<Item = NodeId>,
     ) {
-        self.now = now;
+        let nodes: Vec<NodeId> = nodes.into_iter().collect();
+        nodes.iter().for_each(|node| self.allocator(*node).now = now);
         if self.next_adjust > now {
             return;
         }
         self.next_adjust = now + self.settings.booking.period;
-        if let Some(guest) = self.guests.first() {
-            self.timeout.adjust(self.feedback, stack.fmfi(*guest));
-        }
-        let (until, severe) = (self.until(), self.settings.scan.bucket_fmfi);
+        let (feedback, severe) = (self.feedback, self.settings.scan.bucket_fmfi);
         for node in nodes {
             let allocator = self.allocator(node);
-            allocator.until = until;
             let kernel = stack.kernel_mut(node);
+            let booked = kernel.memory().reserved_regions() > 0;
+            allocator.end_period(feedback, fmfi(kernel), booked);
             allocator.expire(kernel, now);
-            if kernel.memory().fmfi(HUGE_ORDER) > severe {
+            if fmfi(kernel) > severe {
                 allocator.release_all(kernel);
             }
         }
@@ -235,8 +226,9 @@ impl Coordination {
     /// Type-1 for the upper layer: regions of its memory that are huge below and free here are
     /// booked, to be used first.
     pub(crate) fn tell_upper(&mut self, stack: &mut Stack, upper: NodeId, scan: &Scan) {
-        let (until, cap) = (self.until(), self.settings.booking.cap);
+        let cap = self.settings.booking.cap;
         let allocator = self.allocator(upper);
+        let until = allocator.until();
         allocator.preferred.clear();
         let memory = stack.kernel_mut(upper).memory_mut();
         for region in scan.lower_only() {
@@ -349,7 +341,9 @@ pub(crate) fn promote_lower<P: Coordinating>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linux::Linux;
     use crate::one_kernel::{ALONE, OneKernel};
+    use crate::two_kernels::TwoKernels;
 
     fn coordination() -> Coordination {
         let mut coordination = Coordination::new(GeminiSettings::default(), FaultHuge::AsLinux);
@@ -396,17 +390,78 @@ mod tests {
         assert!(!coordination.allocator(ALONE.node).preferred.contains(&region.get()));
     }
 
-    /// A booking is made for as long as Algorithm 1 says at that moment, by every kernel's allocator.
+    /// A booking is made for as long as Algorithm 1 says at that moment.
     #[test]
     fn bookings_last_from_now_on_as_long_as_the_time_out_says() {
         let mut one = OneKernel::new();
         let mut coordination = coordination();
         let initial = BookingParameters::default().initial;
-        assert_eq!(coordination.until(), initial);
+        assert_eq!(coordination.allocator(ALONE.node).until(), initial);
+        coordination.keep_freed(ALONE.node, one.stack.kernel_mut(ALONE.node), Frame::new(512));
         coordination.adjust(&mut one.stack, 100.0, [ALONE.node]);
         // After the first period a longer time-out is tried.
-        let until = 100.0 + initial * 1.1;
-        assert_eq!(coordination.until(), until);
-        assert_eq!(coordination.allocator(ALONE.node).until, until);
+        assert_eq!(coordination.allocator(ALONE.node).until(), 100.0 + initial * 1.1);
+    }
+
+    /// Algorithm 1 weighs TLB misses against the fragmentation that bookings cause. So it has to see them:
+    /// a booked region is on no free list (Gemini 4.1; FMFI as Linux shows it).
+    #[test]
+    fn gemini_4_1_a_time_out_whose_bookings_fragment_the_layer_is_not_kept() {
+        let longer_is_kept = |books_meanwhile: bool| {
+            let mut one = OneKernel::new();
+            let mut coordination = coordination();
+            let misses =
+                |tlb_misses| Feedback { tlb_misses, accesses: 1000, ..Feedback::default() };
+            let book = |coordination: &mut Coordination, stack: &mut Stack, region: u64| {
+                let region = Frame::new(region * PageSize::Huge.base_pages());
+                let memory = stack.kernel_mut(ALONE.node).memory_mut();
+                let allocator = coordination.allocator(ALONE.node);
+                assert!(allocator.booking.book(memory, region, 1000.0, 1.0));
+            };
+            // Something is free that is no huge page, so that there is fragmentation to see.
+            let memory = one.stack.kernel_mut(ALONE.node).memory_mut();
+            assert!(memory.alloc_at(Frame::new(31 * PageSize::Huge.base_pages()), 0));
+            book(&mut coordination, &mut one.stack, 9);
+            coordination.feedback = misses(100);
+            coordination.adjust(&mut one.stack, 1.0, [ALONE.node]);
+            if books_meanwhile {
+                (10..20).for_each(|region| book(&mut coordination, &mut one.stack, region));
+            }
+            coordination.feedback = misses(50);
+            coordination.adjust(&mut one.stack, 2.0, [ALONE.node]);
+            let desired = coordination.allocator(ALONE.node).until() - 2.0;
+            desired > BookingParameters::default().initial
+        };
+        assert!(longer_is_kept(false), "misses fell, and nothing got worse");
+        assert!(
+            !longer_is_kept(true),
+            "misses fell, but a third of the memory is off the free lists"
+        );
+    }
+
+    /// Every layer books its own memory: another one's fragmentation says nothing about that.
+    #[test]
+    fn gemini_4_1_every_layer_has_the_time_out_that_its_own_fragmentation_allows() {
+        let mut two = TwoKernels::new(&mut Linux::base());
+        let mut coordination = Coordination::new(GeminiSettings::default(), FaultHuge::AsLinux);
+        let nodes: Vec<NodeId> = two.stack.nodes().collect();
+        nodes.iter().for_each(|node| coordination.add(two.stack.position(*node)));
+        let misses = |tlb_misses| Feedback { tlb_misses, accesses: 1000, ..Feedback::default() };
+        for node in &nodes {
+            let region = two.free_region(*node);
+            let memory = two.stack.kernel_mut(*node).memory_mut();
+            assert!(coordination.allocator(*node).booking.book(memory, region, 1000.0, 1.0));
+        }
+        coordination.feedback = misses(100);
+        coordination.adjust(&mut two.stack, 1.0, nodes.clone());
+        // Meanwhile somebody breaks every free region of the host into pieces.
+        two.fragment(NodeId::HOST);
+        coordination.feedback = misses(50);
+        coordination.adjust(&mut two.stack, 2.0, nodes.clone());
+        let initial = BookingParameters::default().initial;
+        let lasts = nodes.iter().map(|node| coordination.allocator(*node).until() - 2.0);
+        let lasts: Vec<f64> = lasts.collect();
+        assert!((lasts[0] - initial).abs() < 1e-9, "the host's: {lasts:?}");
+        assert!((lasts[1] - initial * 1.1).abs() < 1e-9, "the guest's: {lasts:?}");
     }
 }

@@ -22,6 +22,8 @@ mod recolour;
 pub mod registry;
 pub mod scanner;
 pub mod timeout;
+#[cfg(test)]
+mod two_kernels;
 pub mod xgemini;
 pub mod xgemini_xplace;
 pub mod xplace;

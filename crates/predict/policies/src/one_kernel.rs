@@ -9,6 +9,26 @@ use strata_stack::{
 };
 use strata_stream::{Backing, Event, Pid, Protection};
 
+/// Kernels of which each runs on the one before, of so many MiB, the host first, as everything begins.
+pub(crate) fn chain(memory: &[u64]) -> StackConfig {
+    let kernels: Vec<_> = memory.iter().map(|mib| (mib << 20, 0.0)).collect();
+    StackConfig {
+        kernels: StackConfig::chain(&kernels, 1),
+        levels: 4,
+        reused: false,
+        costs: Costs::default(),
+        exits: ExitCosts::default(),
+        virtualization: Virtualization::default(),
+        thp: ThpParameters::default(),
+        start: MemoryParameters::default(),
+        aligner: AlignerParameters::default(),
+        colours: None,
+        coloured: ColouredParameters::default(),
+        balloon: BalloonParameters::default(),
+        ksm: KsmParameters::default(),
+    }
+}
+
 /// Where the kernel is: alone.
 pub(crate) const ALONE: Position =
     Position { node: NodeId::HOST, level: 0, vms: 0, vm: NodeId::HOST };
@@ -24,21 +44,7 @@ pub(crate) struct OneKernel {
 
 impl OneKernel {
     pub(crate) fn new() -> Self {
-        let config = StackConfig {
-            kernels: StackConfig::chain(&[(64 << 20, 0.0)], 1),
-            levels: 4,
-            reused: false,
-            costs: Costs::default(),
-            exits: ExitCosts::default(),
-            virtualization: Virtualization::default(),
-            thp: ThpParameters::default(),
-            start: MemoryParameters::default(),
-            aligner: AlignerParameters::default(),
-            colours: None,
-            coloured: ColouredParameters::default(),
-            balloon: BalloonParameters::default(),
-            ksm: KsmParameters::default(),
-        };
+        let config = chain(&[64]);
         let mut stack = Stack::build(&config, &mut Linux::base(), &|| false).unwrap();
         let range = Range::sized(Gva::new(AREA), 16 << 20);
         let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);

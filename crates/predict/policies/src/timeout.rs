@@ -77,6 +77,11 @@ impl Timeout {
         };
         self.reference = Some(sample);
     }
+
+    /// A period is over in which nothing was booked: it is no reference for the next one.
+    pub fn skip(&mut self) {
+        self.reference = None;
+    }
 }
 
 #[cfg(test)]

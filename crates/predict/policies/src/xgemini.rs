@@ -497,11 +497,13 @@ impl Policy for XGemini {
             self.coordination.adjust(stack, now, nodes.into_iter().rev());
             return scan_all(self, stack, now);
         }
-        let guests = self.coordination.guests().to_vec();
-        self.coordination.adjust(stack, now, guests);
+        // The guests' bookings, and those of homes in the host's memory.
+        let mut nodes = self.coordination.guests().to_vec();
+        nodes.push(NodeId::HOST);
+        self.coordination.adjust(stack, now, nodes);
         self.scan_guests(stack, now)?;
         if self.next_round <= now {
-            self.until = self.coordination.until();
+            self.until = self.coordination.allocator(NodeId::HOST).until();
             self.expire(stack, now);
             let XGeminiParameters { share, period, .. } = self.settings.xgemini;
             // One NWHPC serves all VMs of the host.

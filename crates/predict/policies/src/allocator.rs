@@ -7,7 +7,7 @@
 use crate::booking::Booking;
 use crate::offsets::Offsets;
 use crate::timeout::{BookingParameters, Timeout};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_frames::HUGE_ORDER;
 use strata_paging::Region;
@@ -46,6 +46,9 @@ pub struct Allocator {
     pub(crate) booking: Booking,
     /// Regions of this layer's memory that the layer below backs huge and nothing here uses.
     pub(crate) preferred: BTreeSet<u64>,
+    /// Huge bucket (Gemini section 5): regions whose huge page was freed, in the order in which they were;
+    /// all of them are booked.
+    bucket: VecDeque<Frame<Lower>>,
     fault_huge: FaultHuge,
     settings: AllocatorParameters,
     cap: f64,
@@ -66,6 +69,7 @@ impl Allocator {
             offsets: Offsets::default(),
             booking: Booking::among(sharers),
             preferred: BTreeSet::new(),
+            bucket: VecDeque::new(),
             fault_huge,
             settings,
             cap: booking.cap,
@@ -199,8 +203,35 @@ impl Allocator {
         self.preferred.remove(&target.get());
     }
 
+    /// A region whose huge page was freed is kept whole in the bucket, for as long as a booking lasts.
+    pub fn keep(&mut self, kernel: &mut Kernel, region: Frame<Lower>) {
+        let until = self.until();
+        if self.booking.book(kernel.memory_mut(), region, until, self.cap) {
+            self.preferred.insert(region.get());
+            self.bucket.push_back(region);
+        }
+    }
+
+    /// Gives back this share of the bucket, and one region at least, those first that were kept first.
+    /// What is booked for areas stays so. Returns whether there was anything.
+    pub fn return_some(&mut self, kernel: &mut Kernel, share: f64) -> bool {
+        // What somebody has used since, or took back, is not in the bucket any more.
+        let (booking, preferred) = (&self.booking, &self.preferred);
+        self.bucket.retain(|region| {
+            preferred.contains(&region.get()) && booking.holds(kernel.memory(), *region)
+        });
+        let some = (share * self.bucket.len() as f64).ceil().max(1.0) as usize;
+        let some = some.min(self.bucket.len());
+        for region in self.bucket.drain(..some) {
+            self.preferred.remove(&region.get());
+            self.booking.end(kernel.memory_mut(), region);
+        }
+        some > 0
+    }
+
     /// Memory is short: everything booked goes back. Returns whether there was anything.
     pub fn release_all(&mut self, kernel: &mut Kernel) -> bool {
+        self.bucket.clear();
         self.preferred.clear();
         self.booking.release_all(kernel.memory_mut())
     }

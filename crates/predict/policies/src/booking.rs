@@ -76,6 +76,11 @@ impl Booking {
         memory.release_all_regions() > 0
     }
 
+    /// Whether a region is booked.
+    pub fn holds(&self, memory: &Memory, region: Frame<Lower>) -> bool {
+        self.taken_back == memory.times_all_released() && self.expiry.contains_key(&region.get())
+    }
+
     /// Number of regions booked.
     pub fn len(&self) -> usize {
         self.expiry.len()

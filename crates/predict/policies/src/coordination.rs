@@ -6,6 +6,7 @@ use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::scanner::{Scan, main_user};
 use crate::timeout::BookingParameters;
 use strata_addr::{Frame, PageSize, space::Lower};
+use strata_paging::Region;
 use strata_stack::{
     Collapsed, Exhausted, Feedback, Kernel, NodeId, PageFault, Policy, Position, PromoteError,
     Stack,
@@ -22,8 +23,12 @@ strata_params::parameters! {
         /// Share of one CPU that promotion (MHPP) may use, averaged over a period; Gemini leaves
         /// the pace to the page coalescer it guides.
         share: f64 = 0.05, "gemini.promote_share", "share";
-        /// FMFI above which the huge bucket gives everything back (Gemini section 5: "severe").
+        /// FMFI above which the huge bucket gives some of its regions back, once a period of
+        /// Algorithm 1 (Gemini section 5: "severe"). `?`
         bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "share";
+        /// Share of the huge bucket that is "some": what it gives back at once, above that FMFI or when
+        /// memory is short (Gemini section 5). `?`
+        bucket_return: f64 = 0.5, "gemini.bucket_return", "share";
     }
 }
 
@@ -176,14 +181,27 @@ impl Coordination {
         self.next_adjust.min(self.next_scan)
     }
 
-    /// Huge bucket (Gemini section 5): a freed huge page is kept whole for a while.
-    pub(crate) fn keep_freed(&mut self, node: NodeId, kernel: &mut Kernel, region: Frame<Lower>) {
-        let cap = self.settings.booking.cap;
-        let allocator = self.allocator(node);
-        let until = allocator.until();
-        if allocator.booking.book(kernel.memory_mut(), region, until, cap) {
-            allocator.preferred.insert(region.get());
+    /// Huge bucket (Gemini section 5): a well-aligned huge page that was freed is kept whole for a while.
+    /// It was well aligned if what hardware walks below maps its region huge; any other region is worth no
+    /// more than the next.
+    pub(crate) fn keep_freed(&mut self, stack: &mut Stack, node: NodeId, region: Frame<Lower>) {
+        if is_huge_below(stack, node, region) {
+            self.allocator(node).keep(stack.kernel_mut(node), region);
         }
+    }
+
+    /// Memory is short: some of the bucket goes back, and everything booked where that does not help.
+    /// Returns whether there was anything.
+    pub(crate) fn give_back(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
+        let some = self.settings.scan.bucket_return;
+        let allocator = self.allocator(node);
+        let free = kernel.memory().free_frames();
+        while kernel.memory().free_frames() == free {
+            if !allocator.return_some(kernel, some) {
+                return allocator.release_all(kernel);
+            }
+        }
+        true
     }
 
     /// Algorithm 1, bookings that end, and the bucket that empties when memory is fragmented, in the
@@ -201,15 +219,16 @@ impl Coordination {
             return;
         }
         self.next_adjust = now + self.settings.booking.period;
-        let (feedback, severe) = (self.feedback, self.settings.scan.bucket_fmfi);
+        let feedback = self.feedback;
+        let ScanParameters { bucket_fmfi, bucket_return, .. } = self.settings.scan;
         for node in nodes {
             let allocator = self.allocator(node);
             let kernel = stack.kernel_mut(node);
             let booked = kernel.memory().reserved_regions() > 0;
             allocator.end_period(feedback, fmfi(kernel), booked);
             allocator.expire(kernel, now);
-            if fmfi(kernel) > severe {
-                allocator.release_all(kernel);
+            if fmfi(kernel) > bucket_fmfi {
+                allocator.return_some(kernel, bucket_return);
             }
         }
     }
@@ -258,6 +277,13 @@ impl Coordination {
         }
         None
     }
+}
+
+/// Whether the table that hardware walks for a kernel's memory maps this region of it by one huge entry.
+/// For the host's there is none.
+fn is_huge_below(stack: &Stack, node: NodeId, region: Frame<Lower>) -> bool {
+    let table = stack.hardware_second_stage(node);
+    table.is_some_and(|table| matches!(table.region(region.cross()), Region::Huge(_)))
 }
 
 /// After a fault was answered: a region that is ripe becomes huge in place, and the booking of one
@@ -371,23 +397,104 @@ mod tests {
         assert!(next.and(budget).is_spent(&one.stack), "both must have something left");
     }
 
+    /// A VM whose guest, and whose host, have these policies' huge pages; what a huge page's worth of its
+    /// program's memory that is freed leaves behind.
+    fn freed(policy: &mut Linux) -> (TwoKernels, Frame<Lower>, Coordination) {
+        let mut two = TwoKernels::new(policy);
+        let region = two.used_and_freed(policy);
+        let mut coordination = Coordination::new(GeminiSettings::default(), FaultHuge::AsLinux);
+        let nodes: Vec<NodeId> = two.stack.nodes().collect();
+        nodes.iter().for_each(|node| coordination.add(two.stack.position(*node)));
+        coordination.keep_freed(&mut two.stack, two.guest, region);
+        (two, region, coordination)
+    }
+
     /// Huge bucket: the region of a freed huge page is kept whole as long as a booking lasts, for the
     /// next huge page, and then given back (Gemini section 5).
     #[test]
     fn a_freed_huge_page_is_kept_whole_for_as_long_as_a_booking_lasts() {
+        let (mut two, region, mut coordination) = freed(&mut Linux::thp());
+        let (guest, lasts) = (two.guest, BookingParameters::default().initial);
+        let kept = |stack: &Stack| stack.kernel(guest).memory().is_reserved(region);
+        assert!(kept(&two.stack));
+        coordination.adjust(&mut two.stack, lasts - 1.0, [guest]);
+        assert!(kept(&two.stack), "its time is not up");
+        assert!(coordination.allocator(guest).preferred.contains(&region.get()));
+        coordination.adjust(&mut two.stack, lasts, [guest]);
+        assert!(!kept(&two.stack));
+        assert!(!coordination.allocator(guest).preferred.contains(&region.get()));
+    }
+
+    /// "For the well-aligned huge pages that have been freed after use": what the host does not back huge
+    /// is worth no more than any other memory, and is not kept from anybody.
+    #[test]
+    fn gemini_5_only_well_aligned_huge_pages_are_kept() {
+        let (two, region, _) = freed(&mut Linux::thp());
+        assert!(two.stack.kernel(two.guest).memory().is_reserved(region));
+        let (two, region, _) = freed(&mut Linux::guest_huge());
+        assert!(!two.stack.kernel(two.guest).memory().is_reserved(region));
+        // Nothing is below the host: no huge page of its own is well aligned by being there.
         let mut one = OneKernel::new();
         let mut coordination = coordination();
-        let lasts = BookingParameters::default().initial;
-        let region = Frame::new(9 * PageSize::Huge.base_pages());
-        coordination.keep_freed(ALONE.node, one.stack.kernel_mut(ALONE.node), region);
-        let kept = |stack: &Stack| stack.kernel(ALONE.node).memory().is_reserved(region);
-        assert!(kept(&one.stack));
-        coordination.adjust(&mut one.stack, lasts - 1.0, [ALONE.node]);
-        assert!(kept(&one.stack), "its time is not up");
-        assert!(coordination.allocator(ALONE.node).preferred.contains(&region.get()));
-        coordination.adjust(&mut one.stack, lasts, [ALONE.node]);
-        assert!(!kept(&one.stack));
-        assert!(!coordination.allocator(ALONE.node).preferred.contains(&region.get()));
+        coordination.keep_freed(&mut one.stack, ALONE.node, Frame::new(512));
+        assert_eq!(one.stack.kernel(ALONE.node).memory().reserved_regions(), 0);
+    }
+
+    /// Regions in the bucket, and one that is booked for an area; memory is nearly all in pieces.
+    fn severe() -> (OneKernel, Coordination, [Frame<Lower>; 4], Frame<Lower>) {
+        let mut one = OneKernel::new();
+        let mut coordination = coordination();
+        let region = |i: u64| Frame::new(i * PageSize::Huge.base_pages());
+        let (bucket, booked) = ([9, 10, 11, 12].map(region), region(13));
+        let kernel = one.stack.kernel_mut(ALONE.node);
+        let allocator = coordination.allocator(ALONE.node);
+        bucket.iter().for_each(|region| allocator.keep(kernel, *region));
+        assert!(allocator.booking.book(kernel.memory_mut(), booked, 1000.0, 1.0));
+        for at in (0..32).map(region) {
+            kernel.memory_mut().alloc_at(at, 0);
+        }
+        (one, coordination, bucket, booked)
+    }
+
+    /// "Gemini also returns *some* well-aligned huge pages when ... the memory fragmentation becomes
+    /// severe", the oldest first. What EMA has booked for areas is none of them.
+    #[test]
+    fn gemini_5_severe_fragmentation_empties_a_part_of_the_bucket_and_nothing_else() {
+        let (mut one, mut coordination, bucket, booked) = severe();
+        let left = |stack: &Stack| {
+            let memory = stack.kernel(ALONE.node).memory();
+            bucket.map(|region| memory.is_reserved(region))
+        };
+        coordination.adjust(&mut one.stack, 1.0, [ALONE.node]);
+        assert_eq!(left(&one.stack), [false, false, true, true]);
+        coordination.adjust(&mut one.stack, 2.0, [ALONE.node]);
+        assert_eq!(left(&one.stack), [false, false, true, true], "enough is whole now");
+        for now in 3..6 {
+            let memory = one.stack.kernel_mut(ALONE.node).memory_mut();
+            for at in bucket {
+                memory.alloc_at(at, 0);
+            }
+            coordination.adjust(&mut one.stack, f64::from(now), [ALONE.node]);
+        }
+        assert_eq!(left(&one.stack), [false; 4]);
+        let memory = one.stack.kernel(ALONE.node).memory();
+        assert!(memory.is_reserved(booked), "EMA's");
+        assert_eq!(coordination.allocator(ALONE.node).booking.len(), 1);
+    }
+
+    /// The same "when the memory space becomes scarce"; only if that gives no frame, the rest goes, too.
+    #[test]
+    fn gemini_5_scarce_memory_takes_a_part_of_the_bucket_first() {
+        let (mut one, mut coordination, bucket, booked) = severe();
+        let kernel = one.stack.kernel_mut(ALONE.node);
+        assert!(coordination.give_back(ALONE.node, kernel));
+        assert_eq!(bucket.map(|at| kernel.memory().is_reserved(at)), [false, false, true, true]);
+        assert!(coordination.give_back(ALONE.node, kernel));
+        assert!(coordination.give_back(ALONE.node, kernel));
+        assert!(kernel.memory().is_reserved(booked));
+        assert!(coordination.give_back(ALONE.node, kernel));
+        assert!(!kernel.memory().is_reserved(booked), "nothing else was left");
+        assert!(!coordination.give_back(ALONE.node, kernel));
     }
 
     /// A booking is made for as long as Algorithm 1 says at that moment.
@@ -397,7 +504,8 @@ mod tests {
         let mut coordination = coordination();
         let initial = BookingParameters::default().initial;
         assert_eq!(coordination.allocator(ALONE.node).until(), initial);
-        coordination.keep_freed(ALONE.node, one.stack.kernel_mut(ALONE.node), Frame::new(512));
+        let kernel = one.stack.kernel_mut(ALONE.node);
+        coordination.allocator(ALONE.node).keep(kernel, Frame::new(512));
         coordination.adjust(&mut one.stack, 100.0, [ALONE.node]);
         // After the first period a longer time-out is tried.
         assert_eq!(coordination.allocator(ALONE.node).until(), 100.0 + initial * 1.1);

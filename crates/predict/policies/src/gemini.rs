@@ -93,16 +93,16 @@ impl Policy for Gemini {
 
     fn freed_huge(
         &mut self,
+        stack: &mut Stack,
         node: NodeId,
         _: Option<NodeId>,
-        kernel: &mut Kernel,
         region: Frame<Lower>,
     ) {
-        self.coordination.keep_freed(node, kernel, region);
+        self.coordination.keep_freed(stack, node, region);
     }
 
     fn memory_short(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
-        self.coordination.allocator(node).release_all(kernel)
+        self.coordination.give_back(node, kernel)
     }
 
     fn wake(

@@ -122,12 +122,12 @@ impl Policy for PerVm {
 
     fn freed_huge(
         &mut self,
+        stack: &mut Stack,
         node: NodeId,
         vm: Option<NodeId>,
-        kernel: &mut Kernel,
         region: Frame<Lower>,
     ) {
-        self.of(node, vm).freed_huge(node, vm, kernel, region);
+        self.of(node, vm).freed_huge(stack, node, vm, region);
     }
 
     fn ended(&mut self, stack: &mut Stack, kernels: &[NodeId]) {

@@ -463,19 +463,19 @@ impl Policy for XGemini {
 
     fn freed_huge(
         &mut self,
+        stack: &mut Stack,
         node: NodeId,
         _: Option<NodeId>,
-        kernel: &mut Kernel,
         region: Frame<Lower>,
     ) {
         if self.has_allocator(node) {
-            self.coordination.keep_freed(node, kernel, region);
+            self.coordination.keep_freed(stack, node, region);
         }
     }
 
     fn memory_short(&mut self, node: NodeId, kernel: &mut Kernel) -> bool {
         if self.has_allocator(node) {
-            self.coordination.allocator(node).release_all(kernel)
+            self.coordination.give_back(node, kernel)
         } else {
             self.booking.release_all(kernel.memory_mut())
         }

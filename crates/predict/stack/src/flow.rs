@@ -270,7 +270,7 @@ impl Stack {
         }
         for (space, frame) in log.freed_huge.drain(..) {
             let vm = self.above(node, space);
-            policy.freed_huge(node, vm, &mut self.nodes[node].kernel, frame);
+            policy.freed_huge(self, node, vm, frame);
         }
         for action in log.actions.drain(..) {
             self.act(policy, node, action)?;

@@ -155,9 +155,9 @@ pub trait Policy: Send {
     /// A huge page's HPAS region was freed; it was memory of `_vm`, or of a program.
     fn freed_huge(
         &mut self,
+        _stack: &mut Stack,
         _node: NodeId,
         _vm: Option<NodeId>,
-        _kernel: &mut Kernel,
         _region: Frame<Lower>,
     ) {
     }

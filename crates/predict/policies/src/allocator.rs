@@ -215,11 +215,7 @@ impl Allocator {
     /// Gives back this share of the bucket, and one region at least, those first that were kept first.
     /// What is booked for areas stays so. Returns whether there was anything.
     pub fn return_some(&mut self, kernel: &mut Kernel, share: f64) -> bool {
-        // What somebody has used since, or took back, is not in the bucket any more.
-        let (booking, preferred) = (&self.booking, &self.preferred);
-        self.bucket.retain(|region| {
-            preferred.contains(&region.get()) && booking.holds(kernel.memory(), *region)
-        });
+        self.tidy_bucket(kernel);
         let some = (share * self.bucket.len() as f64).ceil().max(1.0) as usize;
         let some = some.min(self.bucket.len());
         for region in self.bucket.drain(..some) {
@@ -227,6 +223,14 @@ impl Allocator {
             self.booking.end(kernel.memory_mut(), region);
         }
         some > 0
+    }
+
+    /// What somebody has used since, or took back, is not in the bucket any more.
+    fn tidy_bucket(&mut self, kernel: &Kernel) {
+        let (booking, preferred) = (&self.booking, &self.preferred);
+        self.bucket.retain(|region| {
+            preferred.contains(&region.get()) && booking.holds(kernel.memory(), *region)
+        });
     }
 
     /// Memory is short: everything booked goes back. Returns whether there was anything.
@@ -241,6 +245,7 @@ impl Allocator {
         for region in self.booking.expire(kernel.memory_mut(), now) {
             self.preferred.remove(&region.get());
         }
+        self.tidy_bucket(kernel);
         self.offsets.retain(|space, range| {
             let vmas = kernel.space(space).map(|space| space.vmas());
             vmas.is_some_and(|vmas| {

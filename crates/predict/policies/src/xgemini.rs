@@ -38,6 +38,10 @@ strata_params::parameters! {
         /// The host fills the shadow table on the guest hypervisor's write, so that the guest does
         /// not fault a second time (xGemini IV.C: the trap updates the shadow EPT).
         fill_on_write: bool = true, "xgemini.fill_on_write", "";
+        /// To replace a frame by the one at its offset costs a copy. xGemini IV.C: "it does not involve
+        /// data copying"; that holds as long as the guest hypervisor has not written to the page, and
+        /// it zeroes pages before it maps them. What changes places with another page is copied always.
+        copy: bool = true, "xgemini.copy", "";
     }
 }
 
@@ -87,6 +91,8 @@ pub struct XGemini {
     homes: FxHashMap<GuestRegion, Home>,
     /// The guest's region whose home a region of real memory is.
     inhabited: FxHashMap<u64, GuestRegion>,
+    /// Where a guest's region could not become whole: it is not tried there again.
+    spoiled: FxHashMap<GuestRegion, Frame<Lower>>,
     booking: Booking,
     cursor: Frame<Lower>,
     next_round: f64,
@@ -104,6 +110,7 @@ impl XGemini {
             leftovers: None,
             homes: FxHashMap::default(),
             inhabited: FxHashMap::default(),
+            spoiled: FxHashMap::default(),
             booking: Booking::default(),
             cursor: Frame::new(0),
             next_round: settings.xgemini.period,
@@ -152,12 +159,14 @@ impl XGemini {
         let frame = stack.compose(guest, page)?.frame;
         let region = frame.floor(PageSize::Huge);
         (frame.index_in(PageSize::Huge) == page.index_in(PageSize::Huge)
-            && !self.inhabited.contains_key(&region.get()))
+            && !self.inhabited.contains_key(&region.get())
+            && self.spoiled.get(&(guest, page.floor(PageSize::Huge).get())) != Some(&region))
         .then_some(region)
     }
 
-    /// NEMA, host part: puts the frame behind a guest's page at its region's offset. Returns whether
-    /// it is there.
+    /// NEMA, host part: puts the frame behind a guest's page at its region's offset, at once: where the
+    /// guest hypervisor's memory has another page there, the two change places (xGemini I: the host's
+    /// table is changed accordingly). Returns whether it is there.
     pub(crate) fn steer(
         &mut self,
         stack: &mut Stack,
@@ -177,7 +186,8 @@ impl XGemini {
         }
         let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
         stack.back(self, vm, at)?;
-        let there = stack.migrate(self, NodeId::HOST, process, hva, wanted)?;
+        let copies = self.settings.xgemini.copy;
+        let there = stack.put(self, NodeId::HOST, (process, hva), wanted, copies)?;
         // The move took the old entry out of the host's second stage.
         stack.back(self, vm, at)?;
         Ok(there)
@@ -274,6 +284,9 @@ impl XGemini {
             }
             if !self.steer(stack, guest, page)? {
                 let region = (guest, region.get());
+                if let Some(home) = self.homes.get(&region) {
+                    self.spoiled.insert(region, home.at);
+                }
                 self.forget(stack, region);
                 if let Some(leftovers) = &mut self.leftovers {
                     leftovers.could_not(region);
@@ -435,6 +448,7 @@ impl Policy for XGemini {
         let homes = self.homes.keys().copied();
         let gone: Vec<GuestRegion> = homes.filter(|(guest, _)| kernels.contains(guest)).collect();
         gone.into_iter().for_each(|region| self.forget(stack, region));
+        self.spoiled.retain(|(guest, _), _| !kernels.contains(guest));
         if let Some(leftovers) = &mut self.leftovers {
             leftovers.ended(kernels);
         }

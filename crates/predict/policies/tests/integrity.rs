@@ -4,6 +4,8 @@
 mod world;
 
 use proptest::prelude::*;
+use strata_addr::{Frame, space::Lower};
+use strata_params::Parameters;
 use strata_policies::{PolicyParameters, REGISTRY, find};
 use world::{Op, PAGES, World, op};
 
@@ -155,7 +157,7 @@ fn gemini_keeps_the_offset_where_an_area_grows() {
 #[test]
 fn xgemini_makes_pseudo_huge_pages_where_the_guest_hypervisor_has_base_pages() {
     let mut parameters = PolicyParameters::default();
-    strata_params::Parameters::set(&mut parameters, "xgemini.l1_thp", "false").unwrap();
+    parameters.set("xgemini.l1_thp", "false").unwrap();
     let policy = (find("xgemini").unwrap().make)(&parameters);
     let mut world = World::new(3, 0.0, policy);
     for page in 0..PAGES {
@@ -167,5 +169,39 @@ fn xgemini_makes_pseudo_huge_pages_where_the_guest_hypervisor_has_base_pages() {
     assert_eq!(alignment.well_aligned, alignment.guest_huge);
     assert_eq!(alignment.pseudo_huge, alignment.guest_huge);
     world.check();
+    world.finish();
+}
+
+/// A nested guest under xGemini whose guest hypervisor has base pages, all of its memory that is in use in
+/// pseudo huge pages; one page of the guest's memory that is.
+fn in_pseudo_huge_pages() -> (World, Frame<Lower>) {
+    let mut parameters = PolicyParameters::default();
+    parameters.set("xgemini.l1_thp", "false").unwrap();
+    let mut world = World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters));
+    (0..PAGES).for_each(|page| world.touch(0, page, true));
+    let mut frames = Vec::new();
+    for (_, space) in world.stack.kernel(world.guest).spaces() {
+        space.table().for_each_huge(|_, mapping| frames.push(mapping.frame));
+    }
+    (world, frames[1] + 77)
+}
+
+/// "When a guest hypervisor attempts to change a page mapping that may affect a pseudo huge page, the host
+/// needs to change the host EPT accordingly": the frame of the page that is there now and the one in the row
+/// change places, and the huge entry is back with the first access.
+#[test]
+fn xgemini_1_a_pseudo_huge_page_comes_back_when_the_guest_hypervisor_moves_a_page_of_it() {
+    let (mut world, page) = in_pseudo_huge_pages();
+    let before = world.stack.alignment(world.guest);
+    assert_eq!(before.pseudo_huge, PAGES / 512);
+    for page in [page, page + 1, page + 300, page] {
+        world.apply(&Op::Migrate { above_host: 1, page: page.get() });
+        world.check();
+        let broken = world.stack.alignment(world.guest);
+        assert_eq!(broken.pseudo_huge, before.pseudo_huge - 1, "L1 has it elsewhere");
+        (0..PAGES).for_each(|page| world.touch(0, page, true));
+        assert_eq!(world.stack.alignment(world.guest), before);
+        world.check();
+    }
     world.finish();
 }

@@ -127,7 +127,42 @@ impl Stack {
         if !policy.may_move(self, &asked) {
             return Ok(false);
         }
-        let moved = self.nodes[node].kernel.migrate_to(space, page, to);
+        let moved = self.nodes[node].kernel.migrate_to(space, page, to, true);
+        self.settle(policy, node, Spending::HypervisorFault)?;
+        Ok(moved.unwrap_or(false))
+    }
+
+    /// Puts a base page of a kernel's space into a wanted frame, splitting a huge page if need be: moves it
+    /// there if the frame is free, and lets it change places with another base page that has it. Where it
+    /// does not copy no copy is charged for a move to a free frame, as if the page were free; contents are
+    /// kept all the same. Returns whether it is there.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn put(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        (space, page): (SpaceId, Frame<Upper>),
+        to: Frame<Lower>,
+        copies: bool,
+    ) -> Result<bool, Exhausted> {
+        let kernel = self.kernel(node);
+        let (from, other) = (kernel.frame_behind(space, page), kernel.base_page_in(to));
+        if from == Some(to) {
+            return Ok(true);
+        }
+        let asks = [Some(((space, page), Some(to))), other.map(|other| (other, from))];
+        for ((space, page), to) in asks.into_iter().flatten() {
+            if !policy.may_move(self, node, space, page, to, PageSize::Base) {
+                return Ok(false);
+            }
+        }
+        let kernel = &mut self.nodes[node].kernel;
+        let moved = match other {
+            Some(_) => kernel.exchange_with(space, page, to),
+            None => kernel.migrate_to(space, page, to, copies),
+        };
         self.settle(policy, node, Spending::HypervisorFault)?;
         Ok(moved.unwrap_or(false))
     }

@@ -308,6 +308,15 @@ impl Stack {
                     self.write_content(node, to, tag);
                 }
             }
+            Action::Exchange(one, other) => {
+                self.write_block(policy, node, one, 0)?;
+                self.write_block(policy, node, other, 0)?;
+                if self.contents.is_some() {
+                    let tags = [one, other].map(|frame| self.read_content(node, frame));
+                    self.write_content(node, one, tags[1]);
+                    self.write_content(node, other, tags[0]);
+                }
+            }
         }
         Ok(())
     }

@@ -15,6 +15,8 @@ pub enum Action {
     Zero(Frame<Lower>, u32),
     /// The kernel copied this frame to that one.
     Copy(Frame<Lower>, Frame<Lower>),
+    /// The kernel exchanged what is in these two frames.
+    Exchange(Frame<Lower>, Frame<Lower>),
 }
 
 /// Translations of a space that no longer hold: `pages` base pages from `page`.

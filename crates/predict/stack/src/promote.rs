@@ -173,8 +173,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Moves the base page at `page` to the frame `to`, which is free or reserved. Returns whether
-    /// it is there now.
+    /// Moves the base page at `page` to the frame `to`, which is free or reserved. Its content goes with
+    /// it, which is a copy to pay for if it `copies`. Returns whether it is there now.
     ///
     /// # Errors
     /// [`OutOfMemory`] when a huge page had to be split and there was no frame for the table.
@@ -183,6 +183,7 @@ impl Kernel {
         space: SpaceId,
         page: Frame<Upper>,
         to: Frame<Lower>,
+        copies: bool,
     ) -> Result<bool, OutOfMemory> {
         let mapping = self.space(space).and_then(|s| s.table.mapping(page.addr()));
         let Some(mapping) = mapping else { return Ok(false) };
@@ -196,8 +197,51 @@ impl Kernel {
         if mapping.size == PageSize::Huge {
             self.split(space, page).inspect_err(|_| self.frames.memory.free(to, 0))?;
         }
-        self.relocate(from, to, true);
+        self.relocate(from, to, copies);
         Ok(true)
+    }
+
+    /// The base page at `page` and the one that has the frame `to` change places. Returns whether they
+    /// did: not if the other is no base page of a space, or shared.
+    ///
+    /// # Errors
+    /// As [`migrate_to`](Self::migrate_to).
+    pub(crate) fn exchange_with(
+        &mut self,
+        space: SpaceId,
+        page: Frame<Upper>,
+        to: Frame<Lower>,
+    ) -> Result<bool, OutOfMemory> {
+        let mapping = self.space(space).and_then(|s| s.table.mapping(page.addr()));
+        let Some(mapping) = mapping else { return Ok(false) };
+        let from = frame_of(&mapping, page);
+        let (own, Some((other, at))) = (self.owner(from), self.base_page_in(to)) else {
+            return Ok(false);
+        };
+        if from == to || own != Owner::Page(space, page) {
+            return Ok(from == to);
+        }
+        if mapping.size == PageSize::Huge {
+            self.split(space, page)?;
+        }
+        for (space, page, frame) in [(space, page, to), (other, at, from)] {
+            let updated = self.alive_mut(space).table.update(page.addr(), |m| (frame, m.rights));
+            debug_assert!(updated, "the owner of a frame maps it");
+            self.changed(space, page, 1);
+            self.set_owner(frame, Owner::Page(space, page));
+        }
+        self.frames.log.actions.push(Action::Exchange(from, to));
+        self.frames.counters.copied_pages += 2;
+        self.frames.counters.migrated_pages += 2;
+        Ok(true)
+    }
+
+    /// The base page of a space that has a frame to itself.
+    pub(crate) fn base_page_in(&self, frame: Frame<Lower>) -> Option<(SpaceId, Frame<Upper>)> {
+        match self.owner(frame) {
+            Owner::Page(space, page) if !self.is_huge(space, page) => Some((space, page)),
+            _ => None,
+        }
     }
 
     /// Moves the base page at `page` to a frame of a colour, unless it is in one. Its content goes with

@@ -1,7 +1,8 @@
 //! xGemini (IEEE TC 2024): the guest and the host work together, the guest hypervisor is stock.
 //!
-//! The guest places pages as Gemini's guest half does, with Huge Aligner. The host sees every write
-//! of the guest hypervisor to its second stage, for that table is write-protected, and puts the
+//! The guest places pages as Gemini's guest half does, with Huge Aligner. The host takes base pages for
+//! the guest hypervisor's memory, one for each that is touched. It sees every write
+//! of the guest hypervisor to its second stage, for that table is write-protected, and has the
 //! real frame behind each *guest* page where the guest page's HPAS region has its booked place,
 //! whatever the guest hypervisor's memory looks like. A region that is whole becomes a pseudo huge
 //! page: one huge entry of the shadow table.
@@ -20,10 +21,11 @@ use crate::timeout::BookingParameters;
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
-use strata_paging::Region;
+use strata_frames::Memory;
+use strata_paging::{Format, Region, X86};
 use strata_stack::{
     AlignAreas, AlignerParameters, Exhausted, Feedback, Kernel, KernelSettings, Move, NodeId,
-    PageFault, Placement, PlacementCounts, Policy, Position, Stack, ThpMode, TradeCounts,
+    PageFault, Placement, PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
 };
 
 strata_params::parameters! {
@@ -80,6 +82,31 @@ struct Home {
     placed: u32,
 }
 
+/// A violation of a nested guest that the host has handed on and that its hypervisor has not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct HandedOn {
+    guest: NodeId,
+    /// The page of the guest's memory that it wanted.
+    page: Frame<Upper>,
+    /// The page of its own memory that the guest hypervisor touched last since, as one of a huge page.
+    last: Option<Frame<Upper>>,
+}
+
+impl HandedOn {
+    /// The page of the guest's memory that a page of the guest hypervisor's will back which it touches for
+    /// the first time now. One by one from the start of a region they are those of a huge page; else
+    /// it is the page that the guest wanted. A guess: page tables are touched on the way, too.
+    fn guess(&mut self, touched: Frame<Upper>) -> Frame<Upper> {
+        let index = touched.index_in(PageSize::Huge);
+        let goes_on = self.last.map_or(index == 0, |last| index > 0 && touched == last + 1);
+        if !goes_on {
+            return self.page;
+        }
+        self.last = Some(touched);
+        self.page.floor(PageSize::Huge) + index
+    }
+}
+
 /// xGemini, for any stack. Without a guest hypervisor it is Gemini with Huge Aligner and with huge
 /// pages that follow touch in the guest; the host takes them as Gemini's does.
 #[derive(Debug)]
@@ -93,6 +120,7 @@ pub struct XGemini {
     inhabited: FxHashMap<u64, GuestRegion>,
     /// Where a guest's region could not become whole: it is not tried there again.
     spoiled: FxHashMap<GuestRegion, Frame<Lower>>,
+    handed_on: Option<HandedOn>,
     booking: Booking,
     cursor: Frame<Lower>,
     next_round: f64,
@@ -100,6 +128,8 @@ pub struct XGemini {
     until: f64,
     /// There is a guest hypervisor.
     nested: bool,
+    /// The host makes a range huge for this policy, which knows what is in it.
+    collapsing: bool,
 }
 
 impl XGemini {
@@ -111,6 +141,7 @@ impl XGemini {
             homes: FxHashMap::default(),
             inhabited: FxHashMap::default(),
             spoiled: FxHashMap::default(),
+            handed_on: None,
             booking: Booking::default(),
             cursor: Frame::new(0),
             next_round: settings.xgemini.period,
@@ -118,6 +149,7 @@ impl XGemini {
             until: settings.reused.booking.initial,
             settings,
             nested: false,
+            collapsing: false,
         }
     }
 
@@ -133,12 +165,28 @@ impl XGemini {
         guest: NodeId,
         page: Frame<Upper>,
     ) -> Option<Frame<Lower>> {
+        let lies_right = match self.homes.get(&(guest, page.floor(PageSize::Huge).get())) {
+            Some(home) => return Some(home.at),
+            None => self.lies_right(stack, guest, page),
+        };
+        let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
+        self.home_in(memory, guest, page, lies_right)
+    }
+
+    /// The same in the host's memory alone; a region without a place gets the one wanted, or one that is
+    /// free.
+    fn home_in(
+        &mut self,
+        memory: &mut Memory,
+        guest: NodeId,
+        page: Frame<Upper>,
+        wanted: Option<Frame<Lower>>,
+    ) -> Option<Frame<Lower>> {
         let region = (guest, page.floor(PageSize::Huge).get());
         if let Some(home) = self.homes.get(&region) {
             return Some(home.at);
         }
-        let at = self.lies_right(stack, guest, page).or_else(|| {
-            let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
+        let at = wanted.or_else(|| {
             let run = memory.next_fit(self.cursor, 1)?;
             self.cursor = run.start + PageSize::Huge.base_pages();
             let cap = self.settings.reused.booking.cap;
@@ -162,6 +210,44 @@ impl XGemini {
             && !self.inhabited.contains_key(&region.get())
             && self.spoiled.get(&(guest, page.floor(PageSize::Huge).get())) != Some(&region))
         .then_some(region)
+    }
+
+    /// NEMA, host part, where the host backs a page of a guest hypervisor's memory that was never touched:
+    /// a base page, at the offset of the guest's page that it will back, as far as the host knows that
+    /// (xGemini IV.C). The paper has the guest hypervisor write its table first. It zeroes the page
+    /// before, so the host goes by the violation that it has handed on.
+    fn place_below(&mut self, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        let guess = || {
+            let touched = fault.vm_page?;
+            self.handed_on.as_mut().map(|handed_on| (handed_on.guest, handed_on.guess(touched)))
+        };
+        let Some((guest, page)) = fault.backs.or_else(guess) else { return Placement::Base };
+        let region = (guest, page.floor(PageSize::Huge).get());
+        if self.leftovers.as_ref().is_some_and(|leftovers| leftovers.is_coloured(region)) {
+            return Placement::Base;
+        }
+        match self.home_in(kernel.memory_mut(), guest, page, None) {
+            Some(home) => Placement::BaseAt(home + page.index_in(PageSize::Huge)),
+            None => Placement::Base,
+        }
+    }
+
+    /// Whether the host's own coalescer may make a range of a guest hypervisor's memory huge: all of it must
+    /// be in use, or a huge page would be allocated where less is touched, and nothing of it in a row of
+    /// a guest's, or that row would be torn apart.
+    fn may_coalesce(&self, stack: &Stack, space: SpaceId, page: Frame<Upper>) -> bool {
+        let host = stack.kernel(NodeId::HOST);
+        let Some(vm) = stack.above(NodeId::HOST, space) else { return true };
+        if self.collapsing || !self.nested || self.coordination.is_guest(vm) {
+            return true;
+        }
+        let table = host.space(space).map(|space| space.table().region(page.floor(PageSize::Huge)));
+        let Some(Region::Base { entries, .. }) = table else { return true };
+        let in_a_row = |bits: &u64| {
+            let region = Frame::<Lower>::new(X86::frame(*bits)).floor(PageSize::Huge);
+            self.inhabited.contains_key(&region.get())
+        };
+        entries.iter().all(|bits| X86::is_present(*bits) && !in_a_row(bits))
     }
 
     /// NEMA, host part: puts the frame behind a guest's page at its region's offset, at once: where the
@@ -336,7 +422,10 @@ impl XGemini {
             vm = below;
         }
         let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
-        let done = stack.collapse(self, NodeId::HOST, process, hva, None)?.is_huge();
+        self.collapsing = true;
+        let collapsed = stack.collapse(self, NodeId::HOST, process, hva, None);
+        self.collapsing = false;
+        let done = collapsed?.is_huge();
         if done {
             stack.fill_shadow(self, guest, region)?;
         }
@@ -396,8 +485,17 @@ impl Policy for XGemini {
     }
 
     fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        let of_guest = fault.vm.is_some_and(|vm| self.coordination.is_guest(vm));
+        if self.nested
+            && node != NodeId::HOST
+            && let (Some(guest), Some(page), true) = (fault.vm, fault.vm_page, of_guest)
+        {
+            self.handed_on = Some(HandedOn { guest, page, last: None });
+        }
         let placement = if self.has_allocator(node) {
             self.coordination.allocator(node).place(kernel, fault)
+        } else if node == NodeId::HOST && fault.vm.is_some() && !of_guest {
+            self.place_below(kernel, fault)
         } else {
             Placement::Linux
         };
@@ -417,6 +515,9 @@ impl Policy for XGemini {
         if self.has_allocator(node) {
             after_fault(self, stack, node, fault, size)?;
         }
+        if self.handed_on.is_some_and(|handed_on| Some(handed_on.guest) == fault.vm) {
+            self.handed_on = None;
+        }
         self.colour_mapped(stack, node, fault)
     }
 
@@ -434,8 +535,10 @@ impl Policy for XGemini {
         if !self.coordination.is_guest(vm) {
             return Ok(());
         }
-        if self.leftovers.is_none() && size == PageSize::Base && self.steer(stack, vm, page)? {
-            self.placed(stack, vm, page)?;
+        for i in 0..if self.leftovers.is_none() { size.base_pages() } else { 0 } {
+            if self.steer(stack, vm, page + i)? {
+                self.placed(stack, vm, page + i)?;
+            }
         }
         if self.settings.xgemini.fill_on_write {
             stack.fill_shadow(self, vm, page)?;
@@ -471,6 +574,11 @@ impl Policy for XGemini {
     }
 
     fn may_move(&mut self, stack: &Stack, asked: &Move) -> bool {
+        let &Move { node, space, page, size, .. } = asked;
+        if node == NodeId::HOST && size == PageSize::Huge && !self.may_coalesce(stack, space, page)
+        {
+            return false;
+        }
         let leftovers = self.leftovers.as_mut();
         leftovers.is_none_or(|own| own.recolouring.may_move(stack, asked))
     }

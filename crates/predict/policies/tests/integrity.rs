@@ -4,9 +4,10 @@
 mod world;
 
 use proptest::prelude::*;
-use strata_addr::{Frame, space::Lower};
+use strata_addr::{Frame, PageSize, space::Lower};
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, REGISTRY, find};
+use strata_stack::{NodeId, Owner};
 use world::{Op, PAGES, World, op};
 
 fn world(policy: &str, layers: usize, fragmentation: f64) -> World {
@@ -204,4 +205,65 @@ fn xgemini_1_a_pseudo_huge_page_comes_back_when_the_guest_hypervisor_moves_a_pag
         world.check();
     }
     world.finish();
+}
+
+/// A place where a region cannot become whole, because something there cannot be moved, is given up for good.
+#[test]
+fn xgemini_4_d_a_row_that_cannot_be_had_in_one_place_is_made_in_another() {
+    let mut parameters = PolicyParameters::default();
+    parameters.set("xgemini.l1_thp", "false").unwrap();
+    let mut world = World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters));
+    // In the middle of the area, so that the region is whole.
+    world.touch(0, 1024, true);
+    let space = world.stack.kernel(world.guest).spaces().next().unwrap().0;
+    let table = world.stack.kernel(world.guest).space(space).unwrap().table();
+    let (_, mapping) = table.first_mapped(table.everything()).unwrap();
+    let home = world.stack.compose(world.guest, mapping.frame.cross()).unwrap().frame;
+    let memory = world.stack.kernel_mut(NodeId::HOST).memory_mut();
+    let stone = home.floor(PageSize::Huge) + (home.index_in(PageSize::Huge) + 100) % 512;
+    assert!(memory.alloc_reserved(stone, 0));
+    memory.set_owner(stone, Owner::Pinned.to_bits());
+    (0..PAGES).for_each(|page| world.touch(0, page, true));
+    let alignment = world.stack.alignment(world.guest);
+    assert_eq!(alignment.well_aligned, alignment.guest_huge - 1, "one region has a stone in it");
+    for _ in 0..4 {
+        world.apply(&Op::Wake);
+        (0..PAGES).for_each(|page| world.touch(0, page, false));
+    }
+    let alignment = world.stack.alignment(world.guest);
+    assert_eq!(alignment.well_aligned, alignment.guest_huge);
+    world.finish();
+}
+
+/// "xGemini does not allocate a huge page if the touched memory space is smaller than a huge page": neither at
+/// a fault nor in the background. And a frame goes to its offset at once: nothing is split for it, and
+/// nearly nothing copied.
+#[test]
+fn xgemini_4_c_the_host_takes_what_is_touched_and_puts_it_where_it_belongs_at_once() {
+    for l1_thp in ["false", "true"] {
+        let mut parameters = PolicyParameters::default();
+        parameters.set("xgemini.l1_thp", l1_thp).unwrap();
+        let mut world = World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters));
+        let used = |world: &World| world.stack.kernel(NodeId::HOST).memory().used_frames();
+        let (before, l1) = (used(&world), world.stack.nodes().nth(1).unwrap());
+        // A quarter of each region, here and there.
+        (0..PAGES).step_by(4).for_each(|page| world.touch(0, page, true));
+        for _ in 0..5 {
+            // What L1 has touched, for L2 and for itself, and tables of the host's own.
+            let touched = world.stack.kernel(l1).memory().used_frames();
+            let taken = used(&world) - before;
+            assert!(taken < touched + 100, "L1 THP {l1_thp}: {taken} for {touched}");
+            world.apply(&Op::Wake);
+        }
+        (0..PAGES).for_each(|page| world.touch(0, page, true));
+        let regions = PAGES / 512 + 1;
+        let host = *world.stack.kernel(NodeId::HOST).counters();
+        assert_eq!(host.demotions, 0, "L1 THP {l1_thp}");
+        assert!(host.copied_pages <= 4 * regions, "L1 THP {l1_thp}: {host:?}");
+        let alignment = world.stack.alignment(world.guest);
+        assert!(alignment.guest_huge >= PAGES / 512, "L1 THP {l1_thp}: {alignment:?}");
+        assert_eq!(alignment.well_aligned, alignment.guest_huge, "L1 THP {l1_thp}");
+        world.check();
+        world.finish();
+    }
 }

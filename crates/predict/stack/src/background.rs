@@ -154,7 +154,8 @@ impl Stack {
         }
         let asks = [Some(((space, page), Some(to))), other.map(|other| (other, from))];
         for ((space, page), to) in asks.into_iter().flatten() {
-            if !policy.may_move(self, node, space, page, to, PageSize::Base) {
+            let asked = Move { node, space, page, to, size: PageSize::Base };
+            if !policy.may_move(self, &asked) {
                 return Ok(false);
             }
         }

@@ -137,7 +137,7 @@ impl Stack {
     }
 
     /// What is backed by a page that a hypervisor is about to map: asked by policies that tell cache colours
-    /// apart, which the host's memory then does.
+    /// apart, which the host's memory then does, and by those that put a nested guest's pages in rows.
     fn backs_of_fault(
         &self,
         below: NodeId,
@@ -145,7 +145,8 @@ impl Stack {
         page: Frame<Upper>,
     ) -> Option<(NodeId, Frame<Upper>)> {
         let coloured = self.nodes[below].kernel.memory().colours().is_some();
-        if below == NodeId::HOST && coloured { self.backs(vm, page) } else { None }
+        let asked = coloured || !self.position(vm).is_guest();
+        if below == NodeId::HOST && asked { self.backs(vm, page) } else { None }
     }
 
     /// A page of a VM's memory that its hypervisor maps is stored to. If it is merged with others it is

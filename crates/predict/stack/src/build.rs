@@ -12,6 +12,7 @@ use crate::settings::KernelSettings;
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpParameters;
 use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
+use crate::vm_advice::VmAdvice;
 use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, Range, space::Lower};
 use strata_colours::Colours;
@@ -38,6 +39,9 @@ strata_params::parameters! {
         /// Offset of the guest's memory in the VM process against 2 MiB, in base pages. 0 as QEMU
         /// aligns it; anything else keeps a hypervisor's huge pages from lining up with its guest's.
         slot_offset: u64 = 0, "slot.offset", "base pages";
+        /// What the program of a hypervisor tells its kernel of a VM's memory: `hugepage`, as QEMU does,
+        /// so that faults for which there is no free huge page compact, or `none`.
+        advice: VmAdvice = VmAdvice::HugePage, "vm.advice", "";
         /// Share of the guest's memory that the workload before touched, with a reused VM. Gemini
         /// 6.1: 30 GB of 32 GB.
         reused_share: f64 = 0.9, "reused.share", "share";
@@ -219,7 +223,10 @@ impl Stack {
         let mut nodes = Nodes::default();
         for (at, settings) in positions.iter().zip(&settings) {
             go_on(stopped)?;
-            let advice = policy.vm_memory(*at);
+            let advice = match policy.vm_memory(*at) {
+                HugeAdvice::Default => config.start.advice.into(),
+                own => own,
+            };
             add_kernel(&mut nodes, config, at, settings, advice)?;
         }
         let levels = positions.iter().map(|at| at.level).max().unwrap_or(0);

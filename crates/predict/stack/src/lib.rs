@@ -34,6 +34,7 @@ pub mod stack;
 mod thp;
 mod tree;
 mod unmap;
+mod vm_advice;
 mod vma;
 
 pub use alignment::{AlignmentCounts, Blame};
@@ -58,4 +59,5 @@ pub use strata_frames::{ColouredParameters, ColouringError};
 pub use strata_nested::{ExitCosts, ExitReason, Virtualization};
 pub use thp::{Fallback, ThpMode, ThpParameters};
 pub use tree::{NodeId, Position, SecondStageTable};
+pub use vm_advice::VmAdvice;
 pub use vma::{HugeAdvice, Vma, VmaMap};

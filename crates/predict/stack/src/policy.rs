@@ -90,7 +90,7 @@ pub trait Policy: Send {
     fn settings(&mut self, at: Position) -> KernelSettings;
 
     /// What the hypervisor below a kernel tells its own kernel of that VM's memory, by `madvise`; asked
-    /// before the VM starts.
+    /// before the VM starts. By default what [`MemoryParameters::advice`](crate::MemoryParameters) says.
     fn vm_memory(&mut self, _at: Position) -> HugeAdvice {
         HugeAdvice::Default
     }

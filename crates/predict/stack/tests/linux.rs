@@ -5,7 +5,7 @@ use strata_stack::{
     AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
     ExitCosts, ExitCounts, Flush, Kernel, KernelSettings, KsmParameters, MemoryParameters, NodeId,
     Owner, PageFault, Placement, Policy, Position, SpaceId, Stack, StackConfig, ThpMode,
-    ThpParameters, Virtualization,
+    ThpParameters, Virtualization, VmAdvice,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -33,6 +33,25 @@ impl Policy for Linux {
     }
 }
 
+/// Kernels of which each runs on the one before: memory in bytes and FMFI of each.
+fn config(kernels: &[(u64, f64)], thp: ThpParameters) -> StackConfig {
+    StackConfig {
+        kernels: StackConfig::chain(kernels, 1),
+        levels: 4,
+        reused: false,
+        costs: Costs::default(),
+        exits: ExitCosts::default(),
+        virtualization: Virtualization::default(),
+        thp,
+        start: MemoryParameters::default(),
+        aligner: AlignerParameters::default(),
+        colours: None,
+        coloured: ColouredParameters::default(),
+        balloon: BalloonParameters::default(),
+        ksm: KsmParameters::default(),
+    }
+}
+
 struct Guest {
     stack: Stack,
     policy: Linux,
@@ -40,21 +59,7 @@ struct Guest {
 
 impl Guest {
     fn new(huge_faults: bool, thp: ThpParameters) -> Self {
-        let config = StackConfig {
-            kernels: StackConfig::chain(&[(64 * MIB, 0.0)], 1),
-            levels: 4,
-            reused: false,
-            costs: Costs::default(),
-            exits: ExitCosts::default(),
-            virtualization: Virtualization::default(),
-            thp,
-            start: MemoryParameters::default(),
-            aligner: AlignerParameters::default(),
-            colours: None,
-            coloured: ColouredParameters::default(),
-            balloon: BalloonParameters::default(),
-            ksm: KsmParameters::default(),
-        };
+        let config = config(&[(64 * MIB, 0.0)], thp);
         let mut policy = Linux { huge_faults };
         let stack = Stack::build(&config, &mut policy, &|| false).unwrap();
         Self { stack, policy }
@@ -298,4 +303,37 @@ fn setting_up_can_be_stopped_at_any_time() {
             assert_eq!(asked, stops_at + 1);
         }
     }
+}
+
+/// A host with a VM on it. Every region of the host's memory has a page in it that can be moved, so that
+/// it has no huge page to give; how many the VM's hypervisor gets, and how many regions were emptied for that.
+fn huge_pages_of_a_fragmented_host(advice: VmAdvice) -> (u64, u64) {
+    let config = StackConfig {
+        start: MemoryParameters { advice, movable: 1.0, ..MemoryParameters::default() },
+        ..config(&[(128 * MIB, 1.0), (32 * MIB, 0.0)], ThpParameters::default())
+    };
+    let mut policy = Linux { huge_faults: true };
+    let mut stack = Stack::build(&config, &mut policy, &|| false).unwrap();
+    let guest = stack.guests().next().unwrap();
+    let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+    for event in [
+        Event::ProcessStart { pid: PARENT },
+        Event::Map { pid: PARENT, range: range(0, 4096), backing, protection, fixed: true },
+    ] {
+        stack.event(&mut policy, guest, &event).unwrap();
+    }
+    let space = stack.process_space(guest, PARENT).unwrap();
+    for at in 0..4096 {
+        stack.guest_fault(&mut policy, guest, space, page(at), true).unwrap();
+    }
+    (stack.alignment(guest).host_huge, stack.kernel(NodeId::HOST).counters().compacted_regions)
+}
+
+/// QEMU advises `MADV_HUGEPAGE` on a VM's memory. So hypervisors compact at a fault, where a program that
+/// says nothing gets base pages.
+#[test]
+fn hypervisors_compact_at_faults_because_qemu_advises_huge_pages() {
+    let (huge, compacted) = huge_pages_of_a_fragmented_host(VmAdvice::default());
+    assert!(huge >= 8 && compacted >= 8, "{huge}, {compacted}");
+    assert_eq!(huge_pages_of_a_fragmented_host(VmAdvice::None), (0, 0));
 }

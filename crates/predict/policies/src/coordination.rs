@@ -7,6 +7,7 @@ use crate::scanner::{Scan, main_user};
 use crate::timeout::BookingParameters;
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_paging::Region;
+use strata_params::{ParameterError, Value};
 use strata_stack::{
     Collapsed, Exhausted, Feedback, Kernel, NodeId, PageFault, Policy, Position, PromoteError,
     Stack,
@@ -20,8 +21,11 @@ strata_params::parameters! {
     pub struct ScanParameters {
         /// Time between two scans (MHPS). Gemini section 4 says "periodically".
         period: f64 = 1.0, "gemini.scan_period", "s";
-        /// Share of one CPU that promotion (MHPP) may use, averaged over a period; Gemini leaves
-        /// the pace to the page coalescer it guides.
+        /// At whose pace misaligned huge pages are promoted (MHPP): `khugepaged`'s, which looks at them
+        /// before any others (Gemini section 3: "the existing system component for page coalescing"), or
+        /// its `own`, which is faster.
+        promoter: Promoter = Promoter::Khugepaged, "gemini.promoter", "";
+        /// Share of one CPU that promotion may use at its own pace, averaged over a period. `?`
         share: f64 = 0.05, "gemini.promote_share", "share";
         /// FMFI above which the huge bucket gives some of its regions back, once a period of
         /// Algorithm 1 (Gemini section 5: "severe"). `?`
@@ -29,6 +33,42 @@ strata_params::parameters! {
         /// Share of the huge bucket that is "some": what it gives back at once, above that FMFI or when
         /// memory is short (Gemini section 5). `?`
         bucket_return: f64 = 0.5, "gemini.bucket_return", "share";
+    }
+}
+
+/// At whose pace MHPP promotes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promoter {
+    /// khugepaged's, of each kernel.
+    #[default]
+    Khugepaged,
+    /// Its own: a share of one CPU.
+    Own,
+}
+
+impl Promoter {
+    const ALL: [Self; 2] = [Self::Khugepaged, Self::Own];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Khugepaged => "khugepaged",
+            Self::Own => "own",
+        }
+    }
+}
+
+impl Value for Promoter {
+    fn parse(name: &str, text: &str, _: &str) -> Result<Self, ParameterError> {
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| ParameterError::Invalid {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            expected: "khugepaged or own",
+        })
+    }
+
+    fn print(&self) -> String {
+        self.name().to_owned()
     }
 }
 
@@ -81,22 +121,35 @@ pub(crate) trait Coordinating: Policy + Sized {
     fn coordination(&mut self) -> &mut Coordination;
 }
 
-/// Bounds background work to a share of one CPU.
+/// Bounds background work: to a share of one CPU, to what khugepaged of a kernel would do, or to both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     /// Cycles of background work at which it is used up.
     end: u64,
+    /// The kernel, and how many of the pages that its khugepaged may look at are to be left for others.
+    khugepaged: Option<(NodeId, u64)>,
 }
 
 impl Budget {
     /// What is within both.
     pub(crate) fn and(self, other: Self) -> Self {
-        Self { end: self.end.min(other.end) }
+        Self { end: self.end.min(other.end), khugepaged: self.khugepaged.or(other.khugepaged) }
     }
 
-    /// Whether it is used up.
+    /// Whether it is used up, as far as a region needs of it.
     pub(crate) fn is_spent(self, stack: &Stack) -> bool {
-        stack.background_cycles() >= self.end
+        let of_khugepaged = self.khugepaged.is_some_and(|(node, rest)| {
+            stack.khugepaged_left(node) < rest + PageSize::Huge.base_pages()
+        });
+        of_khugepaged || stack.background_cycles() >= self.end
+    }
+
+    /// A region is looked at, with what became of it.
+    fn note(self, stack: &mut Stack, outcome: Collapsed) {
+        if let Some((node, _)) = self.khugepaged {
+            let failed = outcome == Collapsed::Unchanged(PromoteError::NoBlock);
+            stack.khugepaged_looked(node, PageSize::Huge.base_pages(), failed);
+        }
     }
 }
 
@@ -154,7 +207,22 @@ impl Coordination {
     /// `share` of one CPU over `period` seconds, from now.
     pub(crate) fn budget(&self, stack: &Stack, share: f64, period: f64) -> Budget {
         let cycles = (share * period * self.feedback.frequency) as u64;
-        Budget { end: stack.background_cycles() + cycles }
+        Budget { end: stack.background_cycles() + cycles, khugepaged: None }
+    }
+
+    /// What MHPP may do in a kernel in the round that begins, within `own` where the pace is its own. What
+    /// the host may do is for all its VMs.
+    pub(crate) fn promotions(&self, stack: &Stack, node: NodeId, own: Budget) -> Budget {
+        let ScanParameters { promoter, share, period, .. } = self.settings.scan;
+        let part = if node == NodeId::HOST { self.part_of_host() } else { 1.0 };
+        match promoter {
+            Promoter::Khugepaged => {
+                let left = stack.khugepaged_left(node);
+                let rest = left - (left as f64 * part) as u64;
+                Budget { end: u64::MAX, khugepaged: Some((node, rest)) }
+            }
+            Promoter::Own => own.and(self.budget(stack, share * part, period)),
+        }
     }
 
     /// The kernels that run programs.
@@ -325,6 +393,7 @@ pub(crate) fn promote_upper<P: Coordinating>(
             continue;
         };
         let in_place = stack.collapse(policy, upper, space, page, Some(Frame::new(region)))?;
+        budget.note(stack, in_place);
         if in_place != Collapsed::Unchanged(PromoteError::Taken) {
             continue;
         }
@@ -355,7 +424,9 @@ pub(crate) fn promote_lower<P: Coordinating>(
         let (process, hva) = (stack.vm_process(upper), stack.hva(upper, Frame::new(region)));
         // Memory that the layer below backs huge is best; any block will do.
         let target = policy.coordination().target_for(stack, lower);
-        if !stack.collapse(policy, lower, process, hva, target)?.is_huge()
+        let outcome = stack.collapse(policy, lower, process, hva, target)?;
+        budget.note(stack, outcome);
+        if !outcome.is_huge()
             && let Some(target) = target
         {
             policy.coordination().allocator(lower).preferred.insert(target.get());

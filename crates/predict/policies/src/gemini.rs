@@ -45,18 +45,16 @@ pub(crate) fn scan_all<P: Coordinating>(
         return Ok(());
     }
     let settings = policy.coordination().settings.scan.clone();
-    let budget = policy.coordination().budget(stack, settings.share, settings.period);
+    let own = policy.coordination().budget(stack, settings.share, settings.period);
     // From the bottom up: a guest's huge page is worth most over an aligned one.
     for upper in policy.coordination().governed() {
         let Some(lower) = stack.below(upper) else { continue };
         let scan = Scan::of(stack, upper, lower);
         stack.charge_scan(scan.entries);
         policy.coordination().tell_upper(stack, upper, &scan);
+        let budget = policy.coordination().promotions(stack, upper, own);
         promote_upper(policy, stack, upper, &scan, &budget)?;
-        // What the host may spend is for all its VMs.
-        let of_host = settings.share * policy.coordination().part_of_host();
-        let of_host = policy.coordination().budget(stack, of_host, settings.period);
-        let budget = if lower == NodeId::HOST { budget.and(of_host) } else { budget };
+        let budget = policy.coordination().promotions(stack, lower, own);
         promote_lower(policy, stack, upper, lower, &scan, &budget)?;
     }
     Ok(())
@@ -120,5 +118,53 @@ impl Policy for Gemini {
 
     fn next_wake(&self, _: NodeId) -> f64 {
         self.coordination.next_wake()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordination::Promoter;
+    use crate::two_kernels::TwoKernels;
+
+    /// A VM whose program has base pages, 20 regions of them, and whose host has huge ones below them.
+    fn misaligned(settings: GeminiSettings) -> (TwoKernels, Gemini) {
+        let mut policy = Gemini::new(settings);
+        let mut two = TwoKernels::new(&mut policy);
+        two.misalign(20);
+        (two, policy)
+    }
+
+    fn promoted(two: &TwoKernels) -> u64 {
+        two.stack.kernel(two.guest).counters().promotions
+    }
+
+    /// "Gemini tries to use the existing system component for page coalescing": it is told what to promote
+    /// first, and promotes no more than it would.
+    #[test]
+    fn gemini_3_misaligned_huge_pages_are_promoted_first_and_at_khugepageds_pace() {
+        let (mut two, mut policy) = misaligned(GeminiSettings::default());
+        let feedback = Feedback { frequency: 1e9, ..Feedback::default() };
+        let mut at = |two: &mut TwoKernels, now| {
+            two.stack.wake(&mut policy, two.guest, f64::from(now), feedback).unwrap();
+            promoted(two)
+        };
+        // khugepaged looks at 4096 pages every 10 s: 8 regions.
+        let found: Vec<u64> = (1..=9).map(|now| at(&mut two, now)).collect();
+        assert_eq!(found, [8; 9], "what it may look at next time is used already");
+        assert_eq!(at(&mut two, 10), 8, "it wakes up");
+        let found: Vec<u64> = (11..=20).map(|now| at(&mut two, now)).collect();
+        assert_eq!(found, [16; 10]);
+        assert_eq!(at(&mut two, 21), 20);
+    }
+
+    #[test]
+    fn with_a_pace_of_its_own_promotion_is_bounded_by_its_share_of_a_cpu() {
+        let mut settings = GeminiSettings::default();
+        settings.scan.promoter = Promoter::Own;
+        let (mut two, mut policy) = misaligned(settings);
+        let feedback = Feedback { frequency: 1e9, ..Feedback::default() };
+        two.stack.wake(&mut policy, two.guest, 1.0, feedback).unwrap();
+        assert_eq!(promoted(&two), 20);
     }
 }

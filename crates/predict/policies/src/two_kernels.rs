@@ -1,9 +1,33 @@
 //! For tests: a host and the kernel of a VM on it.
 
 use crate::one_kernel::chain;
-use strata_addr::{Frame, Gva, PageSize, Range, space::Lower};
-use strata_stack::{NodeId, Policy, Stack};
+use strata_addr::{Frame, Gva, PageSize, Range, space::Lower, space::Upper};
+use strata_stack::{Kernel, KernelSettings, NodeId, PageFault, Placement, Policy, Position, Stack};
 use strata_stream::{Backing, Event, Pid, Protection};
+
+/// Where the program has its memory.
+const AREA: u64 = 1 << 30;
+
+/// The first region of the VM's memory that has base pages of it.
+const FIRST: u64 = 4;
+
+/// Base pages for programs, and what Linux would take for VMs.
+struct HostHuge;
+
+impl Policy for HostHuge {
+    fn settings(&mut self, _: Position) -> KernelSettings {
+        unreachable!("the kernels are there")
+    }
+
+    fn place(&mut self, _: NodeId, _: &mut Kernel, fault: &PageFault) -> Placement {
+        if fault.vm.is_some() {
+            return Placement::Linux;
+        }
+        // In place for huge pages, above the VM's first regions.
+        let index = fault.page.get() - (AREA >> PageSize::BASE_SHIFT);
+        Placement::BaseAt(Frame::new(FIRST * PageSize::Huge.base_pages() + index))
+    }
+}
 
 /// The host, of 96 MiB, and the VM's kernel, of 64 MiB.
 pub(crate) struct TwoKernels {
@@ -21,7 +45,7 @@ impl TwoKernels {
     /// A program in the VM has a huge page's worth of memory, touches the first page, and gives all of it
     /// back. Returns the region of the VM's memory that the page was in.
     pub(crate) fn used_and_freed(&mut self, policy: &mut dyn Policy) -> Frame<Lower> {
-        let (pid, range) = (Pid(1), Range::sized(Gva::new(1 << 30), PageSize::Huge.bytes()));
+        let (pid, range) = (Pid(1), Range::sized(Gva::new(AREA), PageSize::Huge.bytes()));
         let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
         for event in [
             Event::ProcessStart { pid },
@@ -35,6 +59,32 @@ impl TwoKernels {
         let frame = self.stack.kernel(self.guest).frame_behind(space, page).unwrap();
         self.stack.event(policy, self.guest, &Event::Unmap { pid, range }).unwrap();
         frame.floor(PageSize::Huge)
+    }
+
+    /// A program in the VM touches so many regions of its memory, of which the VM's kernel makes base pages
+    /// and the host huge ones.
+    pub(crate) fn misalign(&mut self, regions: u64) {
+        let policy = &mut HostHuge;
+        let bytes = regions * PageSize::Huge.bytes();
+        let (pid, range) = (Pid(1), Range::sized(Gva::new(AREA), bytes));
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        for event in [
+            Event::ProcessStart { pid },
+            Event::Map { pid, range, backing, protection, fixed: true },
+        ] {
+            self.stack.event(policy, self.guest, &event).unwrap();
+        }
+        // Page tables go elsewhere.
+        let memory = self.stack.kernel_mut(self.guest).memory_mut();
+        for region in FIRST..FIRST + regions {
+            assert!(memory.reserve_region(Frame::new(region * PageSize::Huge.base_pages())));
+        }
+        let space = self.stack.process_space(self.guest, pid).unwrap();
+        let first: Frame<Upper> = range.start.page().cross();
+        for page in 0..range.bytes() / PageSize::Base.bytes() {
+            self.stack.guest_fault(policy, self.guest, space, first + page, true).unwrap();
+        }
+        self.stack.kernel_mut(self.guest).memory_mut().release_all_regions();
     }
 
     /// The last region of a kernel's memory that nothing uses.

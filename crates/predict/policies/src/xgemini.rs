@@ -307,6 +307,7 @@ impl XGemini {
         let budget = self.coordination.budget(stack, settings.share, settings.period);
         for guest in self.coordination.guests().to_vec() {
             let scan = Scan::of_shadow(stack, guest);
+            let budget = self.coordination.promotions(stack, guest, budget);
             stack.charge_scan(scan.entries);
             self.coordination.tell_upper(stack, guest, &scan);
             promote_upper(self, stack, guest, &scan, &budget)?;

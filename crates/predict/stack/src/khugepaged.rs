@@ -7,7 +7,7 @@ use crate::owner::SpaceId;
 use crate::policy::{Move, Policy};
 use crate::promote::PromoteError;
 use crate::stack::Stack;
-use crate::thp::ThpParameters;
+use crate::thp::{ThpMode, ThpParameters};
 use crate::tree::NodeId;
 use strata_addr::{Addr, Frame, PageSize, Range, space::Upper};
 use strata_paging::{Format, Region, X86};
@@ -42,7 +42,9 @@ impl Stack {
         node: NodeId,
         settings: &ThpParameters,
     ) -> Result<bool, OutOfMemory> {
-        let mut round = Round { budget: settings.pages_to_scan, wrapped: false };
+        let ahead = std::mem::take(&mut self.nodes[node].kernel.khugepaged.ahead);
+        let budget = settings.pages_to_scan.saturating_sub(ahead);
+        let mut round = Round { budget, wrapped: false };
         while let Some((space, region)) =
             self.nodes[node].kernel.next_qualified(&mut round, settings)
         {
@@ -57,6 +59,24 @@ impl Stack {
             }
         }
         Ok(false)
+    }
+
+    /// Pages that khugepaged of a kernel may look at before its next wake-up: a policy may have it look at
+    /// some that it names before all others.
+    pub fn khugepaged_left(&self, node: NodeId) -> u64 {
+        let kernel = self.kernel(node);
+        match kernel.thp {
+            ThpMode::Never => 0,
+            _ => self.thp.pages_to_scan.saturating_sub(kernel.khugepaged.ahead),
+        }
+    }
+
+    /// A policy had khugepaged of a kernel look at so many pages ahead of its next wake-up, which are taken
+    /// off that one's. If it `failed` to get a huge page, it does nothing more until then.
+    pub fn khugepaged_looked(&mut self, node: NodeId, pages: u64, failed: bool) {
+        let most = self.thp.pages_to_scan;
+        let ahead = &mut self.nodes[node].kernel.khugepaged.ahead;
+        *ahead = if failed { most } else { ahead.saturating_add(pages).min(most) };
     }
 }
 

@@ -79,4 +79,6 @@ strata_params::parameters! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Khugepaged {
     pub(crate) next: Option<(SpaceId, Addr<Upper>)>,
+    /// Pages it has looked at for a policy since its last wake-up.
+    pub(crate) ahead: u64,
 }

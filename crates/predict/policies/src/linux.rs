@@ -1,6 +1,7 @@
 //! Stock Linux in every kernel, and the upper bound.
 
-use strata_stack::{AlignAreas, KernelSettings, Policy, Position, ThpMode};
+use strata_addr::{Frame, space::Lower, space::Upper};
+use strata_stack::{AlignAreas, KernelSettings, NodeId, Policy, Position, Stack, ThpMode};
 
 /// Every kernel is stock Linux; transparent huge pages are set for guests and for all hypervisors.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +41,8 @@ impl Policy for Linux {
     }
 }
 
-/// The upper bound: memory without fragmentation, huge pages in every layer, areas padded to whole
-/// huge pages. Every huge page is well aligned from its first touch.
+/// The upper bound: memory without fragmentation, and whatever is ever touched is a huge page that is well
+/// aligned, from the first touch to the end. No policy misses the TLB less.
 #[derive(Clone, Copy, Debug)]
 pub struct Aligned;
 
@@ -49,9 +50,14 @@ impl Policy for Aligned {
     fn settings(&mut self, _: Position) -> KernelSettings {
         KernelSettings {
             thp: ThpMode::Always,
-            align_areas: AlignAreas::Large,
+            align_areas: AlignAreas::Needless,
             fragmented: false,
             coloured: false,
         }
+    }
+
+    /// A merged page would break up a huge one.
+    fn may_merge(&mut self, _: &Stack, _: NodeId, _: Frame<Upper>, _: Frame<Lower>) -> bool {
+        false
     }
 }

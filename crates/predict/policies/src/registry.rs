@@ -8,7 +8,7 @@ use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::xgemini::{XGemini, XGeminiSettings};
 use crate::xgemini_xplace;
 use crate::xplace::XPlace;
-use strata_stack::{AlignerParameters, Policy};
+use strata_stack::Policy;
 
 /// A policy that can be asked for by name, and all that other parts of the program must know of it.
 #[derive(Clone, Copy)]
@@ -175,11 +175,10 @@ pub const REGISTRY: &[Entry] = &[
     .reads(xgemini_xplace::SETS),
     Entry::new(
         "aligned",
-        "the upper bound: memory without fragmentation, every huge page well aligned",
+        "the upper bound: whatever is touched is huge and well aligned from its first touch",
         "Host-H-VM-H of Gemini (EuroSys 2023) Fig. 2",
         |_| Box::new(Aligned),
     )
-    .reads(&[ParameterSet::of::<AlignerParameters>()])
     .by_default()
     .upper_bound(),
 ];
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!(readers("xgemini.period"), ["xgemini", "xgemini+xplace"]);
         assert_eq!(readers("colours.table_seed"), ["coplace", "xplace", "xgemini+xplace"]);
         assert_eq!(readers("xplace.copy"), ["xplace", "xgemini+xplace"]);
-        assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "xgemini+xplace", "aligned"]);
+        assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "xgemini+xplace"]);
         for parameter in PolicyParameters::default().parameters() {
             assert!(!readers(&parameter.name).is_empty(), "{}", parameter.name);
         }

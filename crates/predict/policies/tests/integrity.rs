@@ -267,3 +267,44 @@ fn xgemini_4_c_the_host_takes_what_is_touched_and_puts_it_where_it_belongs_at_on
         world.finish();
     }
 }
+
+/// The upper bound: whatever is ever touched is huge and well aligned from its first touch, however small its
+/// area is and however it grows, and stays so.
+#[test]
+fn aligned_is_huge_from_the_first_touch_to_the_end() {
+    // Enough is free to copy all of it for a child.
+    const USED: u64 = 2040;
+    for layers in [2, 3] {
+        let mut world = world("aligned", layers, 0.5);
+        world.apply(&Op::Unmap { pid: 0, page: 0, pages: PAGES });
+        let mut regions = 0;
+        for page in (0..USED).step_by(8) {
+            world.apply(&Op::Map { pid: 0, page, pages: 8, fixed: page % 16 == 0 });
+            world.touch(0, page, true);
+            // The first region begins before the area does.
+            regions = regions.max((page + 5) / 512 + 1);
+            let alignment = world.stack.alignment(world.guest);
+            let found = (alignment.guest_huge, alignment.well_aligned);
+            assert_eq!(found, (regions, regions), "{layers} layers, page {page}");
+        }
+        for op in [
+            Op::Unmap { pid: 0, page: 700, pages: 3 },
+            Op::DontNeed { pid: 0, page: 900, pages: 700 },
+            Op::Fork { parent: 0 },
+            Op::Touch { pid: 2, page: 100, store: true },
+            Op::Remap { pid: 0, from: 1700, to: 1901, pages: 99 },
+            Op::Ksm { pages: 100_000 },
+        ] {
+            world.apply(&op);
+            (0..USED).step_by(97).for_each(|page| world.touch(0, page, true));
+            let alignment = world.stack.alignment(world.guest);
+            assert_eq!(alignment.well_aligned, alignment.guest_huge, "{layers}, {op:?}");
+            let base = world.stack.kernel(world.guest).spaces().map(|(_, space)| {
+                let table = space.table();
+                table.mapped(table.everything()).filter(|(_, m)| m.size == PageSize::Base).count()
+            });
+            assert_eq!(base.sum::<usize>(), 0, "{layers}, {op:?}");
+        }
+        world.finish();
+    }
+}

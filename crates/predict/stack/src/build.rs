@@ -8,7 +8,7 @@ use crate::owner::Owner;
 use crate::place::AlignerParameters;
 use crate::policy::Policy;
 use crate::ppm::{PagePlacement, Placer, Purpose};
-use crate::settings::KernelSettings;
+use crate::settings::{AlignAreas, KernelSettings};
 use crate::stack::{Exhausted, Stack};
 use crate::thp::ThpParameters;
 use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
@@ -387,11 +387,12 @@ fn add_kernel(
         kernel.frames.placer = places.then(|| Placer::new(placement, colours, seed));
     }
     let vm = match below {
-        Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, advice)?),
+        Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, settings, advice)?),
         None => None,
     };
     let node = nodes.add(kernel, vm, at.vms);
     nodes[node].khugepaged_next = config.thp.scan_sleep;
+    nodes[node].kernel.whole = at.is_guest() && settings.align_areas == AlignAreas::Needless;
     nodes[node].guest.align_areas = settings.align_areas;
     nodes[node].guest.aligner = config.aligner.clone();
     Ok(())
@@ -404,6 +405,7 @@ fn start_vm(
     below: NodeId,
     at: &Position,
     config: &StackConfig,
+    settings: &KernelSettings,
     advice: HugeAdvice,
 ) -> Result<Vm, Exhausted> {
     let memory = config.kernels[at.node.index()].memory;
@@ -411,7 +413,8 @@ fn start_vm(
     let exhausted = |_| Exhausted { node: below };
     let process = kernel.free_space_id().map_err(exhausted)?;
     kernel.create_space(process).map_err(exhausted)?;
-    let slot = SLOT + config.start.slot_offset;
+    let aligned = settings.align_areas == AlignAreas::Needless;
+    let slot = SLOT + if aligned { 0 } else { config.start.slot_offset };
     let start = Frame::new(slot).addr();
     kernel.alive_mut(process).vmas.insert(Vma {
         range: Range::sized(start, memory),

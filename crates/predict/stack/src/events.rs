@@ -212,8 +212,7 @@ impl Stack {
         let mut range = traced;
         let heap = backing == Backing::Heap;
         let wanted = match self.nodes[guest].guest.align_areas {
-            AlignAreas::Never => false,
-            AlignAreas::Large => heap || traced.bytes() >= PageSize::Huge.bytes(),
+            AlignAreas::Never | AlignAreas::Needless => false,
             AlignAreas::Always => true,
         };
         let aligned = wanted && !fixed && backing.is_private_anonymous();

@@ -73,7 +73,7 @@ impl Kernel {
                 }
                 false
             }
-            Region::Absent => self.thp.allows(&vma) && vma.fits_huge(page),
+            Region::Absent => self.whole || self.thp.allows(&vma) && vma.fits_huge(page),
         };
         Some(PageFault { space, vm: None, vm_page: None, backs: None, page, vma, huge_possible })
     }
@@ -144,7 +144,9 @@ impl Kernel {
         let frame = frame_of(&mapping, page);
         match self.owner(frame) {
             Owner::Shared { mappings } => {
-                if mappings > 1 {
+                if mappings > 1 && self.whole && self.copy_whole(space, page) {
+                    // All of it is the writer's now.
+                } else if mappings > 1 {
                     let copy = self.base_page_at(placement, Purpose::Page(space, page));
                     self.copy_on_write(space, page, mapping, copy.ok_or(OutOfMemory)?)?;
                 } else {
@@ -218,8 +220,9 @@ impl Kernel {
         frame: Frame<Lower>,
     ) -> Result<PageSize, OutOfMemory> {
         let page = fault.page.floor(PageSize::Huge);
+        let whole = self.whole;
         let (place, frames) = self.space_and_frames(fault.space);
-        let rights = rights_of(&fault.vma);
+        let rights = if whole { Rights::ALL } else { rights_of(&fault.vma) };
         if place.table.map(page, PageSize::Huge, frame, rights, frames).is_err() {
             self.frames.memory.free(frame, PageSize::Huge.order());
             return Err(OutOfMemory);

@@ -54,6 +54,10 @@ pub struct Kernel {
     pub(crate) compaction_cursor: u64,
     pub(crate) fallbacks: FxHashMap<(SpaceId, u64), Fallback>,
     pub(crate) levels: u8,
+    /// Whatever its programs touch is a huge page and stays one ([`AlignAreas::Needless`]).
+    ///
+    /// [`AlignAreas::Needless`]: crate::AlignAreas::Needless
+    pub(crate) whole: bool,
 }
 
 impl Kernel {
@@ -67,6 +71,7 @@ impl Kernel {
             compaction_cursor: 0,
             fallbacks: FxHashMap::default(),
             levels,
+            whole: false,
         }
     }
 

@@ -36,6 +36,7 @@ mod tree;
 mod unmap;
 mod vm_advice;
 mod vma;
+mod whole;
 
 pub use alignment::{AlignmentCounts, Blame};
 pub use balloon_pages::BalloonParameters;

@@ -2,16 +2,17 @@
 
 use crate::thp::ThpMode;
 
-/// Which areas the guest hands out as whole HPAS regions (xGemini IV.B).
+/// Which areas the guest hands out as whole HPAS regions (xGemini IV.B), and whether it needs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AlignAreas {
     /// None, as Linux.
     #[default]
     Never,
-    /// Heaps, and areas of a huge page or more.
-    Large,
     /// All.
     Always,
+    /// None, for none needs it: whatever is touched is a huge page, whether or not areas cover it, and stays
+    /// one. No kernel can do this; it is what the upper bound is made of.
+    Needless,
 }
 
 /// How a kernel is set up under a policy.
@@ -19,7 +20,7 @@ pub enum AlignAreas {
 pub struct KernelSettings {
     /// Transparent huge pages.
     pub thp: ThpMode,
-    /// Areas handed out as whole HPAS regions; only a guest's setting counts.
+    /// Areas handed out as whole HPAS regions; a guest's setting, and that of the memory of its VM.
     pub align_areas: AlignAreas,
     /// The kernel's memory is as fragmented as the user asked. Off only for the upper bound.
     pub fragmented: bool,

@@ -51,6 +51,10 @@ impl Kernel {
         space: SpaceId,
         range: Range<Upper>,
     ) -> Result<(), OutOfMemory> {
+        let range = if self.whole { self.keep_whole(space, range) } else { range };
+        if range.is_empty() {
+            return Ok(());
+        }
         self.split_ends(space, range)?;
         let mut rest = range;
         let mut changed = Gather::default();
@@ -144,6 +148,9 @@ impl Kernel {
         from: Range<Upper>,
         to: Range<Upper>,
     ) -> Result<(), OutOfMemory> {
+        if self.whole {
+            return self.copy_range(space, from, to);
+        }
         self.split_ends(space, from)?;
         let alike = from.start.offset(PageSize::Huge) == to.start.offset(PageSize::Huge);
         let mut rest = from;

@@ -2,6 +2,7 @@
 
 use crate::reason::ExitReason;
 use crate::script::Hypervisor;
+use crate::second_stage_writes::SecondStageWrites;
 
 strata_params::parameters! {
     /// Cycles of an exit to L0 and of the entry back, by reason; and what hypervisors in VMs do at an
@@ -49,6 +50,10 @@ strata_params::parameters! {
         /// Which instructions a guest hypervisor executes to handle an exit: those of `kvm-84`, of
         /// which NestCloud's table I has the mix, or those of `kvm-6.12`, counted in its source.
         hypervisor: Hypervisor = Hypervisor::Kvm84, "nested.hypervisor", "";
+        /// How the host learns of entries that a guest hypervisor writes to its second stage: `unsync`, the
+        /// first write to a leaf table exits and the table is read anew later (Linux 6.12,
+        /// `arch/x86/kvm/mmu/mmu.c`), or `trap`, each write exits, as in the papers' hypervisors.
+        second_stage_writes: SecondStageWrites = SecondStageWrites::Unsync, "nested.second_stage_writes", "";
     }
 }
 

@@ -94,6 +94,11 @@ impl Nesting {
         &self.costs
     }
 
+    /// What the CPU has for virtual machines.
+    pub const fn virtualization(&self) -> Virtualization {
+        self.cpu
+    }
+
     /// What an exit of a VM at level `vm` leads to that the hypervisor at level `handler` handles.
     ///
     /// # Panics

@@ -38,7 +38,8 @@ strata_params::parameters! {
         /// Transparent huge pages of the unmodified guest hypervisor: stock kernels have `always`.
         l1_thp: bool = true, "xgemini.l1_thp", "";
         /// The host fills the shadow table on the guest hypervisor's write, so that the guest does
-        /// not fault a second time (xGemini IV.C: the trap updates the shadow EPT).
+        /// not fault a second time (xGemini IV.C: the trap updates the shadow EPT). Without effect where
+        /// writes do not trap, `nested.second_stage_writes=unsync`.
         fill_on_write: bool = true, "xgemini.fill_on_write", "";
         /// To replace a frame by the one at its offset costs a copy. xGemini IV.C: "it does not involve
         /// data copying"; that holds as long as the guest hypervisor has not written to the page, and
@@ -541,7 +542,8 @@ impl Policy for XGemini {
                 self.placed(stack, vm, page + i)?;
             }
         }
-        if self.settings.xgemini.fill_on_write {
+        // Of what an unsync table has new the host only learns by a fault.
+        if self.settings.xgemini.fill_on_write && !stack.lets_go_unsync() {
             stack.fill_shadow(self, vm, page)?;
         }
         Ok(())

@@ -14,6 +14,7 @@ use crate::thp::ThpParameters;
 use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
 use crate::vm_advice::VmAdvice;
 use crate::vma::{HugeAdvice, Vma};
+use std::collections::BTreeSet;
 use strata_addr::{Frame, PageSize, Range, space::Lower};
 use strata_colours::Colours;
 use strata_frames::{
@@ -431,5 +432,5 @@ fn start_vm(
     } else {
         None
     };
-    Ok(Vm { below, process, slot, second, shadow })
+    Ok(Vm { below, process, slot, second, shadow, unsync: BTreeSet::new() })
 }

@@ -209,7 +209,7 @@ impl Stack {
         let written = written.map_err(|_| Exhausted { node: below })?;
         self.second_stage_writes += 1;
         if below != NodeId::HOST {
-            self.exit(below, ExitReason::SecondStageWrite, u64::from(written));
+            self.second_stage_mapped(node, first, size, u64::from(written));
         }
         self.settle(policy, below, Spending::HypervisorFault)?;
         if below != NodeId::HOST {
@@ -388,8 +388,7 @@ impl Stack {
             return;
         }
         if node != NodeId::HOST {
-            self.exit(node, ExitReason::SecondStageWrite, zapped);
-            self.exit(node, ExitReason::Invalidation, 1);
+            self.second_stage_zapped(above, Frame::new(start), change.pages, zapped);
         }
         self.drop_through(above, Frame::new(start), change.pages);
     }

@@ -20,7 +20,7 @@ use crate::tree::{Node, NodeId, Nodes, Position, SecondStageTable};
 use strata_addr::space::{GuestPhysical, HostPhysical, Lower, Upper, Virtual};
 use strata_addr::{Frame, PageSize};
 use strata_counters::counters;
-use strata_nested::{ExitCosts, ExitReason, Nesting};
+use strata_nested::{ExitCosts, ExitReason, Nesting, Virtualization};
 use strata_paging::{Ept, Radix, X86};
 
 /// What hardware walks: a process's page table and, below a hypervisor, the second stage.
@@ -152,6 +152,11 @@ impl Stack {
     /// What software work costs.
     pub fn costs(&self) -> &Costs {
         &self.costs
+    }
+
+    /// What the CPU has for hypervisors in VMs.
+    pub(crate) fn virtualization(&self) -> Virtualization {
+        self.nesting.virtualization()
     }
 
     /// What VM exits cost.
@@ -309,6 +314,7 @@ impl Stack {
     /// A VM exits this often for a hypervisor somewhere below it. Every exit that follows is counted and
     /// charged, too.
     pub(crate) fn exit_to(&mut self, handler: NodeId, vm: NodeId, reason: ExitReason, exits: u64) {
+        self.ran(vm);
         let handler = self.position(handler).level;
         let mut at = (self.position(vm).level, vm);
         let handled = self.nesting.exit(at.0, handler, reason);

@@ -17,6 +17,7 @@ use crate::frames::{Frames, KernelCounters};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::owner::SpaceId;
+use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 use strata_addr::space::{Lower, Upper};
 use strata_addr::{Frame, Range};
@@ -88,6 +89,9 @@ pub(crate) struct Vm {
     pub(crate) second: SecondStageTable,
     /// For programs in a nested VM: the VM's memory to real memory, in the host's memory.
     pub(crate) shadow: Option<SecondStageTable>,
+    /// Leaf tables of the second stage that the host lets the hypervisor write, by the region of the VM's
+    /// memory that they are for.
+    pub(crate) unsync: BTreeSet<u64>,
 }
 
 impl Vm {

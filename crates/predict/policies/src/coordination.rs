@@ -245,6 +245,10 @@ impl Coordination {
         self.guests.contains(&node)
     }
 
+    pub(crate) fn next_adjust(&self) -> f64 {
+        self.next_adjust
+    }
+
     pub(crate) fn next_wake(&self) -> f64 {
         self.next_adjust.min(self.next_scan)
     }

@@ -1,7 +1,7 @@
 //! Memory policies: what each layer of a stack does with its pages.
 //!
 //! One file per system: [`linux`] (stock kernels, and the upper bound), [`gemini`], [`xgemini`],
-//! [`coplace`], [`xplace`], [`xgemini_xplace`].
+//! [`strata`], [`coplace`], [`xplace`], [`xgemini_xplace`].
 //! What several of them share is in files of its own, one mechanism each. [`registry`] lists
 //! them all; adding a policy is a file and a line there.
 
@@ -21,6 +21,7 @@ pub mod per_vm;
 mod recolour;
 pub mod registry;
 pub mod scanner;
+pub mod strata;
 pub mod timeout;
 #[cfg(test)]
 mod two_kernels;

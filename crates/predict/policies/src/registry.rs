@@ -5,6 +5,7 @@ use crate::coplace::CoPlace;
 use crate::gemini::Gemini;
 use crate::linux::{Aligned, Linux};
 use crate::parameters::{ParameterSet, PolicyParameters};
+use crate::strata;
 use crate::xgemini::{XGemini, XGeminiSettings};
 use crate::xgemini_xplace;
 use crate::xplace::XPlace;
@@ -153,6 +154,13 @@ pub const REGISTRY: &[Entry] = &[
               for each base page comes before each huge page.",
     }),
     Entry::new(
+        "strata",
+        "only the host's kernel is changed: rows of frames behind what stock guests and L1 map",
+        "linux/ of this project, docs/kernel.md; xGemini (TC 2024) IV",
+        |parameters| Box::new(strata::policy(parameters)),
+    )
+    .reads(strata::SETS),
+    Entry::new(
         "coplace",
         "base pages; the host backs a VM's memory by cache colour, which a nested guest loses",
         "CoPlace (PACT 2021); xPlace 4.2",
@@ -233,7 +241,7 @@ mod tests {
         };
         assert_eq!(readers("gemini.scan_period"), ["gemini", "xgemini", "xgemini+xplace"]);
         assert_eq!(readers("ema.prealloc_pages"), ["gemini", "xgemini", "xgemini+xplace"]);
-        assert_eq!(readers("booking.cap"), ["gemini", "xgemini", "xgemini+xplace"]);
+        assert_eq!(readers("booking.cap"), ["gemini", "xgemini", "strata", "xgemini+xplace"]);
         assert_eq!(readers("xgemini.period"), ["xgemini", "xgemini+xplace"]);
         assert_eq!(readers("colours.table_seed"), ["coplace", "xplace", "xgemini+xplace"]);
         assert_eq!(readers("xplace.copy"), ["xplace", "xgemini+xplace"]);

@@ -17,6 +17,7 @@ use crate::gemini::scan_all;
 use crate::leftovers::Leftovers;
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::scanner::Scan;
+use crate::strata::Worker;
 use crate::timeout::BookingParameters;
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
@@ -116,6 +117,8 @@ pub struct XGemini {
     pub(crate) coordination: Coordination,
     /// What it colours page by page, if it does.
     pub(crate) leftovers: Option<Leftovers>,
+    /// The worker of the kernel in `linux/`, where that is what the host is.
+    pub(crate) worker: Option<Worker>,
     homes: FxHashMap<GuestRegion, Home>,
     /// The guest's region whose home a region of real memory is.
     inhabited: FxHashMap<u64, GuestRegion>,
@@ -139,6 +142,7 @@ impl XGemini {
         Self {
             coordination: Coordination::new(settings.reused.clone(), FaultHuge::Never),
             leftovers: None,
+            worker: None,
             homes: FxHashMap::default(),
             inhabited: FxHashMap::default(),
             spoiled: FxHashMap::default(),
@@ -159,8 +163,53 @@ impl XGemini {
         Self { leftovers: Some(leftovers), ..Self::new(settings) }
     }
 
+    /// What the kernel in `linux/` does in its place: only the host is changed.
+    pub(crate) fn with_worker(settings: XGeminiSettings, worker: Worker) -> Self {
+        Self { worker: Some(worker), ..Self::new(settings) }
+    }
+
+    /// Whether a guest's region has a place.
+    pub(crate) fn has_home(&self, region: GuestRegion) -> bool {
+        self.homes.contains_key(&region)
+    }
+
+    /// This free region of the host's memory is the place of a guest's region, if it can be booked.
+    pub(crate) fn home_at(
+        &mut self,
+        stack: &mut Stack,
+        guest: NodeId,
+        page: Frame<Upper>,
+        at: Frame<Lower>,
+    ) {
+        let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
+        if self.booking.book(memory, at, self.until, self.settings.reused.booking.cap) {
+            self.home_in(memory, guest, page, Some(at));
+        }
+    }
+
+    /// A region is a row: nothing needs to be booked for it.
+    pub(crate) fn end_booking(&mut self, stack: &mut Stack, region: GuestRegion) {
+        if let Some(home) = self.homes.get(&region) {
+            self.booking.end(stack.kernel_mut(NodeId::HOST).memory_mut(), home.at);
+        }
+    }
+
+    /// A region cannot become a row where it was to be one.
+    pub(crate) fn give_up(&mut self, stack: &mut Stack, region: GuestRegion) {
+        if let Some(home) = self.homes.get(&region) {
+            self.spoiled.insert(region, home.at);
+        }
+        self.forget(stack, region);
+    }
+
+    /// Bookings last as long as Algorithm 1 says, and those whose time is up go back.
+    pub(crate) fn expire_bookings(&mut self, stack: &mut Stack, now: f64) {
+        self.until = self.coordination.allocator(NodeId::HOST).until();
+        self.expire(stack, now);
+    }
+
     /// The place of a guest's region, booked now if it has none.
-    fn home(
+    pub(crate) fn home(
         &mut self,
         stack: &mut Stack,
         guest: NodeId,
@@ -239,6 +288,7 @@ impl XGemini {
     fn may_coalesce(&self, stack: &Stack, space: SpaceId, page: Frame<Upper>) -> bool {
         let host = stack.kernel(NodeId::HOST);
         let Some(vm) = stack.above(NodeId::HOST, space) else { return true };
+        let whole = self.worker.is_none();
         if self.collapsing || !self.nested || self.coordination.is_guest(vm) {
             return true;
         }
@@ -248,7 +298,11 @@ impl XGemini {
             let region = Frame::<Lower>::new(X86::frame(*bits)).floor(PageSize::Huge);
             self.inhabited.contains_key(&region.get())
         };
-        entries.iter().all(|bits| X86::is_present(*bits) && !in_a_row(bits))
+        let may = |bits: &u64| match X86::is_present(*bits) {
+            true => !in_a_row(bits),
+            false => !whole,
+        };
+        entries.iter().all(may)
     }
 
     /// NEMA, host part: puts the frame behind a guest's page at its region's offset, at once: where the
@@ -372,10 +426,7 @@ impl XGemini {
             }
             if !self.steer(stack, guest, page)? {
                 let region = (guest, region.get());
-                if let Some(home) = self.homes.get(&region) {
-                    self.spoiled.insert(region, home.at);
-                }
-                self.forget(stack, region);
+                self.give_up(stack, region);
                 if let Some(leftovers) = &mut self.leftovers {
                     leftovers.could_not(region);
                 }
@@ -458,7 +509,7 @@ impl XGemini {
 
     /// Whether Gemini's allocator places the pages of a kernel: in nested VMs only the guest's.
     fn has_allocator(&self, node: NodeId) -> bool {
-        !self.nested || self.coordination.is_guest(node)
+        self.worker.is_none() && (!self.nested || self.coordination.is_guest(node))
     }
 }
 
@@ -483,7 +534,9 @@ impl Policy for XGemini {
             leftovers.recolouring.add(at);
             coloured = at.node == NodeId::HOST && !at.is_guest();
         }
-        KernelSettings { thp, align_areas: AlignAreas::Always, fragmented: true, coloured }
+        let stock = self.worker.is_some();
+        let align_areas = if stock { AlignAreas::Never } else { AlignAreas::Always };
+        KernelSettings { thp, align_areas, fragmented: true, coloured }
     }
 
     fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
@@ -496,7 +549,7 @@ impl Policy for XGemini {
         }
         let placement = if self.has_allocator(node) {
             self.coordination.allocator(node).place(kernel, fault)
-        } else if node == NodeId::HOST && fault.vm.is_some() && !of_guest {
+        } else if self.worker.is_none() && node == NodeId::HOST && fault.vm.is_some() && !of_guest {
             self.place_below(kernel, fault)
         } else {
             Placement::Linux
@@ -537,6 +590,9 @@ impl Policy for XGemini {
         if !self.coordination.is_guest(vm) {
             return Ok(());
         }
+        if self.worker.is_some() {
+            return self.worker_sees(stack, vm, page, size);
+        }
         for i in 0..if self.leftovers.is_none() { size.base_pages() } else { 0 } {
             if self.steer(stack, vm, page + i)? {
                 self.placed(stack, vm, page + i)?;
@@ -555,6 +611,9 @@ impl Policy for XGemini {
         let gone: Vec<GuestRegion> = homes.filter(|(guest, _)| kernels.contains(guest)).collect();
         gone.into_iter().for_each(|region| self.forget(stack, region));
         self.spoiled.retain(|(guest, _), _| !kernels.contains(guest));
+        if let Some(worker) = &mut self.worker {
+            worker.ended(kernels);
+        }
         if let Some(leftovers) = &mut self.leftovers {
             leftovers.ended(kernels);
         }
@@ -617,6 +676,13 @@ impl Policy for XGemini {
         if let Some(leftovers) = &mut self.leftovers {
             leftovers.note(feedback);
         }
+        if self.worker.is_some() {
+            if self.nested {
+                self.coordination.adjust(stack, now, [NodeId::HOST]);
+                self.work(stack, now)?;
+            }
+            return Ok(());
+        }
         if !self.nested {
             let nodes = self.coordination.governed();
             self.coordination.adjust(stack, now, nodes.into_iter().rev());
@@ -628,8 +694,7 @@ impl Policy for XGemini {
         self.coordination.adjust(stack, now, nodes);
         self.scan_guests(stack, now)?;
         if self.next_round <= now {
-            self.until = self.coordination.allocator(NodeId::HOST).until();
-            self.expire(stack, now);
+            self.expire_bookings(stack, now);
             let XGeminiParameters { share, period, .. } = self.settings.xgemini;
             // One NWHPC serves all VMs of the host.
             let share = share * self.coordination.part_of_host();
@@ -649,6 +714,10 @@ impl Policy for XGemini {
     }
 
     fn next_wake(&self, _: NodeId) -> f64 {
+        if let Some(worker) = &self.worker {
+            let adjust = self.coordination.next_adjust();
+            return if self.nested { worker.next_round.min(adjust) } else { f64::INFINITY };
+        }
         self.coordination.next_wake().min(if self.nested { self.next_round } else { f64::INFINITY })
     }
 

@@ -187,6 +187,50 @@ impl Stack {
         Ok(moved.unwrap_or(false))
     }
 
+    /// Empties a region of a kernel's memory by compaction, looking at so many regions at most, and returns it.
+    /// It is free.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn free_by_compaction(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+        let limit = self.thp.compact_regions;
+        let region = self.nodes[node].kernel.compact(limit);
+        self.free_emptied(policy, node, region)
+    }
+
+    /// Takes the huge page at `page` of a kernel's space apart: its pages move elsewhere, one by one. Returns the
+    /// region that it was in, which is free.
+    ///
+    /// # Errors
+    /// [`Exhausted`], with the kernel.
+    pub fn free_by_taking_apart(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        space: SpaceId,
+        page: Frame<Upper>,
+    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+        let region = self.nodes[node].kernel.take_apart(space, page);
+        self.free_emptied(policy, node, region)
+    }
+
+    fn free_emptied(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        region: Option<Frame<Lower>>,
+    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+        if let Some(region) = region {
+            self.nodes[node].kernel.frames.memory.free(region, PageSize::Huge.order());
+        }
+        self.settle(policy, node, Spending::HypervisorFault)?;
+        Ok(region)
+    }
+
     /// Cycles of background work charged and not yet drained.
     pub fn background_cycles(&self) -> u64 {
         self.spent.0[Spending::Background as usize]

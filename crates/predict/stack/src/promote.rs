@@ -331,15 +331,20 @@ impl Kernel {
     }
 
     /// Moves everything out of a region, which is then wholly taken for the caller, or changes
-    /// nothing.
+    /// nothing. A region without any hole is worth no moving to compaction.
     pub(crate) fn empty_region(&mut self, region: Frame<Lower>) -> bool {
+        self.frames.memory.free_in_region(region) > 0 && self.move_all_out(region)
+    }
+
+    /// The same of any region.
+    fn move_all_out(&mut self, region: Frame<Lower>) -> bool {
         if self.frames.memory.is_reserved(region) {
             return false;
         }
         let free = u64::from(self.frames.memory.free_in_region(region));
         let used: Vec<_> = self.frames.memory.allocated_in_region(region).collect();
         self.frames.counters.scanned_pages += REGION;
-        if free == 0 || !used.iter().all(|frame| self.is_movable(*frame)) {
+        if !used.iter().all(|frame| self.is_movable(*frame)) {
             return false;
         }
         // Room elsewhere, or the pages would only change places.
@@ -365,6 +370,22 @@ impl Kernel {
             debug_assert!(taken, "{from:?} was just freed");
         }
         true
+    }
+
+    /// Splits the huge page at `page` and moves its pages elsewhere, one by one, so that its region is wholly
+    /// taken for the caller. `None` when there is none or no room.
+    pub(crate) fn take_apart(
+        &mut self,
+        space: SpaceId,
+        page: Frame<Upper>,
+    ) -> Option<Frame<Lower>> {
+        let region = self.frame_behind(space, page.floor(PageSize::Huge))?;
+        let room = self.frames.memory.free_frames() > 2 * REGION;
+        if !room || !self.is_huge(space, page) || !region.is_aligned(PageSize::Huge) {
+            return None;
+        }
+        self.split(space, page).ok()?;
+        self.move_all_out(region).then_some(region)
     }
 
     /// Whether compaction must leave the colour of a frame as it is: where the kernel tells colours apart

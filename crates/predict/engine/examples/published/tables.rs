@@ -63,10 +63,8 @@ fn aligned_rates() -> String {
         out += &aligned_rate_row(stand_in).0;
     }
     let [others, gemini] = averages::RATES.map(percent);
-    let tlb = averages::OTHERS_TLB;
-    out + &format!(
-        "| **published averages** | | at most {others} | {gemini} | {tlb:.2} | {tlb:.2} |\n"
-    )
+    let [base, thp] = averages::GEMINI_TLB.map(ratio);
+    out + &format!("| **published averages** | | at most {others} | {gemini} | {base} | {thp} |\n")
 }
 
 /// Share of the guest's huge pages that are well aligned.
@@ -137,13 +135,11 @@ fn nested(memory: Memory) -> String {
             *sum += value / STAND_INS.len() as f64;
         }
     }
-    let [dual_misses, misses, dual_throughput, throughput] = sums.map(percent);
-    out + &format!(
-        "| **average** | **published average** | {dual_misses} | {misses} ({}) | \
-         {dual_throughput} | {throughput} ({}) |\n",
-        percent(averages[0]),
-        percent(averages[1]),
-    )
+    let mut cells = sums.map(percent);
+    for (cell, published) in cells.iter_mut().zip(averages) {
+        *cell += &format!(" ({})", percent(published));
+    }
+    out + &row(&["**average**", "**average of all bars**"], &cells)
 }
 
 /// Stand-ins of the sections added later: one filled in one go, one with hot

@@ -1,5 +1,5 @@
-//! What is run for the comparison with published results, all of it chosen before any result was
-//! seen, after what the papers say of their own experiments.
+//! What is run for the comparison with published results, after what the papers say of their own
+//! experiments. The head of the page says what was chosen before any result was seen, and what was not.
 
 use std::num::NonZeroUsize;
 use std::thread;

@@ -25,6 +25,7 @@ pub mod strata;
 pub mod timeout;
 #[cfg(test)]
 mod two_kernels;
+mod worker;
 pub mod xgemini;
 pub mod xgemini_xplace;
 pub mod xplace;

@@ -14,35 +14,11 @@
 use crate::coordination::{Budget, GuestRegion};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::timeout::BookingParameters;
+use crate::worker::{StrataParameters, Worker};
 use crate::xgemini::{XGemini, XGeminiSettings};
-use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::Region;
 use strata_stack::{Exhausted, NodeId, SpaceId, Stack};
-
-strata_params::parameters! {
-    /// The worker of the kernel in `linux/`, with the defaults of its module parameters.
-    pub struct StrataParameters {
-        /// Pause between two scans (`nested_align_period_ms`).
-        period: f64 = 1.0, "strata.period", "s";
-        /// Share of one CPU for scanning, finding frames and moving pages (`nested_align_cpu_percent`).
-        share: f64 = 0.05, "strata.share", "share";
-        /// Pages of 512 that the guest hypervisor must map before any are moved
-        /// (`nested_align_min_present`).
-        min_present: u64 = 448, "strata.min_present", "pages";
-        /// FMFI of the host beyond which only whole regions are moved
-        /// (`nested_align_max_fragmentation`).
-        max_fmfi: f64 = 0.9, "strata.max_fragmentation", "share";
-        /// The worker compacts for a free region.
-        compact: bool = true, "strata.compact", "";
-        /// The worker takes a huge page of the VM apart for a free region.
-        take_apart: bool = true, "strata.take_apart", "";
-        /// The page of a fault that was handed on is filled when the guest is entered next.
-        fill_ahead: bool = true, "strata.fill_ahead", "";
-        /// Pages of a booked region go there one by one as they are mapped.
-        one_by_one: bool = true, "strata.one_by_one", "";
-    }
-}
 
 /// The sets of parameters that it reads.
 pub const SETS: &[ParameterSet] =
@@ -53,35 +29,6 @@ pub fn policy(parameters: &PolicyParameters) -> XGemini {
     let mut settings = XGeminiSettings::default();
     settings.reused.booking = parameters.get();
     XGemini::with_worker(settings, Worker::new(parameters.get()))
-}
-
-/// What the kernel keeps for its VMs.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) settings: StrataParameters,
-    /// Pages that were present in a region at the last visit: what still fills up is left alone.
-    present: FxHashMap<GuestRegion, u64>,
-    /// Where the next huge page to be taken apart is looked for.
-    next_apart: FxHashMap<SpaceId, u64>,
-    pub(crate) next_round: f64,
-    resume_at: GuestRegion,
-}
-
-impl Worker {
-    fn new(settings: StrataParameters) -> Self {
-        Self {
-            next_round: settings.period,
-            settings,
-            present: FxHashMap::default(),
-            next_apart: FxHashMap::default(),
-            resume_at: (NodeId::HOST, 0),
-        }
-    }
-
-    /// VMs have ended.
-    pub(crate) fn ended(&mut self, kernels: &[NodeId]) {
-        self.present.retain(|(guest, _), _| !kernels.contains(guest));
-    }
 }
 
 /// Pages of a guest's region that its hypervisor maps one by one.

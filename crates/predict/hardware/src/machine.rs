@@ -77,7 +77,7 @@ impl Machine {
         options: &LlcOptions,
     ) -> Result<Self, ModelError> {
         let geometry = &model.cache.llc;
-        options.check(geometry)?;
+        options.check(&model.cache)?;
         Ok(match options.is_plain() {
             true => Self::new(model, misaligned),
             false => {
@@ -130,6 +130,9 @@ impl Machine {
             }
             LastLevel::Detailed(llc) if llc.is_inclusive() => {
                 reads.make_inclusive(cpus, cpu, llc, rules);
+            }
+            LastLevel::Detailed(llc) if llc.is_filled_by_victims() => {
+                reads.make_with_victims(&mut cpus[cpu.0 as usize], llc, rules);
             }
             LastLevel::Detailed(llc) => {
                 let owner = *owner;

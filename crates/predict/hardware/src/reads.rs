@@ -8,7 +8,7 @@
 //! a hit, and what the last level will be asked is known well ahead.
 
 use crate::access::CpuId;
-use crate::cache::Cache;
+use crate::cache::{Cache, NO_LINE};
 use crate::counters::{ByLevel, HardwareCounters, Level};
 use crate::cpu::Cpu;
 use crate::llc::Llc;
@@ -38,11 +38,14 @@ impl ReadRules {
 pub(crate) struct Reads {
     noted: Box<[Read; CAPACITY]>,
     len: usize,
+    /// What the second level dropped for each read that missed it; kept for its memory.
+    victims: Box<[u64; CAPACITY]>,
 }
 
 impl Reads {
     pub(crate) fn new() -> Self {
-        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0 }
+        let victims = Box::new([NO_LINE; CAPACITY]);
+        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0, victims }
     }
 
     /// Whether this many more can be noted.
@@ -89,6 +92,24 @@ impl Reads {
             reads = &mut reads[..missed];
         }
         let missed = last_level(reads, &mut served[Level::Llc as usize]);
+        for read in &reads[..missed] {
+            served[Level::Memory as usize][read.class()] += 1;
+        }
+        account_all(&served, rules, counters);
+    }
+
+    /// The same with a last level that is filled by what the second levels drop. The reads are of this
+    /// CPU.
+    pub(crate) fn make_with_victims(&mut self, cpu: &mut Cpu, llc: &mut Llc, rules: &ReadRules) {
+        let Self { noted, len, victims } = self;
+        let mut reads = &mut noted[..std::mem::take(len)];
+        let Cpu { l1d, l2, counters, owner, .. } = cpu;
+        let mut served = [[0; CLASSES]; 4];
+        let missed = l1d.read(reads, !rules.through_l1d, &mut served[Level::L1 as usize]);
+        reads = &mut reads[..missed];
+        let missed = l2.read_telling(reads, &mut served[Level::L2 as usize], &mut victims[..]);
+        reads = &mut reads[..missed];
+        let missed = llc.take(*owner, reads, &victims[..missed], &mut served[Level::Llc as usize]);
         for read in &reads[..missed] {
             served[Level::Memory as usize][read.class()] += 1;
         }
@@ -174,7 +195,7 @@ mod tests {
     use super::*;
     use crate::CpuModel;
     use crate::geometry::CacheGeometry;
-    use crate::llc::{LlcDesign, LlcOptions, Owner};
+    use crate::llc::{LlcDesign, LlcFill, LlcOptions, Owner};
     use crate::naive::NaiveSets;
     use proptest::prelude::*;
 
@@ -310,5 +331,112 @@ mod tests {
             }
             prop_assert!(!large || llc.counters(Owner(0)).inclusion_victims == 0);
         }
+
+        /// Filled by victims, the last level holds what the second one dropped and nobody has read
+        /// since: with one CPU no line is in both, and served reads are those of a plain list.
+        #[test]
+        fn victims_of_the_second_level_fill_the_last(
+            batches in prop::collection::vec(
+                prop::collection::vec((0u64..80, any::<bool>()), 1..60), 1..20),
+            through_l1d in any::<bool>(),
+            classify in any::<bool>(),
+        ) {
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 4, cycles: 1 };
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            model.walk.through_l1d = through_l1d;
+            model.cache.l1d = geometry(8);
+            model.cache.l2 = geometry(16);
+            let rules = ReadRules::new(&model);
+            let design = LlcDesign { fill: LlcFill::Victims, ..LlcDesign::default() };
+            let options = LlcOptions { design, classify, ..LlcOptions::default() };
+            let mut llc = Llc::new(&geometry(24), &options);
+            let mut cpu = Cpu::new(&model);
+            let mut reads = Reads::new();
+            let mut lists: [Vec<Vec<u64>>; 3] = [2, 4, 6].map(|sets| vec![Vec::new(); sets]);
+            // Looks a line up in a level and moves it to the front; whether it was there, and what drops out.
+            let mut served = [0u64; 4];
+            for batch in batches {
+                for &(line, is_data) in &batch {
+                    reads.note(line, if is_data { class::DATA } else { 0 });
+                    let mut use_line = |level: usize| {
+                        let sets = lists[level].len() as u64;
+                        let set = &mut lists[level][(line % sets) as usize];
+                        let was_there = set.contains(&line);
+                        set.retain(|other| *other != line);
+                        set.insert(0, line);
+                        (was_there, (set.len() > 4).then(|| set.pop()).flatten())
+                    };
+                    if (is_data || through_l1d) && use_line(0).0 {
+                        served[0] += 1;
+                        continue;
+                    }
+                    let (hit, victim) = use_line(1);
+                    if hit {
+                        served[1] += 1;
+                        continue;
+                    }
+                    let last = &mut lists[2];
+                    let set = &mut last[(line % 6) as usize];
+                    let before = set.len();
+                    set.retain(|other| *other != line);
+                    served[if set.len() < before { 2 } else { 3 }] += 1;
+                    if let Some(victim) = victim {
+                        let set = &mut last[(victim % 6) as usize];
+                        set.retain(|other| *other != victim);
+                        set.insert(0, victim);
+                        set.truncate(4);
+                    }
+                }
+                reads.make_with_victims(&mut cpu, &mut llc, &rules);
+                for line in 0..80 {
+                    prop_assert!(!(cpu.l2.holds(line) && llc.holds(line)), "line {line}");
+                }
+            }
+            let data = &cpu.counters.data;
+            let walks = &cpu.counters.page_walker_loads_dtlb;
+            let all = [data.l1 + walks.l1, data.l2 + walks.l2, data.l3 + walks.l3, data.memory + walks.memory];
+            prop_assert_eq!(all, served);
+        }
+    }
+
+    /// What fits both levels together fits; filled by misses the last level holds the second's lines again.
+    #[test]
+    fn victims_add_the_second_level_to_the_last() {
+        let model = {
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 8, cycles: 1 };
+            model.cache = crate::model::Caches {
+                l1d: geometry(8),
+                l2: geometry(64),
+                llc: geometry(128),
+                ..model.cache
+            };
+            model
+        };
+        let rules = ReadRules::new(&model);
+        let misses = |fill| {
+            let design = LlcDesign { fill, ..LlcDesign::default() };
+            let options = LlcOptions { design, ..LlcOptions::default() };
+            let mut llc = Llc::new(&model.cache.llc, &options);
+            let mut cpu = Cpu::new(&model);
+            let mut reads = Reads::new();
+            for _ in 0..10 {
+                for line in 0..64 + 128 {
+                    reads.note(line, class::DATA);
+                }
+                match fill {
+                    LlcFill::Victims => reads.make_with_victims(&mut cpu, &mut llc, &rules),
+                    LlcFill::Misses => {
+                        let Cpu { l1d, l2, counters, owner, .. } = &mut cpu;
+                        let last =
+                            |reads: &mut [Read], hits: &mut Hits| llc.read(*owner, reads, hits);
+                        reads.make([l1d, l2], last, &rules, counters);
+                    }
+                }
+            }
+            cpu.counters.data.memory
+        };
+        assert_eq!(misses(LlcFill::Victims), 64 + 128);
+        assert_eq!(misses(LlcFill::Misses), 10 * (64 + 128));
     }
 }

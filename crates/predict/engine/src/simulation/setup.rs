@@ -461,7 +461,7 @@ fn llc_options(setup: &HostSetup, guests: &[GuestPlan]) -> Result<LlcOptions, Se
     };
     let masks = guests.iter().map(mask).collect::<Result<_, _>>()?;
     let options = LlcOptions { design: llc.design(cpu), masks, classify: llc.classify };
-    options.check(&cpu.cache.llc).map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
+    options.check(&cpu.cache).map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
     Ok(options)
 }
 

@@ -4,6 +4,7 @@ use super::WayMask;
 use crate::error::ModelError;
 use crate::geometry::CacheGeometry;
 use crate::limits::{LINE_SHIFT, MIN_SETS};
+use crate::model::Caches;
 use serde::{Deserialize, Serialize};
 use strata_colours::{CacheIndex, SliceHash};
 
@@ -19,7 +20,21 @@ pub enum Replacement {
     TreePlru,
 }
 
-/// How a last-level cache is made. The default is one piece with LRU replacement, not inclusive.
+/// Which lines are put into the last level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LlcFill {
+    /// Those that miss it.
+    #[default]
+    Misses,
+    /// Those that drop out of a second level. One that is read moves to the second level, so that the
+    /// last level holds other lines than the second. Processors keep a copy of what several cores
+    /// read; that is left out.
+    Victims,
+}
+
+/// How a last-level cache is made. The default is one piece with LRU replacement, not inclusive, filled
+/// by misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LlcDesign {
@@ -31,11 +46,20 @@ pub struct LlcDesign {
     pub replacement: Replacement,
     /// A line that drops out leaves the private caches of all CPUs as well.
     pub inclusive: bool,
+    /// Which lines are put into it.
+    #[serde(default)]
+    pub fill: LlcFill,
 }
 
 impl Default for LlcDesign {
     fn default() -> Self {
-        Self { slices: 1, hash: SliceHash::None, replacement: Replacement::Lru, inclusive: false }
+        Self {
+            slices: 1,
+            hash: SliceHash::None,
+            replacement: Replacement::Lru,
+            inclusive: false,
+            fill: LlcFill::Misses,
+        }
     }
 }
 
@@ -49,8 +73,11 @@ impl LlcDesign {
 
     /// Whether the plain cache is made so, too.
     fn is_plain(&self) -> bool {
-        let Self { slices: _, hash, replacement, inclusive } = self;
-        *hash == SliceHash::None && *replacement == Replacement::Lru && !inclusive
+        let Self { slices: _, hash, replacement, inclusive, fill } = self;
+        *hash == SliceHash::None
+            && *replacement == Replacement::Lru
+            && !inclusive
+            && *fill == LlcFill::Misses
     }
 }
 
@@ -76,14 +103,15 @@ impl LlcOptions {
         design.is_plain() && !classify && masks.iter().all(Option::is_none)
     }
 
-    /// Whether a cache of this size can be so.
+    /// Whether the last of these caches can be so.
     ///
     /// # Errors
     /// [`ModelError::LastLevel`], with what would be right.
-    pub fn check(&self, geometry: &CacheGeometry) -> Result<(), ModelError> {
+    pub fn check(&self, caches: &Caches) -> Result<(), ModelError> {
         if self.is_plain() {
             return Ok(());
         }
+        let geometry = &caches.llc;
         let impossible = |cause: String| Err(ModelError::LastLevel { cause });
         if geometry.bytes == 0 {
             return impossible("there is none: choose a CPU that has one".into());
@@ -101,7 +129,20 @@ impl LlcOptions {
                 geometry.bytes >> 20
             ));
         }
-        let LlcDesign { slices, hash, .. } = self.design;
+        let LlcDesign { slices, hash, fill, inclusive, .. } = self.design;
+        if fill == LlcFill::Victims && inclusive {
+            return impossible(
+                "an inclusive one holds what the private caches hold, so that it is not filled by what \
+                 they drop: set cache.llc_design.inclusive=false or cache.llc_design.fill=misses"
+                    .into(),
+            );
+        }
+        if fill == LlcFill::Victims && caches.l2.bytes == 0 {
+            return impossible(
+                "without a second level nothing drops out of one: set cache.llc_design.fill=misses"
+                    .into(),
+            );
+        }
         if hash == SliceHash::None {
             return Ok(());
         }

@@ -86,6 +86,19 @@ impl<const GROUPS: usize, O: Order<GROUPS>> Ways<GROUPS, O> {
         }
     }
 
+    /// Takes a line out, if it is there; returns whose it was.
+    #[inline(always)]
+    pub(super) fn take(&mut self, set: usize, tag: i32, vectors: impl Vectors) -> Option<Owner> {
+        let Set { tags, owners, .. } = &mut self.sets[set];
+        let found = places(tags, tag, vectors);
+        if found == 0 {
+            return None;
+        }
+        let way = found.trailing_zeros() as usize;
+        tags.as_flattened_mut()[way] = EMPTY;
+        Some(owners.as_flattened()[way])
+    }
+
     /// The lines held: set, tag and owner.
     #[cfg(test)]
     fn held(&self) -> Vec<(usize, i32, Owner)> {

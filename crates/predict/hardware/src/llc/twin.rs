@@ -53,9 +53,34 @@ impl Twin {
         self.seen.prefetch(line);
     }
 
-    /// Reads a line.
+    /// Reads a line, which is put in when it is not there.
     #[inline(always)]
     pub(super) fn read(&mut self, line: u64) -> Held {
+        match self.put(line) {
+            true => Held::Yes,
+            false if self.seen.insert(line) => Held::Never,
+            false => Held::Dropped,
+        }
+    }
+
+    /// Reads a line, which leaves when it is there.
+    #[inline(always)]
+    pub(super) fn take(&mut self, line: u64) -> Held {
+        let is_new = self.seen.insert(line);
+        match self.table.find(line) {
+            Ok(slot) => {
+                self.table.remove(slot);
+                self.held -= 1;
+                Held::Yes
+            }
+            Err(_) if is_new => Held::Never,
+            Err(_) => Held::Dropped,
+        }
+    }
+
+    /// Makes a line the most recently used one; returns whether it was there.
+    #[inline(always)]
+    pub(super) fn put(&mut self, line: u64) -> bool {
         if self.next - self.first == self.log.len() {
             self.compact();
         }
@@ -63,7 +88,7 @@ impl Twin {
         match self.table.find(line) {
             Ok(slot) => {
                 self.table.slots[slot] = entry(line, place);
-                Held::Yes
+                true
             }
             Err(slot) => {
                 self.table.slots[slot] = entry(line, place);
@@ -71,7 +96,7 @@ impl Twin {
                 if self.held > self.capacity {
                     self.drop_oldest();
                 }
-                if self.seen.insert(line) { Held::Never } else { Held::Dropped }
+                false
             }
         }
     }
@@ -99,6 +124,7 @@ impl Twin {
 
     #[inline(always)]
     fn drop_oldest(&mut self) {
+        // There are more lines than it can hold, and each has an entry.
         loop {
             if let (_, Some(slot)) = self.oldest() {
                 self.table.remove(slot);
@@ -241,24 +267,34 @@ mod tests {
         fn the_twin_is_a_list_in_order_of_use(
             capacity in 1usize..40,
             // Short distances, long ones, and lines far apart.
-            reads in prop::collection::vec((0u64..60, 0u64..3, any::<bool>()), 1..900),
+            reads in prop::collection::vec((0u64..60, 0u64..3, any::<bool>(), 0u8..3), 1..900),
             base in 0u64..1 << 37,
+            takes in any::<bool>(),
         ) {
             let mut twin = Twin::new(capacity);
             let (mut list, mut seen) = (Vec::new(), BTreeSet::new());
-            for (near, far, again) in reads {
+            for (near, far, again, what) in reads {
                 let line = if again { base + near % 4 } else { base + near + (far << 20) };
                 let at = list.iter().position(|other| *other == line);
-                let expected = match (at, seen.insert(line)) {
+                // Whoever takes lines out puts them in without reading them.
+                let what = if takes && what == 0 { 1 } else { what };
+                let is_put = takes && what == 2;
+                let expected = match (at, !is_put && seen.insert(line)) {
                     (Some(_), _) => Held::Yes,
                     (None, true) => Held::Never,
                     (None, false) => Held::Dropped,
                 };
                 at.map(|at| list.remove(at));
-                list.insert(0, line);
-                list.truncate(capacity);
+                if what != 1 || !takes {
+                    list.insert(0, line);
+                    list.truncate(capacity);
+                }
                 twin.prefetch(line);
-                prop_assert_eq!(twin.read(line), expected);
+                match what {
+                    1 if takes => prop_assert_eq!(twin.take(line), expected),
+                    _ if is_put => prop_assert_eq!(twin.put(line), at.is_some()),
+                    _ => prop_assert_eq!(twin.read(line), expected),
+                }
                 prop_assert_eq!(twin.held, list.len());
                 let used = twin.table.slots.iter().filter(|slot| **slot != FREE).count();
                 prop_assert_eq!(used, list.len());

@@ -158,6 +158,8 @@ pub fn setups(
             as_cpu: models_cpu_llc(args),
             ways: args.llc_ways,
             classify: args.llc_misses.unwrap_or(false),
+            colours_of: args.colours_of.unwrap_or_default(),
+            vllc: args.vllc,
         },
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),

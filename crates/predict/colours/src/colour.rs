@@ -33,6 +33,21 @@ impl Colours {
         }
     }
 
+    /// The colours of a cache of one piece with lines of 64 bytes.
+    ///
+    /// # Errors
+    /// As [`Colours::new`].
+    pub fn of_size(bytes: u64, ways: u32) -> Result<Self, ColourError> {
+        let line_bytes = 64;
+        let sets = bytes / (u64::from(line_bytes) * u64::from(ways.max(1)));
+        Self::new(&CacheIndex { line_bytes, sets, slices: 1, hash: SliceHash::None })
+    }
+
+    /// So many colours; `None` for none.
+    pub fn counted(count: u32) -> Option<Self> {
+        (count > 0).then_some(Self { count })
+    }
+
     /// How many there are; at least 1.
     #[inline]
     pub const fn count(self) -> u32 {
@@ -48,6 +63,31 @@ impl Colours {
     /// Every colour, in order.
     pub fn all<S>(self) -> impl Iterator<Item = Colour<S>> {
         (0..self.count).map(Colour::new)
+    }
+}
+
+/// The last-level cache that a VM is told of, where that is not one like the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualCache {
+    /// Its colours: what the VM's kernel tells the frames of its memory apart by.
+    pub colours: Colours,
+    /// The real colour that the first of them is given. The others follow it, and begin anew with
+    /// real colour 0 after the last real one: with fewer colours than the host's, a VM fills a part of
+    /// the cache; with more, several of them share a real one.
+    pub first: u32,
+}
+
+impl VirtualCache {
+    /// One like the host's.
+    pub const fn like(colours: Colours) -> Self {
+        Self { colours, first: 0 }
+    }
+
+    /// The number of the real colour of each of its colours, of so many real ones.
+    pub fn given(self, real: Colours) -> impl Iterator<Item = u32> {
+        let count = u64::from(real.count());
+        (0..u64::from(self.colours.count()))
+            .map(move |colour| ((u64::from(self.first) + colour) % count) as u32)
     }
 }
 

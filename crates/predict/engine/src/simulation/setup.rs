@@ -9,13 +9,15 @@ use super::{Relocation, Samples, Simulation, owner};
 use crate::memory::{Extent, Need};
 use crate::requests::Served;
 use crate::warmup::Warmup;
-use crate::{Catalogue, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
+use crate::{
+    Catalogue, ColouredCache, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop,
+};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::iter;
 use strata_addr::PageSize;
-use strata_colours::Colours;
-use strata_hardware::{CpuId, CpuModel, LlcOptions, Machine, PHYSICAL_LIMIT};
+use strata_colours::{Colours, VirtualCache};
+use strata_hardware::{CpuId, LlcOptions, Machine, PHYSICAL_LIMIT};
 use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
@@ -175,6 +177,8 @@ struct Tree<'a> {
     of_host: Vec<usize>,
     /// Which of them governs each kernel.
     governs: Vec<usize>,
+    /// Colours given to VMs that are told of a cache of their own: those of the next one come after them.
+    given: u32,
 }
 
 impl<'a> Tree<'a> {
@@ -197,6 +201,7 @@ impl<'a> Tree<'a> {
             fragmentation,
             seed: setup.seed,
             placement,
+            cache: None,
         };
         let mut tree = Self {
             setup,
@@ -205,6 +210,7 @@ impl<'a> Tree<'a> {
             policies: Vec::new(),
             of_host: Vec::new(),
             governs: vec![0],
+            given: 0,
         };
         let on_host = setup.vms.iter().enumerate().filter(|(_, vm)| vm.within.is_none());
         on_host.for_each(|(index, vm)| tree.add_vm_of_host(index, vm));
@@ -250,6 +256,11 @@ impl<'a> Tree<'a> {
     fn add_guest(&mut self, vm: usize, below: &[usize], policy: usize) {
         let guest = &self.setup.vms[vm];
         let kernel = self.add_kernel(guest, 0, guest_memory(guest), below[0], policy);
+        self.kernels[kernel].cache = guest.vllc.map(|colours| {
+            let first = self.given;
+            self.given = first.wrapping_add(colours.count());
+            VirtualCache { colours, first }
+        });
         let path = iter::once(kernel).chain(below.iter().copied()).collect();
         self.guests.push(GuestPlan { vm, path });
     }
@@ -270,6 +281,7 @@ impl<'a> Tree<'a> {
             fragmentation: if above == 0 { guest } else { l1 },
             seed: vm.seed.wrapping_add(above),
             placement: if above == 0 { vm.placement } else { PagePlacement::Linux },
+            cache: None,
         });
         self.governs.push(policy);
         self.kernels.len() - 1
@@ -324,7 +336,19 @@ impl<'a> Blueprint<'a> {
             )));
         }
         let llc = llc_options(setup, &guests)?;
-        let colours = colours(&setup.common.cpu, &llc);
+        let colours = colours(&setup.common);
+        for vm in &setup.vms {
+            if vm.vllc.is_some() && (vm.stack == StackKind::Native || vm.workload.is_none()) {
+                let what = match vm.name.as_str() {
+                    "" => "a native program".to_owned(),
+                    name => format!("the guest hypervisor '{name}'"),
+                };
+                return Err(refused(format!(
+                    "{what} is told of no last-level cache of its own (vllc): leave it out, or give it to \
+                     VMs that run programs"
+                )));
+            }
+        }
         let mut config = StackConfig {
             kernels,
             levels: setup.common.levels,
@@ -348,6 +372,12 @@ impl<'a> Blueprint<'a> {
             let colours = colours?;
             if let Some(why) = policies.refuses(colours) {
                 return Err(refused(why));
+            }
+            for (at, kernel) in positions.iter().zip(&config.kernels) {
+                let told = kernel.cache.and_then(|cache| policies.told_of_cache(at.node, cache));
+                if let Some(why) = told {
+                    return Err(refused(why));
+                }
             }
             config.colours = Some(colours);
         }
@@ -465,11 +495,13 @@ fn llc_options(setup: &HostSetup, guests: &[GuestPlan]) -> Result<LlcOptions, Se
     Ok(options)
 }
 
-/// The colours of a CPU's last-level cache.
-fn colours(cpu: &CpuModel, llc: &LlcOptions) -> Result<Colours, SetupError> {
-    Colours::new(&llc.design.index(&cpu.cache.llc)).map_err(|error| {
+/// The colours of the cache that pages are placed by.
+fn colours(setup: &Setup) -> Result<Colours, SetupError> {
+    let Setup { cpu, llc, .. } = setup;
+    Colours::new(&llc.coloured(cpu)).map_err(|error| {
         refused(format!(
-            "pages cannot be placed by the colours of the last-level cache of {}: {error}",
+            "pages cannot be placed by the colours of the {} of {}: {error}",
+            llc.colours_of.words(),
             cpu.name
         ))
     })
@@ -596,6 +628,7 @@ impl Simulation {
                     cpu: cpu.name.clone(),
                     explain: setup.common.explain,
                     plain_colours: blueprint.config.colours.is_some()
+                        && setup.common.llc.colours_of == ColouredCache::Llc
                         && blueprint.llc.design.hash != cpu.cache.llc_design.hash,
                     footprint: vm.workload.as_ref().and_then(|known| known.footprint_bytes),
                     parameters: in_force.clone(),

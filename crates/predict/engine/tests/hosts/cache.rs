@@ -76,7 +76,7 @@ fn vms_that_share_ways_put_out_lines_of_each_other() {
 #[test]
 fn who_is_named_first_matters_to_nobody() {
     let [a, b] = two([mask(0b111), None]);
-    let setup = || cached(LlcSetup { as_cpu: true, classify: true, ways: None });
+    let setup = || cached(LlcSetup { as_cpu: true, classify: true, ..LlcSetup::default() });
     let one = together(setup(), None, &[a.clone(), b.clone()]);
     let other = together(setup(), None, &[b, a]);
     for vm in ["a", "b"] {

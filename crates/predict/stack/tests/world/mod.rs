@@ -228,6 +228,7 @@ impl World {
             fragmentation: 0.3,
             seed,
             placement: PagePlacement::Linux,
+            cache: None,
         };
         Self::of(config((0..).zip(kernels).map(kernel).collect()), policy)
     }

@@ -2,7 +2,8 @@
 //! size is read round and round.
 
 use strata_engine::{
-    LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop, catalogue,
+    ColouredCache, Colours, LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop,
+    catalogue,
 };
 use strata_hardware::{CacheGeometry, Caches, CpuModel, Misaligned};
 use strata_stream::{Batch, Fill, Source};
@@ -114,6 +115,66 @@ fn what_the_guest_keeps_apart_stays_apart_where_the_host_cares() {
     assert!(missed(StackKind::Nested, "base") > 0.0);
     assert!(missed(StackKind::Nested, "coplace") > 0.0);
     assert_eq!(missed(StackKind::Nested, "xplace"), 0.0);
+}
+
+/// 32 colours of the second level, and 4 of the last: whoever keeps apart by these leaves the others to chance.
+#[test]
+fn pages_are_placed_by_the_colours_of_the_cache_that_is_named() {
+    let left = |colours_of| {
+        let mut setup = setup(StackKind::Native, "base", PagePlacement::BestBin, 1);
+        setup.cpu.cache.l2 = CacheGeometry { bytes: 512 << 10, ways: 4, ..setup.cpu.cache.l2 };
+        setup.cpu.cache.llc = CacheGeometry { bytes: 1 << 20, ways: 64, ..setup.cpu.cache.llc };
+        setup.llc = LlcSetup { colours_of, ..LlcSetup::default() };
+        setup.warmup = 4 * (512 << 10) / 64;
+        let accesses = 2 * setup.warmup;
+        let workload = format!("sequential:size=512KiB,stride=64,accesses={accesses}");
+        let found = run_of(&setup, &workload);
+        found.counters["strata.data_l3"] + found.counters["strata.data_memory"]
+    };
+    assert_eq!(left(ColouredCache::L2), 0);
+    assert!(left(ColouredCache::Llc) > 1000);
+}
+
+/// A VM that is told of 8 of 64 colours: what fits them has no conflicts, and the host keeps all of its memory
+/// in 8 real ones, so that what fits the whole cache does not fit them.
+#[test]
+fn a_vm_that_is_told_of_few_colours_has_these_and_no_others() {
+    let lines = |stack, policy: &str, vllc: u32, pages: u64| {
+        let mut setup = setup(stack, policy, PagePlacement::Colouring, 1);
+        setup.llc.vllc = Colours::counted(vllc);
+        setup.warmup = 4 * pages * 64;
+        let workload =
+            format!("sequential:size={},stride=64,accesses={}", pages << 12, 8 * pages * 64);
+        let found = run_of(&setup, &workload);
+        let violations = found.counters.get("strata.colour_violations").copied();
+        (found.counters["strata.data_memory"], violations)
+    };
+    for (stack, policy) in [(StackKind::Vm, "coplace"), (StackKind::Nested, "xplace")] {
+        assert_eq!(lines(stack, policy, 8, 8 * WAYS), (0, Some(0)), "{policy}");
+        // Twice as much, read round and round: LRU has none of it.
+        let all = 4 * 16 * WAYS * 64;
+        assert_eq!(lines(stack, policy, 8, 16 * WAYS), (all, Some(0)), "{policy}");
+        assert_eq!(lines(stack, policy, 64, 16 * WAYS), (0, Some(0)), "{policy}");
+        // With more colours than there are, several share a real one, evenly here.
+        assert_eq!(lines(stack, policy, 128, PAGES), (0, Some(0)), "{policy}");
+    }
+    // CoPlace does not know the nested guest's colours.
+    assert!(lines(StackKind::Nested, "coplace", 8, 8 * WAYS).1 > Some(0));
+}
+
+#[test]
+fn who_has_no_cache_to_be_told_of_is_told_so() {
+    let workload = Generator::parse("sequential:size=1MiB,accesses=1k").unwrap().info();
+    let refused = |stack, policy| {
+        let mut setup = setup(stack, policy, PagePlacement::Colouring, 1);
+        setup.llc.vllc = Colours::counted(8);
+        (catalogue().build)(&setup, &workload, &Stop::default()).err().map(|why| why.to_string())
+    };
+    assert_eq!(refused(StackKind::Vm, "xplace"), None);
+    let why = refused(StackKind::Native, "base").unwrap();
+    assert!(why.contains("a native program is told of no last-level cache of its own"), "{why}");
+    let why = refused(StackKind::Nested, "xgemini+xplace").unwrap();
+    assert!(why.contains("leave out the VM's own cache"), "{why}");
 }
 
 #[test]

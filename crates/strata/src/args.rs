@@ -2,7 +2,7 @@
 
 use crate::guest_memory::GuestMemory;
 use crate::inspect_args::{BillArgs, JoinArgs, ScanArgs, TopArgs};
-use crate::values::{coloured_cache, positive, stack, vllc, whole};
+use crate::values::{SizeAndWays, coloured_cache, l4, positive, stack, vllc, whole};
 use crate::vm_args::VmArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -465,9 +465,14 @@ pub struct RunArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub llc_misses: Option<bool>,
 
-    /// The cache whose colours pages are placed by, by --placement and by policies: l2, each core's own, or
-    /// llc [default: llc].
-    #[arg(long, value_name = "l2|llc", value_parser = coloured_cache)]
+    /// A cache at the memory behind the last level, such as 1GiB or 1GiB/2 with its ways [default: none;
+    /// direct-mapped]. --set cache.l4.cycles= sets its latency.
+    #[arg(long, value_name = "SIZE[/WAYS]", value_parser = l4)]
+    pub l4: Option<SizeAndWays>,
+
+    /// The cache whose colours pages are placed by, by --placement and by policies: l2, each core's own,
+    /// llc or l4 [default: llc].
+    #[arg(long, value_name = "l2|llc|l4", value_parser = coloured_cache)]
     pub colours_of: Option<ColouredCache>,
 
     /// The last-level cache that VMs are told of, whose colours their kernels place pages by: its colours,

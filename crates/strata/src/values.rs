@@ -1,6 +1,8 @@
 //! Values of options that are read the same way wherever they stand.
 
 use crate::failure::unknown;
+use crate::number::exact_size;
+use std::fmt;
 use std::num::NonZeroUsize;
 use strata_engine::{ColouredCache, Colours, StackKind};
 
@@ -33,8 +35,38 @@ pub fn coloured_cache(text: &str) -> Result<ColouredCache, String> {
     let named = |cache: &ColouredCache| cache.name() == text;
     ColouredCache::ALL.into_iter().find(named).ok_or_else(|| {
         let names = ColouredCache::ALL.map(ColouredCache::name);
-        unknown("cache", text, names, &format!("there are {}", names.join(" and ")))
+        unknown("cache", text, names, &format!("there are {}", names.join(", ")))
     })
+}
+
+/// The size and the ways of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeAndWays {
+    /// Bytes.
+    pub bytes: u64,
+    /// Associativity.
+    pub ways: u32,
+}
+
+/// As [`l4`] reads it.
+impl fmt::Display for SizeAndWays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, ways } = *self;
+        f.write_str(&exact_size(bytes))?;
+        if ways == 1 { Ok(()) } else { write!(f, "/{ways}") }
+    }
+}
+
+/// A cache by its size, and its ways where it is not direct-mapped.
+///
+/// # Errors
+/// When it is neither.
+pub fn l4(text: &str) -> Result<SizeAndWays, String> {
+    let (size, ways) = text.split_once('/').unwrap_or((text, "1"));
+    let bytes = strata_text::parse_size(size)?;
+    let ways = ways.parse().ok().filter(|ways| *ways > 0);
+    let ways = ways.ok_or_else(|| format!("'{text}': give a size and ways, such as 1GiB/2"))?;
+    Ok(SizeAndWays { bytes, ways })
 }
 
 /// The last-level cache that a VM is told of: its colours, or its size and ways, as `512KiB/4`.

@@ -71,17 +71,20 @@ pub enum ColouredCache {
     /// The last level.
     #[default]
     Llc,
+    /// The one at the memory.
+    L4,
 }
 
 impl ColouredCache {
     /// Every one.
-    pub const ALL: [Self; 2] = [Self::L2, Self::Llc];
+    pub const ALL: [Self; 3] = [Self::L2, Self::Llc, Self::L4];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::L2 => "l2",
             Self::Llc => "llc",
+            Self::L4 => "l4",
         }
     }
 
@@ -90,6 +93,7 @@ impl ColouredCache {
         match self {
             Self::L2 => "second-level cache",
             Self::Llc => "last-level cache",
+            Self::L4 => "cache at the memory",
         }
     }
 }
@@ -106,6 +110,7 @@ impl LlcSetup {
         match self.colours_of {
             ColouredCache::L2 => one_piece(&cpu.cache.l2),
             ColouredCache::Llc => self.design(cpu).index(&cpu.cache.llc),
+            ColouredCache::L4 => one_piece(&cpu.cache.l4),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::access::CpuId;
 use crate::cache::{Cache, NO_LINE};
 use crate::counters::{ByLevel, HardwareCounters, Level};
 use crate::cpu::Cpu;
-use crate::llc::Llc;
+use crate::llc::{Llc, Owner};
 use crate::model::CpuModel;
 use crate::read::{CAPACITY, CLASSES, Hits, Read, class};
 
@@ -20,7 +20,7 @@ pub(crate) struct ReadRules {
     /// The walker reads through the first-level cache.
     through_l1d: bool,
     /// Cycles, by [`Level`].
-    latency: [u64; 4],
+    latency: [u64; 5],
 }
 
 impl ReadRules {
@@ -28,8 +28,13 @@ impl ReadRules {
         let cache = &model.cache;
         Self {
             through_l1d: model.walk.through_l1d,
-            latency: [cache.l1d.cycles, cache.l2.cycles, cache.llc.cycles, cache.memory_cycles]
-                .map(u64::from),
+            latency: [&cache.l1d, &cache.l2, &cache.llc, &cache.l4]
+                .map(|level| u64::from(level.cycles))
+                .into_iter()
+                .chain([u64::from(cache.memory_cycles)])
+                .collect::<Vec<_>>()
+                .try_into()
+                .expect("there are five"),
         }
     }
 }
@@ -80,39 +85,42 @@ impl Reads {
         &mut self,
         [l1d, l2]: [&mut Cache; 2],
         last_level: impl FnOnce(&mut [Read], &mut Hits) -> usize,
+        at_memory: AtMemory<'_>,
         rules: &ReadRules,
         counters: &mut HardwareCounters,
     ) {
         let mut reads = &mut self.noted[..self.len];
         self.len = 0;
-        let mut served = [[0; CLASSES]; 4];
+        let mut served = [[0; CLASSES]; LEVELS];
         for (cache, level) in [(l1d, Level::L1), (l2, Level::L2)] {
             let data_only = level == Level::L1 && !rules.through_l1d;
             let missed = cache.read(reads, data_only, &mut served[level as usize]);
             reads = &mut reads[..missed];
         }
         let missed = last_level(reads, &mut served[Level::Llc as usize]);
-        for read in &reads[..missed] {
-            served[Level::Memory as usize][read.class()] += 1;
-        }
+        at_memory.make(&mut reads[..missed], &mut served);
         account_all(&served, rules, counters);
     }
 
     /// The same with a last level that is filled by what the second levels drop. The reads are of this
     /// CPU.
-    pub(crate) fn make_with_victims(&mut self, cpu: &mut Cpu, llc: &mut Llc, rules: &ReadRules) {
+    pub(crate) fn make_with_victims(
+        &mut self,
+        cpu: &mut Cpu,
+        llc: &mut Llc,
+        at_memory: AtMemory<'_>,
+        rules: &ReadRules,
+    ) {
         let Self { noted, len, victims } = self;
         let mut reads = &mut noted[..std::mem::take(len)];
         let Cpu { l1d, l2, counters, owner, .. } = cpu;
-        let mut served = [[0; CLASSES]; 4];
+        let mut served = [[0; CLASSES]; LEVELS];
         let missed = l1d.read(reads, !rules.through_l1d, &mut served[Level::L1 as usize]);
         reads = &mut reads[..missed];
         let missed = l2.read_telling(reads, &mut served[Level::L2 as usize], &mut victims[..]);
         reads = &mut reads[..missed];
         let missed = llc.take(*owner, reads, &victims[..missed], &mut served[Level::Llc as usize]);
-        for read in &reads[..missed] {
-            served[Level::Memory as usize][read.class()] += 1;
-        }
+        at_memory.make(&mut reads[..missed], &mut served);
         account_all(&served, rules, counters);
     }
 
@@ -123,13 +131,14 @@ impl Reads {
         cpus: &mut [Cpu],
         who: CpuId,
         llc: &mut Llc,
+        at_memory: AtMemory<'_>,
         rules: &ReadRules,
     ) {
         let (who, owner) = (who.0 as usize, cpus[who.0 as usize].owner);
-        let mut served = [[0; CLASSES]; 4];
-        let mut victims = 0;
-        for read in &mut self.noted[..self.len] {
-            let one = std::slice::from_mut(read);
+        let mut served = [[0; CLASSES]; LEVELS];
+        let (mut victims, mut left) = (0, 0);
+        for at in 0..self.len {
+            let one = &mut self.noted[at..=at];
             let Cpu { l1d, l2, .. } = &mut cpus[who];
             if l1d.read(one, !rules.through_l1d, &mut served[Level::L1 as usize]) == 0
                 || l2.read(one, false, &mut served[Level::L2 as usize]) == 0
@@ -142,16 +151,44 @@ impl Reads {
                 }
             };
             let missed = llc.read_telling(owner, one, &mut served[Level::Llc as usize], drop);
-            served[Level::Memory as usize][one[0].class()] += missed as u32;
+            let read = one[0];
+            self.noted[left] = read;
+            left += missed;
         }
         self.len = 0;
+        at_memory.make(&mut self.noted[..left], &mut served);
         llc.book_inclusion_victims(owner, victims);
         account_all(&served, rules, &mut cpus[who].counters);
     }
 }
 
+/// Levels of the hierarchy.
+const LEVELS: usize = Level::ALL.len();
+
+/// What is behind the last level: memory, and a cache at it, if there is one.
+pub(crate) struct AtMemory<'a> {
+    pub(crate) cache: Option<&'a mut Llc>,
+    /// Whom the cache is filled for.
+    pub(crate) owner: Owner,
+}
+
+impl AtMemory<'_> {
+    /// Makes reads that no cache of the processor has.
+    #[inline]
+    fn make(self, reads: &mut [Read], served: &mut [Hits; LEVELS]) {
+        let Self { cache, owner } = self;
+        let left = match cache {
+            Some(cache) => cache.read(owner, reads, &mut served[Level::L4 as usize]),
+            None => reads.len(),
+        };
+        for read in &reads[..left] {
+            served[Level::Memory as usize][read.class()] += 1;
+        }
+    }
+}
+
 #[inline]
-fn account_all(served: &[Hits; 4], rules: &ReadRules, counters: &mut HardwareCounters) {
+fn account_all(served: &[Hits; LEVELS], rules: &ReadRules, counters: &mut HardwareCounters) {
     for level in Level::ALL {
         account(level, &served[level as usize], rules.latency[level as usize], counters);
     }
@@ -161,6 +198,9 @@ fn account_all(served: &[Hits; 4], rules: &ReadRules, counters: &mut HardwareCou
 #[inline]
 fn account(level: Level, served: &Hits, latency: u64, counters: &mut HardwareCounters) {
     counters.data.add(level, served[class::DATA as usize].into());
+    if level == Level::L4 {
+        counters.l4_data += u64::from(served[class::DATA as usize]);
+    }
     let walks = &served[..class::DATA as usize];
     if *walks == [0; class::DATA as usize] {
         return;
@@ -185,7 +225,7 @@ impl ByLevel {
             Level::L1 => self.l1 += reads,
             Level::L2 => self.l2 += reads,
             Level::Llc => self.l3 += reads,
-            Level::Memory => self.memory += reads,
+            Level::L4 | Level::Memory => self.memory += reads,
         }
     }
 }
@@ -195,9 +235,16 @@ mod tests {
     use super::*;
     use crate::CpuModel;
     use crate::geometry::CacheGeometry;
-    use crate::llc::{LlcDesign, LlcFill, LlcOptions, Owner};
+    use crate::llc::{LlcDesign, LlcFill, LlcOptions};
     use crate::naive::NaiveSets;
     use proptest::prelude::*;
+
+    /// The levels where there is no cache at the memory.
+    const WITHOUT_L4: [Level; 4] = [Level::L1, Level::L2, Level::Llc, Level::Memory];
+
+    fn no_l4() -> AtMemory<'static> {
+        AtMemory { cache: None, owner: Owner::default() }
+    }
 
     /// One read after the other, each through the levels in turn.
     struct OneByOne {
@@ -240,7 +287,7 @@ mod tests {
             for (batch, faults) in batches {
                 for &(line, class) in &batch {
                     reads.note(line, class);
-                    let level = Level::ALL[twin.read(line, class == class::DATA)];
+                    let level = WITHOUT_L4[twin.read(line, class == class::DATA)];
                     let cycles = rules.latency[level as usize];
                     if class == class::DATA {
                         expected.data.add(level, 1);
@@ -266,7 +313,7 @@ mod tests {
                     let from = reads.len();
                     reads.note(1 << 20, 0);
                     reads.faulted(from);
-                    let level = Level::ALL[twin.read(1 << 20, false)];
+                    let level = WITHOUT_L4[twin.read(1 << 20, false)];
                     let cycles = rules.latency[level as usize];
                     expected.page_walker_loads_dtlb.add(level, 1);
                     expected.dtlb_load_misses_walk_duration += cycles;
@@ -275,6 +322,7 @@ mod tests {
                 reads.make(
                     [&mut l1d, &mut l2],
                     |reads, hits| llc.read(reads, false, hits),
+                    no_l4(),
                     &rules,
                     &mut counters,
                 );
@@ -316,7 +364,7 @@ mod tests {
                     }
                 };
                 note(&mut reads);
-                reads.make_inclusive(&mut cpus, CpuId(cpu as u32), &mut llc, &rules);
+                reads.make_inclusive(&mut cpus, CpuId(cpu as u32), &mut llc, no_l4(), &rules);
                 for line in 0..80 {
                     let held = cpus.iter().any(|cpu| cpu.l1d.holds(line) || cpu.l2.holds(line));
                     prop_assert!(!held || llc.holds(line), "line {line}");
@@ -324,7 +372,7 @@ mod tests {
                 note(&mut reads);
                 let Cpu { l1d, l2, counters, owner, .. } = &mut others[cpu];
                 let last = |reads: &mut [Read], hits: &mut Hits| plain.read(*owner, reads, hits);
-                reads.make([l1d, l2], last, &rules, counters);
+                reads.make([l1d, l2], last, no_l4(), &rules, counters);
                 if large {
                     prop_assert_eq!(&cpus[cpu].counters, &others[cpu].counters);
                 }
@@ -387,7 +435,7 @@ mod tests {
                         set.truncate(4);
                     }
                 }
-                reads.make_with_victims(&mut cpu, &mut llc, &rules);
+                reads.make_with_victims(&mut cpu, &mut llc, no_l4(), &rules);
                 for line in 0..80 {
                     prop_assert!(!(cpu.l2.holds(line) && llc.holds(line)), "line {line}");
                 }
@@ -396,6 +444,52 @@ mod tests {
             let walks = &cpu.counters.page_walker_loads_dtlb;
             let all = [data.l1 + walks.l1, data.l2 + walks.l2, data.l3 + walks.l3, data.memory + walks.memory];
             prop_assert_eq!(all, served);
+        }
+    }
+
+    /// A direct-mapped cache at the memory, larger than the levels above it: what it has is not memory's to serve,
+    /// and counts as what the last level lacks all the same.
+    #[test]
+    fn a_cache_at_the_memory_serves_what_the_last_level_lacks() {
+        let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+        let geometry = |lines: u64, ways| CacheGeometry { bytes: lines * 64, ways, cycles: 1 };
+        model.cache.l1d = geometry(8, 8);
+        model.cache.l2 = geometry(16, 8);
+        model.cache.llc = geometry(32, 8);
+        model.cache.l4 = CacheGeometry { cycles: 100, ..geometry(256, 1) };
+        for inclusive in [false, true] {
+            let options = LlcOptions {
+                design: LlcDesign { inclusive, ..LlcDesign::default() },
+                classify: true,
+                ..LlcOptions::default()
+            };
+            let mut machine =
+                crate::Machine::with_llc(&model, crate::Misaligned::Splinter, &options)
+                    .expect("it can be");
+            let cpu = machine.add_cpu();
+            let read = |machine: &mut crate::Machine, lines: &[u64]| {
+                for line in lines {
+                    machine.note_read(*line);
+                }
+                machine.make_reads(cpu);
+            };
+            // 100 lines of which two share a set of it: these miss each time.
+            let lines: Vec<u64> = (0..99).chain([256 + 7]).collect();
+            for _ in 0..3 {
+                read(&mut machine, &lines);
+            }
+            let found = machine.l4_use(Owner::default()).expect("it is there");
+            assert_eq!(found.counters.reads, 300);
+            assert_eq!(found.counters.misses, 100 + 2 * 2);
+            assert_eq!((found.counters.data.cold, found.counters.data.conflict), (100, 4));
+            assert_eq!(found.held_bytes, 99 * 64);
+            let counters = machine.counters(cpu);
+            assert_eq!((counters.data.memory, counters.l4_data), (300, 196));
+            let exposed = 1.0 - model.core.data_overlap;
+            let memory = 104.0 * f64::from(model.cache.memory_cycles) * exposed;
+            let cycles = machine.breakdown(cpu);
+            assert_eq!(cycles.memory, memory);
+            assert!((cycles.data - memory - 196.0 * 100.0 * exposed).abs() < 1e-6);
         }
     }
 
@@ -425,12 +519,14 @@ mod tests {
                     reads.note(line, class::DATA);
                 }
                 match fill {
-                    LlcFill::Victims => reads.make_with_victims(&mut cpu, &mut llc, &rules),
+                    LlcFill::Victims => {
+                        reads.make_with_victims(&mut cpu, &mut llc, no_l4(), &rules)
+                    }
                     LlcFill::Misses => {
                         let Cpu { l1d, l2, counters, owner, .. } = &mut cpu;
                         let last =
                             |reads: &mut [Read], hits: &mut Hits| llc.read(*owner, reads, hits);
-                        reads.make([l1d, l2], last, &rules, counters);
+                        reads.make([l1d, l2], last, no_l4(), &rules, counters);
                     }
                 }
             }

@@ -26,7 +26,7 @@ mod sets;
 mod tests;
 mod twin;
 
-pub use counters::{LlcCounters, MissCauses};
+pub use counters::{LlcCounters, LlcUse, MissCauses};
 pub use mask::{MaskError, WayMask};
 pub use model::{LlcDesign, LlcFill, LlcOptions, Replacement};
 pub use owner::Owner;
@@ -34,6 +34,7 @@ pub use owner::Owner;
 use crate::cache::NO_LINE;
 use crate::geometry::CacheGeometry;
 use crate::host::{self, Vectors, Work};
+use crate::limits::LINE_SHIFT;
 use crate::read::{CAPACITY, Hits, Read};
 use place::Places;
 use replace::Mask;
@@ -112,18 +113,25 @@ impl Llc {
         })
     }
 
-    /// Whether misses are told apart.
-    pub(crate) fn classifies(&self) -> bool {
-        self.options.classify
-    }
-
     /// The ways that an owner may fill.
     pub(crate) fn mask(&self, owner: Owner) -> WayMask {
         let mask = self.options.masks.get(usize::from(owner.0)).copied().flatten();
         mask.unwrap_or(WayMask::first(self.geometry.ways))
     }
 
+    /// What an owner did, and what it has.
+    pub(crate) fn use_of(&self, owner: Owner) -> LlcUse<'_> {
+        let Part { counters, lines, .. } = &self.parts[usize::from(owner.0)];
+        LlcUse {
+            counters,
+            ways: self.mask(owner),
+            is_classified: self.options.classify,
+            held_bytes: lines << LINE_SHIFT,
+        }
+    }
+
     /// What was counted for an owner since the last reset.
+    #[cfg(test)]
     pub(crate) fn counters(&self, owner: Owner) -> &LlcCounters {
         &self.parts[usize::from(owner.0)].counters
     }
@@ -136,6 +144,7 @@ impl Llc {
     }
 
     /// Lines that an owner holds.
+    #[cfg(test)]
     pub(crate) fn lines(&self, owner: Owner) -> u64 {
         self.parts[usize::from(owner.0)].lines
     }

@@ -120,14 +120,17 @@ impl LlcOptions {
             mask.check(geometry.ways)
                 .map_err(|error| ModelError::LastLevel { cause: error.to_string() })?;
         }
-        let lines = geometry.bytes >> LINE_SHIFT;
-        if self.classify && lines > MOST_CLASSIFIED {
-            return impossible(format!(
-                "misses can be told apart up to {} MiB, and it has {}: leave that out, or choose a \
-                 smaller cache",
-                MOST_CLASSIFIED << LINE_SHIFT >> 20,
-                geometry.bytes >> 20
-            ));
+        for (name, bytes) in
+            [("it", geometry.bytes), ("the one at the memory (L4)", caches.l4.bytes)]
+        {
+            if self.classify && bytes >> LINE_SHIFT > MOST_CLASSIFIED {
+                return impossible(format!(
+                    "misses can be told apart up to {} MiB, and {name} has {}: leave that out, or choose a \
+                     smaller cache",
+                    MOST_CLASSIFIED << LINE_SHIFT >> 20,
+                    bytes >> 20
+                ));
+            }
         }
         let LlcDesign { slices, hash, fill, inclusive, .. } = self.design;
         if fill == LlcFill::Victims && inclusive {

@@ -1,6 +1,7 @@
 //! The fully associative cache that misses are compared with.
 
 use crate::host;
+use std::collections::BTreeMap;
 
 /// Why a read missed, in the terms of Hill and Smith (IEEE Transactions on Computers 38(12), 1989), read by read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,43 +14,62 @@ pub(super) enum Held {
     Never,
 }
 
-/// Bits of a place in the log.
+/// Bits of a place in the log. Places are counted modulo twice as many as the longest log has, so that those
+/// of lines dropped lately differ from those of lines held.
 const PLACE_BITS: u32 = 26;
 
-/// A slot of the table without a line.
+/// All bits of a place.
+const PLACES: u64 = (1 << PLACE_BITS) - 1;
+
+/// A slot of the table that nothing was ever in; no line has so high a number.
 const FREE: u64 = u64::MAX;
+
+/// Lines may be dropped so many places before the table must forget them: then their places come again.
+const FORGET: usize = 1 << (PLACE_BITS - 2);
 
 /// A fully associative cache with LRU replacement, and all lines ever read.
 ///
-/// Reads are written into a log, a ring. A table of the lines held says where in it each was read last.
-/// When a line must go, the oldest entry that is still its line's last is the one least recently used.
-/// Entries are passed once, so that a read takes constant time on average.
+/// Reads are written into a log, a ring. A table says where in it each line was read last, and a bit for each
+/// entry whether its line was read again. When a line must go, the oldest entry without that bit is the one
+/// least recently used: the log then begins after it, and a line whose entry is before the beginning is not
+/// held, though the table knows it until it needs the room. So a read that misses looks at one bucket of
+/// the table, which is one line of the computer's own cache, and a drop at none.
 pub(super) struct Twin {
     /// Lines it can hold.
     capacity: usize,
     held: usize,
     /// Lines in the order of reads; a power of two, at least twice the capacity.
     log: Box<[u64]>,
-    /// The first entry that may be the last of its line, and the next to be written. They count on, and
-    /// their lowest bits are places.
+    /// A bit for each entry of the log: its line was read again, or has left.
+    stale: Box<[u64]>,
+    /// The first entry of the log, and the next to be written. They count on, and their lowest bits are
+    /// places.
     first: usize,
     next: usize,
+    /// Where the log began when the table was last rid of lines not held.
+    swept: usize,
     table: Table,
     seen: Seen,
 }
 
 impl Twin {
     pub(super) fn new(capacity: usize) -> Self {
-        let log = vec![0; (2 * capacity).next_power_of_two()].into_boxed_slice();
-        debug_assert!(log.len() <= 1 << PLACE_BITS);
-        let table = Table::new(capacity);
-        Self { capacity, held: 0, log, first: 0, next: 0, table, seen: Seen::default() }
+        // Two to three lines a bucket: few are full.
+        Self::with_buckets(capacity, (capacity / 3).next_power_of_two())
+    }
+
+    fn with_buckets(capacity: usize, buckets: usize) -> Self {
+        let entries = (2 * capacity).next_power_of_two().max(u64::BITS as usize);
+        debug_assert!(entries <= 1 << (PLACE_BITS - 1));
+        let (log, stale) = (vec![0; entries].into(), vec![0; entries / u64::BITS as usize].into());
+        let (table, seen) = (Table::new(buckets), Seen::default());
+        Self { capacity, held: 0, log, stale, first: 0, next: 0, swept: 0, table, seen }
     }
 
     /// Asks for what a read of this line will need.
     #[inline(always)]
     pub(super) fn prefetch(&self, line: u64) {
-        host::prefetch(&self.table.slots, self.table.home(line));
+        host::prefetch(&self.table.buckets, self.table.home(line));
         self.seen.prefetch(line);
     }
 
@@ -67,14 +87,14 @@ impl Twin {
     #[inline(always)]
     pub(super) fn take(&mut self, line: u64) -> Held {
         let is_new = self.seen.insert(line);
-        match self.table.find(line) {
-            Ok(slot) => {
-                self.table.remove(slot);
+        match self.table.take(line, self.span()) {
+            Some(place) => {
+                self.mark_stale(place);
                 self.held -= 1;
                 Held::Yes
             }
-            Err(_) if is_new => Held::Never,
-            Err(_) => Held::Dropped,
+            None if is_new => Held::Never,
+            None => Held::Dropped,
         }
     }
 
@@ -85,127 +105,229 @@ impl Twin {
             self.compact();
         }
         let place = self.append(line);
-        match self.table.find(line) {
-            Ok(slot) => {
-                self.table.slots[slot] = entry(line, place);
-                true
-            }
-            Err(slot) => {
-                self.table.slots[slot] = entry(line, place);
-                self.held += 1;
-                if self.held > self.capacity {
-                    self.drop_oldest();
-                }
-                false
-            }
+        if let Some(before) = self.table.put(entry(line, place), self.span()) {
+            self.mark_stale(before);
+            return true;
         }
+        self.held += 1;
+        if self.held > self.capacity {
+            self.drop_oldest();
+        }
+        false
+    }
+
+    /// The part of the log that there is.
+    #[inline(always)]
+    fn span(&self) -> Span {
+        Span { first: self.first as u64, len: (self.next - self.first) as u64 }
     }
 
     #[inline(always)]
     fn append(&mut self, line: u64) -> usize {
-        let place = self.next & (self.log.len() - 1);
-        self.log[place] = line;
+        let at = self.next & (self.log.len() - 1);
+        self.log[at] = line;
+        self.stale[at / 64] &= !(1 << (at % 64));
         self.next += 1;
-        place
+        self.next - 1
     }
 
-    /// The slot of the line of the oldest entry, if that is the line's last.
     #[inline(always)]
-    fn oldest(&mut self) -> (u64, Option<usize>) {
-        let place = self.first & (self.log.len() - 1);
-        let line = self.log[place];
-        self.first += 1;
-        // The one to be looked for some entries later.
-        let later = self.log[(place + 16) & (self.log.len() - 1)];
-        host::prefetch(&self.table.slots, self.table.home(later));
-        let slot = self.table.find(line).ok();
-        (line, slot.filter(|slot| self.table.slots[*slot] == entry(line, place)))
+    fn mark_stale(&mut self, place: u64) {
+        let at = place as usize & (self.log.len() - 1);
+        self.stale[at / 64] |= 1 << (at % 64);
     }
 
+    /// The oldest line held is no more. There is one, and its entry is the oldest that is not stale.
     #[inline(always)]
     fn drop_oldest(&mut self) {
-        // There are more lines than it can hold, and each has an entry.
         loop {
-            if let (_, Some(slot)) = self.oldest() {
-                self.table.remove(slot);
-                self.held -= 1;
-                return;
+            let at = self.first & (self.log.len() - 1);
+            let rest = !self.stale[at / 64] >> (at % 64);
+            if rest != 0 {
+                self.first += rest.trailing_zeros() as usize + 1;
+                break;
             }
+            self.first += 64 - at % 64;
+        }
+        self.held -= 1;
+        if self.first - self.swept > FORGET {
+            self.sweep();
         }
     }
 
-    /// The log is full: entries that are not the last of their line go. At least half of it is free
-    /// then.
+    /// Rids the table of lines that are not held.
     #[cold]
+    #[inline(never)]
+    fn sweep(&mut self) {
+        self.table.sweep(self.span());
+        self.swept = self.first;
+    }
+
+    /// The log is full: entries that are stale go. At least half of it is free then.
+    #[cold]
+    #[inline(never)]
     fn compact(&mut self) {
+        self.sweep();
         for _ in 0..self.log.len() {
-            if let (line, Some(slot)) = self.oldest() {
+            let at = self.first & (self.log.len() - 1);
+            let (line, is_stale) = (self.log[at], self.stale[at / 64] >> (at % 64) & 1 != 0);
+            let before = entry(line, self.first);
+            self.first += 1;
+            if !is_stale {
                 let place = self.append(line);
-                self.table.slots[slot] = entry(line, place);
+                self.table.replace(before, entry(line, place));
             }
         }
+        self.swept = self.first;
     }
 }
 
 /// A line with its place in the log.
 #[inline(always)]
 fn entry(line: u64, place: usize) -> u64 {
-    line << PLACE_BITS | place as u64
+    line << PLACE_BITS | place as u64 & PLACES
 }
 
-/// Lines and their places, open-addressed, at most half full.
-struct Table {
-    slots: Box<[u64]>,
-    shift: u32,
+/// A part of the log.
+#[derive(Clone, Copy)]
+struct Span {
+    first: u64,
+    len: u64,
 }
+
+impl Span {
+    /// Whether an entry of the table is of a line that is held.
+    #[inline(always)]
+    fn has(self, entry: u64) -> bool {
+        (entry.wrapping_sub(self.first) & PLACES < self.len) & (entry != FREE)
+    }
+}
+
+/// Slots of a bucket: as many as one line of the computer's cache has.
+const SLOTS: usize = 8;
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Bucket([u64; SLOTS]);
+
+/// Lines and their places: each line in its bucket, or, where that is full, among the rest.
+struct Table {
+    buckets: Box<[Bucket]>,
+    shift: u32,
+    /// A bit for each bucket of which lines may be among the rest.
+    spilled: Box<[u64]>,
+    rest: BTreeMap<u64, u64>,
+    /// How many of them there may be before those not held are looked for.
+    most: usize,
+}
+
+/// Lines among the rest before anybody looks whether they are held.
+const LEAST_REST: usize = 1024;
 
 impl Table {
-    /// A table of up to `lines` lines and one more.
-    fn new(lines: usize) -> Self {
-        let slots = (2 * (lines + 1)).next_power_of_two();
-        let shift = u64::BITS - slots.trailing_zeros();
-        Self { slots: vec![FREE; slots].into_boxed_slice(), shift }
+    /// A power of two of buckets.
+    fn new(buckets: usize) -> Self {
+        Self {
+            // A shift by all bits of a number is none.
+            shift: (u64::BITS - buckets.trailing_zeros()).min(u64::BITS - 1),
+            buckets: vec![Bucket([FREE; SLOTS]); buckets].into_boxed_slice(),
+            spilled: vec![0; buckets.div_ceil(64)].into(),
+            rest: BTreeMap::new(),
+            most: LEAST_REST,
+        }
     }
 
-    /// Where the search for a line begins.
+    /// The bucket of a line.
     #[inline(always)]
     fn home(&self, line: u64) -> usize {
         // 2^64 divided by the golden ratio: Fibonacci hashing (Knuth, volume 3, section 6.4).
-        (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> self.shift) as usize & (self.buckets.len() - 1)
     }
 
-    /// The slot of a line, or the free one where it would be.
     #[inline(always)]
-    fn find(&self, line: u64) -> Result<usize, usize> {
-        let mut slot = self.home(line);
-        loop {
-            match self.slots[slot] {
-                FREE => return Err(slot),
-                found if found >> PLACE_BITS == line => return Ok(slot),
-                _ => slot = (slot + 1) & (self.slots.len() - 1),
-            }
+    fn may_have_spilled(&self, bucket: usize) -> bool {
+        self.spilled[bucket / 64] >> (bucket % 64) & 1 != 0
+    }
+
+    /// Puts an entry in the place of its line's; returns the place it had, if it was held.
+    #[inline(always)]
+    fn put(&mut self, entry: u64, span: Span) -> Option<u64> {
+        let line = entry >> PLACE_BITS;
+        let home = self.home(line);
+        let Bucket(slots) = &mut self.buckets[home];
+        let (mut found, mut free) = (0u32, 0u32);
+        for (at, slot) in slots.iter().enumerate() {
+            found |= u32::from(*slot >> PLACE_BITS == line) << at;
+            free |= u32::from(!span.has(*slot)) << at;
+        }
+        if found != 0 {
+            let before = std::mem::replace(&mut slots[found.trailing_zeros() as usize], entry);
+            return (found & free == 0).then_some(before & PLACES);
+        }
+        if self.may_have_spilled(home)
+            && let Some(before) = self.rest.get_mut(&line)
+        {
+            let before = std::mem::replace(before, entry);
+            return span.has(before).then_some(before & PLACES);
+        }
+        match free {
+            0 => self.spill(home, entry, span),
+            free => self.buckets[home].0[free.trailing_zeros() as usize] = entry,
+        }
+        None
+    }
+
+    /// Puts an entry among the rest.
+    #[cold]
+    #[inline(never)]
+    fn spill(&mut self, home: usize, entry: u64, span: Span) {
+        self.spilled[home / 64] |= 1 << (home % 64);
+        self.rest.insert(entry >> PLACE_BITS, entry);
+        if self.rest.len() > self.most {
+            self.sweep_rest(span);
         }
     }
 
-    /// Empties a slot. What was pushed past it moves back (Knuth, volume 3, section 6.4, algorithm R).
-    #[inline(always)]
-    fn remove(&mut self, mut free: usize) {
-        let last = self.slots.len() - 1;
-        let mut slot = free;
-        loop {
-            slot = (slot + 1) & last;
-            let other = self.slots[slot];
-            if other == FREE {
-                break;
-            }
-            let home = self.home(other >> PLACE_BITS);
-            // Its home is not after the free slot: it may move there.
-            if slot.wrapping_sub(home) & last >= slot.wrapping_sub(free) & last {
-                self.slots[free] = other;
-                free = slot;
-            }
+    fn sweep_rest(&mut self, span: Span) {
+        self.rest.retain(|_, entry| span.has(*entry));
+        self.spilled.fill(0);
+        for line in self.rest.keys() {
+            let home = self.home(*line);
+            self.spilled[home / 64] |= 1 << (home % 64);
         }
-        self.slots[free] = FREE;
+        self.most = LEAST_REST.max(2 * self.rest.len());
+    }
+
+    /// Takes a line out that is held; returns its place.
+    #[inline(always)]
+    fn take(&mut self, line: u64, span: Span) -> Option<u64> {
+        let home = self.home(line);
+        let slots = &mut self.buckets[home].0;
+        if let Some(slot) = slots.iter_mut().find(|slot| **slot >> PLACE_BITS == line) {
+            let before = std::mem::replace(slot, FREE);
+            return span.has(before).then_some(before & PLACES);
+        }
+        if !self.may_have_spilled(home) {
+            return None;
+        }
+        self.rest.remove(&line).filter(|before| span.has(*before)).map(|before| before & PLACES)
+    }
+
+    /// Puts an entry in the place of another of its line, which is there.
+    fn replace(&mut self, before: u64, after: u64) {
+        let line = before >> PLACE_BITS;
+        let home = self.home(line);
+        match self.buckets[home].0.iter_mut().find(|slot| **slot == before) {
+            Some(slot) => *slot = after,
+            None => drop(self.rest.insert(line, after)),
+        }
+    }
+
+    fn sweep(&mut self, span: Span) {
+        let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.0);
+        slots.filter(|slot| !span.has(**slot)).for_each(|slot| *slot = FREE);
+        self.sweep_rest(span);
     }
 }
 
@@ -270,8 +392,11 @@ mod tests {
             reads in prop::collection::vec((0u64..60, 0u64..3, any::<bool>(), 0u8..3), 1..900),
             base in 0u64..1 << 37,
             takes in any::<bool>(),
+            crowded in any::<bool>(),
         ) {
-            let mut twin = Twin::new(capacity);
+            // With one bucket most lines are among the rest.
+            let buckets = if crowded { 1 } else { 16 };
+            let mut twin = Twin::with_buckets(capacity, buckets);
             let (mut list, mut seen) = (Vec::new(), BTreeSet::new());
             for (near, far, again, what) in reads {
                 let line = if again { base + near % 4 } else { base + near + (far << 20) };
@@ -296,9 +421,26 @@ mod tests {
                     _ => prop_assert_eq!(twin.read(line), expected),
                 }
                 prop_assert_eq!(twin.held, list.len());
-                let used = twin.table.slots.iter().filter(|slot| **slot != FREE).count();
+                let (span, table) = (twin.span(), &twin.table);
+                let known = table.buckets.iter().flat_map(|bucket| bucket.0).chain(table.rest.values().copied());
+                let used = known.filter(|entry| span.has(*entry)).count();
                 prop_assert_eq!(used, list.len());
             }
         }
+    }
+
+    /// Places come again after many reads; lines that were dropped long before stay dropped.
+    #[test]
+    fn what_was_dropped_stays_so_when_places_come_again() {
+        let mut twin = Twin::with_buckets(64, 64);
+        (0..64).for_each(|line| assert_eq!(twin.read(line), Held::Never));
+        // The 96 lines in turn drop each other, and those of before.
+        for i in 0..3 << (PLACE_BITS - 1) {
+            twin.read(1000 + i % 96);
+        }
+        for line in 0..64 {
+            assert_eq!(twin.take(line), Held::Dropped, "{line}");
+        }
+        assert_eq!(twin.held, 64);
     }
 }

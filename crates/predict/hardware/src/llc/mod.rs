@@ -235,7 +235,7 @@ impl<T: FnMut(u64)> Work for Look<'_, T> {
         let Llc { places, sets, parts, twins, held, .. } = llc;
         let classified = parts[usize::from(owner.0)].twin;
         if let Some(twin) = classified {
-            ask_twin(&mut twins[twin].1, reads, &mut held[..]);
+            ask_twin(&mut twins[twin].1, reads, &mut held[..], vectors);
         }
         let mut missed = 0;
         each_kind!(sets, ways => {
@@ -296,9 +296,9 @@ impl Work for Take<'_> {
                 if let Some(later) = reads.get(at + AHEAD) {
                     twin.prefetch(later.line());
                 }
-                held[at] = twin.take(reads[at].line());
+                held[at] = twin.take(reads[at].line(), vectors);
                 if victims[at] != NO_LINE {
-                    twin.put(victims[at]);
+                    twin.put(victims[at], vectors);
                 }
             }
         }
@@ -345,12 +345,12 @@ impl Work for Take<'_> {
 
 /// Asks the fully associative cache the same.
 #[inline(always)]
-fn ask_twin(twin: &mut Twin, reads: &[Read], held: &mut [Held]) {
+fn ask_twin(twin: &mut Twin, reads: &[Read], held: &mut [Held], vectors: impl Vectors) {
     reads[..AHEAD.min(reads.len())].iter().for_each(|read| twin.prefetch(read.line()));
     for at in 0..reads.len() {
         if let Some(later) = reads.get(at + AHEAD) {
             twin.prefetch(later.line());
         }
-        held[at] = twin.read(reads[at].line());
+        held[at] = twin.read(reads[at].line(), vectors);
     }
 }

@@ -1,6 +1,7 @@
 //! The fully associative cache that misses are compared with.
 
-use crate::host;
+use crate::host::{self, LANES, Vectors};
+use crate::limits::{LINE_SHIFT, PHYSICAL_LIMIT};
 use std::collections::BTreeMap;
 
 /// Why a read missed, in the terms of Hill and Smith (IEEE Transactions on Computers 38(12), 1989), read by read.
@@ -14,18 +15,12 @@ pub(super) enum Held {
     Never,
 }
 
-/// Bits of a place in the log. Places are counted modulo twice as many as the longest log has, so that those
-/// of lines dropped lately differ from those of lines held.
-const PLACE_BITS: u32 = 26;
+/// After so many places the table forgets lines that were dropped: places are counted modulo 2^32, and those
+/// before the beginning of the log must differ from those after it.
+const FORGET: usize = 1 << 24;
 
-/// All bits of a place.
-const PLACES: u64 = (1 << PLACE_BITS) - 1;
-
-/// A slot of the table that nothing was ever in; no line has so high a number.
-const FREE: u64 = u64::MAX;
-
-/// Lines may be dropped so many places before the table must forget them: then their places come again.
-const FORGET: usize = 1 << (PLACE_BITS - 2);
+/// Entries of the log at most.
+const LONGEST_LOG: usize = 1 << 30;
 
 /// A fully associative cache with LRU replacement, and all lines ever read.
 ///
@@ -55,12 +50,9 @@ pub(super) struct Twin {
 impl Twin {
     pub(super) fn new(capacity: usize) -> Self {
         // Two to three lines a bucket: few are full.
-        Self::with_buckets(capacity, (capacity / 3).next_power_of_two())
-    }
-
-    fn with_buckets(capacity: usize, buckets: usize) -> Self {
+        let buckets = (capacity / 3).next_power_of_two().max(LEAST_BUCKETS);
         let entries = (2 * capacity).next_power_of_two().max(u64::BITS as usize);
-        debug_assert!(entries <= 1 << (PLACE_BITS - 1));
+        debug_assert!(entries <= LONGEST_LOG);
         let (log, stale) = (vec![0; entries].into(), vec![0; entries / u64::BITS as usize].into());
         let (table, seen) = (Table::new(buckets), Seen::default());
         Self { capacity, held: 0, log, stale, first: 0, next: 0, swept: 0, table, seen }
@@ -75,8 +67,8 @@ impl Twin {
 
     /// Reads a line, which is put in when it is not there.
     #[inline(always)]
-    pub(super) fn read(&mut self, line: u64) -> Held {
-        match self.put(line) {
+    pub(super) fn read(&mut self, line: u64, vectors: impl Vectors) -> Held {
+        match self.put(line, vectors) {
             true => Held::Yes,
             false if self.seen.insert(line) => Held::Never,
             false => Held::Dropped,
@@ -85,9 +77,9 @@ impl Twin {
 
     /// Reads a line, which leaves when it is there.
     #[inline(always)]
-    pub(super) fn take(&mut self, line: u64) -> Held {
+    pub(super) fn take(&mut self, line: u64, vectors: impl Vectors) -> Held {
         let is_new = self.seen.insert(line);
-        match self.table.take(line, self.span()) {
+        match self.table.take(line, self.first as u32, vectors) {
             Some(place) => {
                 self.mark_stale(place);
                 self.held -= 1;
@@ -100,12 +92,12 @@ impl Twin {
 
     /// Makes a line the most recently used one; returns whether it was there.
     #[inline(always)]
-    pub(super) fn put(&mut self, line: u64) -> bool {
+    pub(super) fn put(&mut self, line: u64, vectors: impl Vectors) -> bool {
         if self.next - self.first == self.log.len() {
             self.compact();
         }
         let place = self.append(line);
-        if let Some(before) = self.table.put(entry(line, place), self.span()) {
+        if let Some(before) = self.table.put(line, place, self.first as u32, vectors) {
             self.mark_stale(before);
             return true;
         }
@@ -116,23 +108,17 @@ impl Twin {
         false
     }
 
-    /// The part of the log that there is.
     #[inline(always)]
-    fn span(&self) -> Span {
-        Span { first: self.first as u64, len: (self.next - self.first) as u64 }
-    }
-
-    #[inline(always)]
-    fn append(&mut self, line: u64) -> usize {
+    fn append(&mut self, line: u64) -> u32 {
         let at = self.next & (self.log.len() - 1);
         self.log[at] = line;
         self.stale[at / 64] &= !(1 << (at % 64));
         self.next += 1;
-        self.next - 1
+        (self.next - 1) as u32
     }
 
     #[inline(always)]
-    fn mark_stale(&mut self, place: u64) {
+    fn mark_stale(&mut self, place: u32) {
         let at = place as usize & (self.log.len() - 1);
         self.stale[at / 64] |= 1 << (at % 64);
     }
@@ -159,7 +145,7 @@ impl Twin {
     #[cold]
     #[inline(never)]
     fn sweep(&mut self) {
-        self.table.sweep(self.span());
+        self.table.sweep(self.first as u32);
         self.swept = self.first;
     }
 
@@ -171,52 +157,51 @@ impl Twin {
         for _ in 0..self.log.len() {
             let at = self.first & (self.log.len() - 1);
             let (line, is_stale) = (self.log[at], self.stale[at / 64] >> (at % 64) & 1 != 0);
-            let before = entry(line, self.first);
+            let before = self.first as u32;
             self.first += 1;
             if !is_stale {
                 let place = self.append(line);
-                self.table.replace(before, entry(line, place));
+                self.table.replace(line, before, place);
             }
         }
         self.swept = self.first;
     }
 }
 
-/// A line with its place in the log.
+/// Whether a place is in a log that begins with `first`. Places of the table are at most 2^31 before it.
 #[inline(always)]
-fn entry(line: u64, place: usize) -> u64 {
-    line << PLACE_BITS | place as u64 & PLACES
+fn is_held(place: u32, first: u32) -> bool {
+    place.wrapping_sub(first) as i32 >= 0
 }
 
-/// A part of the log.
-#[derive(Clone, Copy)]
-struct Span {
-    first: u64,
-    len: u64,
-}
+/// Bits of the number of a line, which are below [`PHYSICAL_LIMIT`].
+const LINE_BITS: u32 = (PHYSICAL_LIMIT.ilog2() + 1) - LINE_SHIFT;
 
-impl Span {
-    /// Whether an entry of the table is of a line that is held.
-    #[inline(always)]
-    fn has(self, entry: u64) -> bool {
-        (entry.wrapping_sub(self.first) & PLACES < self.len) & (entry != FREE)
-    }
-}
+/// With fewer, what is left of a line's number besides its bucket's would not fit 31 bits.
+const LEAST_BUCKETS: usize = 1 << (LINE_BITS - 31);
 
-/// Slots of a bucket: as many as one line of the computer's cache has.
-const SLOTS: usize = 8;
+/// 2^LINE_BITS divided by the golden ratio, odd.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15 >> (u64::BITS - LINE_BITS) | 1;
 
+/// Tag of a slot that nothing is in.
+const EMPTY: i32 = 0;
+
+/// As many lines as fit one line of the computer's cache, and the place of each.
 #[derive(Clone)]
 #[repr(align(64))]
-struct Bucket([u64; SLOTS]);
+struct Bucket {
+    tags: [i32; LANES],
+    places: [u32; LANES],
+}
 
 /// Lines and their places: each line in its bucket, or, where that is full, among the rest.
 struct Table {
     buckets: Box<[Bucket]>,
-    shift: u32,
+    /// Bits of a mixed line number that are no bits of its bucket's.
+    tag_bits: u32,
     /// A bit for each bucket of which lines may be among the rest.
     spilled: Box<[u64]>,
-    rest: BTreeMap<u64, u64>,
+    rest: BTreeMap<u64, u32>,
     /// How many of them there may be before those not held are looked for.
     most: usize,
 }
@@ -225,24 +210,34 @@ struct Table {
 const LEAST_REST: usize = 1024;
 
 impl Table {
-    /// A power of two of buckets.
+    /// A power of two of buckets, at least [`LEAST_BUCKETS`].
     fn new(buckets: usize) -> Self {
+        let bucket = Bucket { tags: [EMPTY; LANES], places: [u32::MAX; LANES] };
         Self {
-            // A shift by all bits of a number is none.
-            shift: (u64::BITS - buckets.trailing_zeros()).min(u64::BITS - 1),
-            buckets: vec![Bucket([FREE; SLOTS]); buckets].into_boxed_slice(),
+            tag_bits: LINE_BITS - buckets.trailing_zeros(),
+            buckets: vec![bucket; buckets].into_boxed_slice(),
             spilled: vec![0; buckets.div_ceil(64)].into(),
             rest: BTreeMap::new(),
             most: LEAST_REST,
         }
     }
 
+    /// The bucket of a line, and its tag there. An odd factor permutes the numbers of lines, so that both
+    /// together are the line.
+    #[inline(always)]
+    fn split(&self, line: u64) -> (usize, i32) {
+        // Fibonacci hashing (Knuth, volume 3, section 6.4).
+        let mixed = line.wrapping_mul(FACTOR) & ((1 << LINE_BITS) - 1);
+        (
+            (mixed >> self.tag_bits) as usize,
+            ((mixed & ((1 << self.tag_bits) - 1)) as i32).wrapping_add(1),
+        )
+    }
+
     /// The bucket of a line.
     #[inline(always)]
     fn home(&self, line: u64) -> usize {
-        // 2^64 divided by the golden ratio: Fibonacci hashing (Knuth, volume 3, section 6.4).
-        let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> self.shift) as usize & (self.buckets.len() - 1)
+        self.split(line).0
     }
 
     #[inline(always)]
@@ -250,47 +245,44 @@ impl Table {
         self.spilled[bucket / 64] >> (bucket % 64) & 1 != 0
     }
 
-    /// Puts an entry in the place of its line's; returns the place it had, if it was held.
+    /// A line has this place now; returns the one it had, if it was held.
     #[inline(always)]
-    fn put(&mut self, entry: u64, span: Span) -> Option<u64> {
-        let line = entry >> PLACE_BITS;
-        let home = self.home(line);
-        let Bucket(slots) = &mut self.buckets[home];
-        let (mut found, mut free) = (0u32, 0u32);
-        for (at, slot) in slots.iter().enumerate() {
-            found |= u32::from(*slot >> PLACE_BITS == line) << at;
-            free |= u32::from(!span.has(*slot)) << at;
-        }
+    fn put(&mut self, line: u64, place: u32, first: u32, vectors: impl Vectors) -> Option<u32> {
+        let (home, tag) = self.split(line);
+        let Bucket { tags, places } = &mut self.buckets[home];
+        let found = vectors.equal(tags, tag);
         if found != 0 {
-            let before = std::mem::replace(&mut slots[found.trailing_zeros() as usize], entry);
-            return (found & free == 0).then_some(before & PLACES);
+            let at = found.trailing_zeros() as usize % LANES;
+            let before = std::mem::replace(&mut places[at], place);
+            return is_held(before, first).then_some(before);
         }
         if self.may_have_spilled(home)
             && let Some(before) = self.rest.get_mut(&line)
         {
-            let before = std::mem::replace(before, entry);
-            return span.has(before).then_some(before & PLACES);
+            let before = std::mem::replace(before, place);
+            return is_held(before, first).then_some(before);
         }
-        match free {
-            0 => self.spill(home, entry, span),
-            free => self.buckets[home].0[free.trailing_zeros() as usize] = entry,
+        let Bucket { tags, places } = &mut self.buckets[home];
+        match places.iter().position(|place| !is_held(*place, first)) {
+            Some(at) => (tags[at], places[at]) = (tag, place),
+            None => self.spill(home, line, place, first),
         }
         None
     }
 
-    /// Puts an entry among the rest.
+    /// Puts a line among the rest.
     #[cold]
     #[inline(never)]
-    fn spill(&mut self, home: usize, entry: u64, span: Span) {
+    fn spill(&mut self, home: usize, line: u64, place: u32, first: u32) {
         self.spilled[home / 64] |= 1 << (home % 64);
-        self.rest.insert(entry >> PLACE_BITS, entry);
+        self.rest.insert(line, place);
         if self.rest.len() > self.most {
-            self.sweep_rest(span);
+            self.sweep_rest(first);
         }
     }
 
-    fn sweep_rest(&mut self, span: Span) {
-        self.rest.retain(|_, entry| span.has(*entry));
+    fn sweep_rest(&mut self, first: u32) {
+        self.rest.retain(|_, place| is_held(*place, first));
         self.spilled.fill(0);
         for line in self.rest.keys() {
             let home = self.home(*line);
@@ -299,35 +291,43 @@ impl Table {
         self.most = LEAST_REST.max(2 * self.rest.len());
     }
 
-    /// Takes a line out that is held; returns its place.
+    /// Takes a line out; returns the place it had, if it was held.
     #[inline(always)]
-    fn take(&mut self, line: u64, span: Span) -> Option<u64> {
-        let home = self.home(line);
-        let slots = &mut self.buckets[home].0;
-        if let Some(slot) = slots.iter_mut().find(|slot| **slot >> PLACE_BITS == line) {
-            let before = std::mem::replace(slot, FREE);
-            return span.has(before).then_some(before & PLACES);
+    fn take(&mut self, line: u64, first: u32, vectors: impl Vectors) -> Option<u32> {
+        let (home, tag) = self.split(line);
+        let Bucket { tags, places } = &mut self.buckets[home];
+        let found = vectors.equal(tags, tag);
+        if found != 0 {
+            let at = found.trailing_zeros() as usize % LANES;
+            let before = std::mem::replace(&mut places[at], first.wrapping_sub(1));
+            tags[at] = EMPTY;
+            return is_held(before, first).then_some(before);
         }
         if !self.may_have_spilled(home) {
             return None;
         }
-        self.rest.remove(&line).filter(|before| span.has(*before)).map(|before| before & PLACES)
+        self.rest.remove(&line).filter(|before| is_held(*before, first))
     }
 
-    /// Puts an entry in the place of another of its line, which is there.
-    fn replace(&mut self, before: u64, after: u64) {
-        let line = before >> PLACE_BITS;
-        let home = self.home(line);
-        match self.buckets[home].0.iter_mut().find(|slot| **slot == before) {
-            Some(slot) => *slot = after,
+    /// A line that is held has another place now.
+    fn replace(&mut self, line: u64, before: u32, after: u32) {
+        let Bucket { places, .. } = &mut self.buckets[self.split(line).0];
+        // No other line has its place.
+        match places.iter_mut().find(|place| **place == before) {
+            Some(place) => *place = after,
             None => drop(self.rest.insert(line, after)),
         }
     }
 
-    fn sweep(&mut self, span: Span) {
-        let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.0);
-        slots.filter(|slot| !span.has(**slot)).for_each(|slot| *slot = FREE);
-        self.sweep_rest(span);
+    fn sweep(&mut self, first: u32) {
+        for Bucket { tags, places } in &mut self.buckets {
+            for (tag, place) in tags.iter_mut().zip(places) {
+                if !is_held(*place, first) {
+                    (*tag, *place) = (EMPTY, first.wrapping_sub(1));
+                }
+            }
+        }
+        self.sweep_rest(first);
     }
 }
 
@@ -381,8 +381,38 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Portable;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    /// A line whose mixed number is this one, so that a small one is of the first bucket.
+    fn of_first_bucket(mixed: u64) -> u64 {
+        // Newton's iteration: each step doubles the bits that are right.
+        let inverse =
+            (0..6).fold(1u64, |x, _| x.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(x))));
+        mixed.wrapping_mul(inverse) & ((1 << LINE_BITS) - 1)
+    }
+
+    /// A twin that has seen so many reads.
+    fn starting_at(reads: usize, capacity: usize) -> Twin {
+        let mut twin = Twin::new(capacity);
+        (twin.first, twin.next, twin.swept) = (reads, reads, reads);
+        let before = (reads as u32).wrapping_sub(1);
+        twin.table.buckets.iter_mut().for_each(|bucket| bucket.places = [before; LANES]);
+        twin
+    }
+
+    #[test]
+    fn a_bucket_that_is_full_leaves_lines_to_the_rest() {
+        let mut twin = Twin::new(40);
+        for mixed in 0..40 {
+            assert_eq!(twin.read(of_first_bucket(mixed), Portable), Held::Never);
+        }
+        assert_eq!(twin.table.rest.len(), 40 - LANES);
+        for mixed in 0..40 {
+            assert_eq!(twin.read(of_first_bucket(mixed), Portable), Held::Yes);
+        }
+    }
 
     proptest! {
         #[test]
@@ -393,13 +423,13 @@ mod tests {
             base in 0u64..1 << 37,
             takes in any::<bool>(),
             crowded in any::<bool>(),
+            start in prop_oneof![Just(0usize), Just((1 << 31) - 300), Just((1 << 32) - 300)],
         ) {
-            // With one bucket most lines are among the rest.
-            let buckets = if crowded { 1 } else { 16 };
-            let mut twin = Twin::with_buckets(capacity, buckets);
+            let mut twin = starting_at(start, capacity);
             let (mut list, mut seen) = (Vec::new(), BTreeSet::new());
             for (near, far, again, what) in reads {
                 let line = if again { base + near % 4 } else { base + near + (far << 20) };
+                let line = if crowded { of_first_bucket(near + 64 * far) } else { line };
                 let at = list.iter().position(|other| *other == line);
                 // Whoever takes lines out puts them in without reading them.
                 let what = if takes && what == 0 { 1 } else { what };
@@ -416,14 +446,15 @@ mod tests {
                 }
                 twin.prefetch(line);
                 match what {
-                    1 if takes => prop_assert_eq!(twin.take(line), expected),
-                    _ if is_put => prop_assert_eq!(twin.put(line), at.is_some()),
-                    _ => prop_assert_eq!(twin.read(line), expected),
+                    1 if takes => prop_assert_eq!(twin.take(line, Portable), expected),
+                    _ if is_put => prop_assert_eq!(twin.put(line, Portable), at.is_some()),
+                    _ => prop_assert_eq!(twin.read(line, Portable), expected),
                 }
                 prop_assert_eq!(twin.held, list.len());
-                let (span, table) = (twin.span(), &twin.table);
-                let known = table.buckets.iter().flat_map(|bucket| bucket.0).chain(table.rest.values().copied());
-                let used = known.filter(|entry| span.has(*entry)).count();
+                let first = twin.first as u32;
+                let places = twin.table.buckets.iter().flat_map(|bucket| &bucket.places);
+                let places = places.chain(twin.table.rest.values());
+                let used = places.filter(|place| is_held(**place, first)).count();
                 prop_assert_eq!(used, list.len());
             }
         }
@@ -432,15 +463,19 @@ mod tests {
     /// Places come again after many reads; lines that were dropped long before stay dropped.
     #[test]
     fn what_was_dropped_stays_so_when_places_come_again() {
-        let mut twin = Twin::with_buckets(64, 64);
-        (0..64).for_each(|line| assert_eq!(twin.read(line), Held::Never));
+        let mut twin = Twin::new(64);
+        (0..64).for_each(|line| assert_eq!(twin.read(line, Portable), Held::Never));
         // The 96 lines in turn drop each other, and those of before.
-        for i in 0..3 << (PLACE_BITS - 1) {
-            twin.read(1000 + i % 96);
+        for i in 0..3 * FORGET as u64 {
+            twin.read(1000 + i % 96, Portable);
         }
         for line in 0..64 {
-            assert_eq!(twin.take(line), Held::Dropped, "{line}");
+            assert_eq!(twin.take(line, Portable), Held::Dropped, "{line}");
         }
         assert_eq!(twin.held, 64);
+        let first = twin.first as u32;
+        let places = twin.table.buckets.iter().flat_map(|bucket| bucket.places);
+        let oldest = places.map(|place| first.wrapping_sub(place) as i32).max();
+        assert!(oldest.is_some_and(|oldest| oldest <= FORGET as i32 + 128), "{oldest:?}");
     }
 }

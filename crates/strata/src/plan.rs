@@ -281,6 +281,13 @@ fn constants(
         let set = [("cache.l4.bytes", &*values[0]), ("cache.l4.ways", &*values[1])];
         cpu.set_all(set).map_err(|error| Failure::usage(format!("--l4: {error}")))?;
     }
+    let native = |stacks: &[StackKind]| stacks.iter().all(|stack| *stack == StackKind::Native);
+    if args.vllc.is_some() && args.stack.as_deref().is_some_and(native) {
+        return Err(Failure::usage(
+            "--vllc has no effect on native programs, which are told of the real last-level cache; add \
+             vm or nested to --stack",
+        ));
+    }
     let of_l4 = args.colours_of == Some(ColouredCache::L4);
     if of_l4
         && cpu.cache.l4.bytes == 0

@@ -74,7 +74,8 @@ impl HostSetup {
             repeat: false,
             placement: setup.placement,
             llc_ways: None,
-            vllc: setup.llc.vllc,
+            // Native programs are told of the real one.
+            vllc: setup.llc.vllc.filter(|_| setup.stack != StackKind::Native),
             balloon: None,
             within: None,
             seed: setup.seed,

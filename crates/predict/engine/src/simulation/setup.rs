@@ -337,18 +337,6 @@ impl<'a> Blueprint<'a> {
         }
         let llc = llc_options(setup, &guests)?;
         let colours = colours(&setup.common);
-        for vm in &setup.vms {
-            if vm.vllc.is_some() && (vm.stack == StackKind::Native || vm.workload.is_none()) {
-                let what = match vm.name.as_str() {
-                    "" => "a native program".to_owned(),
-                    name => format!("the guest hypervisor '{name}'"),
-                };
-                return Err(refused(format!(
-                    "{what} is told of no last-level cache of its own (vllc): leave it out, or give it to \
-                     VMs that run programs"
-                )));
-            }
-        }
         let mut config = StackConfig {
             kernels,
             levels: setup.common.levels,

@@ -186,6 +186,57 @@ fn the_contiguity_list_fragments_the_host_no_more_than_the_buddy_lists() {
     }
 }
 
+/// A direct-mapped cache of 32 MiB at the memory, 16 huge pages: what fills it exactly has no conflicts there where
+/// huge pages are placed by its colours.
+#[test]
+fn huge_pages_are_kept_apart_in_a_cache_larger_than_they_are() {
+    let conflicts = |placement| {
+        let mut setup = setup(StackKind::Native, "thp", placement, 1);
+        setup.cpu.cache.l4 = CacheGeometry { bytes: 32 << 20, ways: 1, cycles: 100 };
+        setup.memory = Some(512 << 20);
+        setup.fragmentation = LayerFmfi::default();
+        setup.llc =
+            LlcSetup { classify: true, colours_of: ColouredCache::L4, ..LlcSetup::default() };
+        let lines = (32 << 20) / 64;
+        setup.warmup = 2 * lines;
+        let found =
+            run_of(&setup, &format!("sequential:size=32MiB,stride=64,accesses={}", 4 * lines));
+        let l4 = found.l4.expect("there is one");
+        (l4.data_misses.expect("they are told apart").conflict, l4.reads)
+    };
+    let (random, reads) = conflicts(PagePlacement::Random);
+    assert!(random * 4 > reads, "{random} of {reads}");
+    for placement in [
+        PagePlacement::Colouring,
+        PagePlacement::BinHopping,
+        PagePlacement::BestBin,
+        PagePlacement::Hierarchical,
+    ] {
+        let (conflicts, _) = conflicts(placement);
+        // Pages at the ends of the area are base pages, and page tables take room.
+        assert!(conflicts * 8 < random, "{placement}: {conflicts}, {random}");
+    }
+}
+
+#[test]
+fn policies_of_base_pages_do_not_place_by_colours_of_huge_ones() {
+    let mut setup = setup(StackKind::Vm, "coplace", PagePlacement::Linux, 1);
+    setup.cpu.cache.l4 = CacheGeometry { bytes: 32 << 20, ways: 1, cycles: 100 };
+    setup.llc.colours_of = ColouredCache::L4;
+    let workload = Generator::parse("sequential:size=1MiB,accesses=1k").unwrap().info();
+    let refused = |setup: &Setup| {
+        (catalogue().build)(setup, &workload, &Stop::default()).err().map(|why| why.to_string())
+    };
+    let why = refused(&setup).unwrap();
+    assert!(
+        why.contains("the 16 colours of the cache at the memory are those of huge pages"),
+        "{why}"
+    );
+    // With 16 ways they are those of base pages again.
+    setup.cpu.cache.l4.ways = 16;
+    assert_eq!(refused(&setup), None);
+}
+
 #[test]
 fn rows_need_a_guest_with_the_hosts_colours() {
     let workload = Generator::parse("sequential:size=1MiB,accesses=1k").unwrap().info();

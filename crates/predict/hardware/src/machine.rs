@@ -79,7 +79,7 @@ impl Machine {
         options: &LlcOptions,
     ) -> Result<Self, ModelError> {
         let geometry = &model.cache.llc;
-        options.check(&model.cache)?;
+        options.check(&model.cache.l2, geometry, &model.cache.l4)?;
         Ok(match options.is_plain() {
             true => Self::new(model, misaligned),
             false => {

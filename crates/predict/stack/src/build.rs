@@ -378,10 +378,15 @@ fn add_kernel(
         let level = at.level;
         let colours = config.colours.ok_or(BuildError::NoColours { level })?;
         let colours = cache.map_or(colours, |cache| cache.colours);
-        let told = kernel.frames.memory.tell_colours(colours, config.coloured.clone());
-        told.map_err(|source| BuildError::Colouring { level, source })?;
         let places = placement != PagePlacement::Linux;
-        kernel.frames.placer = places.then(|| Placer::new(placement, colours, seed));
+        let placer = places.then(|| Placer::new(placement, colours, seed));
+        if colours.are_of_huge_pages() {
+            kernel.frames.huge_placer = placer;
+        } else {
+            let told = kernel.frames.memory.tell_colours(colours, config.coloured.clone());
+            told.map_err(|source| BuildError::Colouring { level, source })?;
+            kernel.frames.placer = placer;
+        }
     }
     let vm = match below {
         Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, advice)?),

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::iter;
 use strata_addr::PageSize;
 use strata_colours::{Colours, VirtualCache};
-use strata_hardware::{CpuId, LlcOptions, Machine, PHYSICAL_LIMIT};
+use strata_hardware::{Caches, CpuId, LlcOptions, Machine, PHYSICAL_LIMIT};
 use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
@@ -358,6 +358,14 @@ impl<'a> Blueprint<'a> {
         let placed = config.kernels.iter().any(|kernel| kernel.placement != PagePlacement::Linux);
         if placed || settings.iter().any(|settings| settings.coloured) {
             let colours = colours?;
+            if colours.are_of_huge_pages() && settings.iter().any(|settings| settings.coloured) {
+                return Err(refused(format!(
+                    "coplace, xplace and xgemini+xplace place base pages, and the {} colours of the cache at \
+                     the memory are those of huge pages: choose other policies, another --colours-of, or \
+                     ways of at most 2 MiB",
+                    colours.count()
+                )));
+            }
             if let Some(why) = policies.refuses(colours) {
                 return Err(refused(why));
             }
@@ -479,14 +487,22 @@ fn llc_options(setup: &HostSetup, guests: &[GuestPlan]) -> Result<LlcOptions, Se
     };
     let masks = guests.iter().map(mask).collect::<Result<_, _>>()?;
     let options = LlcOptions { design: llc.design(cpu), masks, classify: llc.classify };
-    options.check(&cpu.cache).map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
+    let Caches { l2, llc: geometry, l4, .. } = &cpu.cache;
+    let checked = options.check(l2, geometry, l4);
+    checked.map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
     Ok(options)
 }
 
 /// The colours of the cache that pages are placed by.
 fn colours(setup: &Setup) -> Result<Colours, SetupError> {
     let Setup { cpu, llc, .. } = setup;
-    Colours::new(&llc.coloured(cpu)).map_err(|error| {
+    let index = llc.coloured(cpu);
+    if llc.colours_of == ColouredCache::L4
+        && let Some(colours) = Colours::of_huge_pages(&index)
+    {
+        return Ok(colours);
+    }
+    Colours::new(&index).map_err(|error| {
         refused(format!(
             "pages cannot be placed by the colours of the {} of {}: {error}",
             llc.colours_of.words(),

@@ -4,7 +4,6 @@ use super::WayMask;
 use crate::error::ModelError;
 use crate::geometry::CacheGeometry;
 use crate::limits::{LINE_SHIFT, MIN_SETS};
-use crate::model::Caches;
 use serde::{Deserialize, Serialize};
 use strata_colours::{CacheIndex, SliceHash};
 
@@ -103,15 +102,19 @@ impl LlcOptions {
         design.is_plain() && !classify && masks.iter().all(Option::is_none)
     }
 
-    /// Whether the last of these caches can be so.
+    /// Whether the last level can be so, behind this second level and before this cache at the memory.
     ///
     /// # Errors
     /// [`ModelError::LastLevel`], with what would be right.
-    pub fn check(&self, caches: &Caches) -> Result<(), ModelError> {
+    pub fn check(
+        &self,
+        l2: &CacheGeometry,
+        geometry: &CacheGeometry,
+        l4: &CacheGeometry,
+    ) -> Result<(), ModelError> {
         if self.is_plain() {
             return Ok(());
         }
-        let geometry = &caches.llc;
         let impossible = |cause: String| Err(ModelError::LastLevel { cause });
         if geometry.bytes == 0 {
             return impossible("there is none: choose a CPU that has one".into());
@@ -120,9 +123,7 @@ impl LlcOptions {
             mask.check(geometry.ways)
                 .map_err(|error| ModelError::LastLevel { cause: error.to_string() })?;
         }
-        for (name, bytes) in
-            [("it", geometry.bytes), ("the one at the memory (L4)", caches.l4.bytes)]
-        {
+        for (name, bytes) in [("it", geometry.bytes), ("the one at the memory (L4)", l4.bytes)] {
             if self.classify && bytes >> LINE_SHIFT > MOST_CLASSIFIED {
                 return impossible(format!(
                     "misses can be told apart up to {} MiB, and {name} has {}: leave that out, or choose a \
@@ -140,7 +141,7 @@ impl LlcOptions {
                     .into(),
             );
         }
-        if fill == LlcFill::Victims && caches.l2.bytes == 0 {
+        if fill == LlcFill::Victims && l2.bytes == 0 {
             return impossible(
                 "without a second level nothing drops out of one: set cache.llc_design.fill=misses"
                     .into(),

@@ -1,9 +1,7 @@
 //! The last-level cache against slow twins, and against itself.
 
 use super::*;
-use crate::CpuModel;
 use crate::cache::Cache;
-use crate::model::Caches;
 use crate::read::class;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -361,14 +359,14 @@ fn tree_and_lru_differ_where_they_should() {
 #[test]
 fn what_cannot_be_is_told_with_a_remedy() {
     let good = CacheGeometry { bytes: 20 << 20, ways: 20, cycles: 50 };
-    let of_model = CpuModel::preset(CpuModel::DEFAULT).unwrap().cache;
-    let with = |geometry: &CacheGeometry| Caches { llc: *geometry, ..of_model.clone() };
+    let l2 = CacheGeometry { bytes: 256 << 10, ways: 8, cycles: 12 };
+    let no_l4 = CacheGeometry { bytes: 0, ways: 1, cycles: 0 };
     let message = |options: LlcOptions, geometry: &CacheGeometry| {
-        options.check(&with(geometry)).unwrap_err().to_string()
+        options.check(&l2, geometry, &no_l4).unwrap_err().to_string()
     };
     let plain = LlcOptions::default;
     let intel = |slices| of(LlcDesign { hash: SliceHash::Intel, slices, ..LlcDesign::default() });
-    assert_eq!(intel(8).check(&with(&good)), Ok(()));
+    assert_eq!(intel(8).check(&l2, &good, &no_l4), Ok(()));
     assert!(message(intel(20), &good).contains("1, 2, 4 and 8 slices, not 20; take hash even"));
     let skylake = of(LlcDesign { hash: SliceHash::Skylake, slices: 18, ..LlcDesign::default() });
     assert!(message(skylake, &good).contains("published for 20 slices, not 18; take hash even"));
@@ -380,14 +378,13 @@ fn what_cannot_be_is_told_with_a_remedy() {
     let inclusive = of(LlcDesign { inclusive: true, ..LlcDesign::default() });
     let none = CacheGeometry { bytes: 0, ..good };
     assert!(message(inclusive, &none).contains("choose a CPU that has one"));
-    assert_eq!(plain().check(&with(&none)), Ok(()));
+    assert_eq!(plain().check(&l2, &none, &no_l4), Ok(()));
     let large = CacheGeometry { bytes: 2 << 30, ways: 16, cycles: 50 };
     let classify = LlcOptions { classify: true, ..plain() };
     assert!(message(classify, &large).contains("up to 1024 MiB, and it has 2048"));
     let victims = LlcDesign { fill: LlcFill::Victims, ..LlcDesign::default() };
     let both = of(LlcDesign { inclusive: true, ..victims });
     assert!(message(both, &good).contains("set cache.llc_design.inclusive=false or"));
-    let no_l2 = Caches { l2: CacheGeometry { bytes: 0, ..good }, ..with(&good) };
-    let alone = of(victims).check(&no_l2).unwrap_err().to_string();
+    let alone = of(victims).check(&none, &good, &no_l4).unwrap_err().to_string();
     assert!(alone.contains("without a second level"), "{alone}");
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::space::{Space, Upper};
 use strata_addr::{Frame, Gva, Range};
-use strata_colours::{CacheIndex, Colours, SliceHash};
+use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
@@ -216,6 +216,21 @@ impl World {
     ) -> Self {
         let mut config = config(chain(layers, fragmentation));
         config.kernels.iter_mut().for_each(|kernel| kernel.placement = placement);
+        Self::of(config, policy)
+    }
+
+    /// A world whose guest is told of a last-level cache of its own.
+    #[allow(dead_code)] // not every test has one
+    pub fn told(
+        layers: usize,
+        fragmentation: f64,
+        cache: VirtualCache,
+        mut policy: Box<dyn Policy>,
+    ) -> Self {
+        let mut config = config(chain(layers, fragmentation));
+        config.kernels.last_mut().unwrap().cache = Some(cache);
+        let guest = config.positions().unwrap().pop().unwrap();
+        assert_eq!(policy.told_of_cache(guest.node, cache), None);
         Self::of(config, policy)
     }
 

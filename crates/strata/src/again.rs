@@ -55,6 +55,9 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         llc: args.llc.clone().filter(|llc| llc != PLAIN),
         llc_ways: args.llc_ways.map(|ways| ways.to_string()),
         llc_misses: first.llc.classify,
+        l4: args.l4.map(|l4| l4.to_string()),
+        colours_of: args.colours_of.map(|cache| cache.name().to_owned()),
+        vllc: args.vllc.map(|colours| colours.count().to_string()),
         request_load: args.request_load.as_ref().map(ToString::to_string),
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
@@ -136,6 +139,9 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("placement", options.placement.clone());
     option("llc", options.llc.clone());
     option("llc-ways", options.llc_ways.clone());
+    option("l4", options.l4.clone());
+    option("colours-of", options.colours_of.clone());
+    option("vllc", options.vllc.clone());
     option("request-load", options.request_load.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));

@@ -2,13 +2,13 @@
 
 use crate::guest_memory::GuestMemory;
 use crate::inspect_args::{BillArgs, JoinArgs, ScanArgs, TopArgs};
-use crate::values::{positive, stack, whole};
+use crate::values::{SizeAndWays, coloured_cache, l4, positive, stack, vllc, whole};
 use crate::vm_args::VmArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use strata_engine::{PagePlacement, RequestLoad, StackKind};
+use strata_engine::{ColouredCache, Colours, PagePlacement, RequestLoad, StackKind};
 use strata_hardware::WayMask;
 use strata_lab::{KernelVariant, Make};
 
@@ -465,6 +465,21 @@ pub struct RunArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub llc_misses: Option<bool>,
 
+    /// A cache at the memory behind the last level, such as 1GiB or 1GiB/2 with its ways [default: none;
+    /// direct-mapped]. --set cache.l4.cycles= sets its latency.
+    #[arg(long, value_name = "SIZE[/WAYS]", value_parser = l4)]
+    pub l4: Option<SizeAndWays>,
+
+    /// The cache whose colours pages are placed by, by --placement and by policies: l2, each core's own,
+    /// llc or l4 [default: llc].
+    #[arg(long, value_name = "l2|llc|l4", value_parser = coloured_cache)]
+    pub colours_of: Option<ColouredCache>,
+
+    /// The last-level cache that VMs are told of, whose colours their kernels place pages by: its colours,
+    /// or its size and ways, such as 512KiB/4 [default: one like the host's].
+    #[arg(long, value_name = "COLOURS|SIZE/WAYS", value_parser = vllc)]
+    pub vllc: Option<Colours>,
+
     /// How often requests arrive, if the stream has any: as a share of what a policy can serve, of
     /// which the first is taken if none is named [default: 0.7].
     #[arg(long, value_name = "SHARE[@POLICY]")]
@@ -505,8 +520,8 @@ pub struct RunArgs {
     pub bill: Option<bool>,
 
     /// A VM on a host that all VMs given share, with a workload, trace or program of its own; may be
-    /// repeated. Keys are stack, policy, memory, cores, start, repeat, placement, llc-ways, balloon, in,
-    /// format, workload, trace and program; docs/cli.md explains them.
+    /// repeated. Keys are stack, policy, memory, cores, start, repeat, placement, llc-ways, vllc, balloon,
+    /// in, format, workload, trace and program; docs/cli.md explains them.
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]", value_parser = VmArgs::parse)]
     pub vm: Vec<VmArgs>,
 

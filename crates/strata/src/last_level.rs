@@ -13,16 +13,22 @@ fn cause(of: impl Fn(&MissCauses) -> u64) -> impl Fn(&LastLevel) -> String {
     }
 }
 
-/// The rows of the last-level cache; none where it is plain.
+/// The rows of the last-level cache, none where it is plain, and of a cache at the memory.
 pub(crate) fn section(lines: &mut Lines<'_>) {
+    part(lines, "last-level cache", |run| run.llc.as_ref());
+    part(lines, "cache at the memory", |run| run.l4.as_ref());
+}
+
+/// The rows of one shared cache; none where no run has it.
+fn part(lines: &mut Lines<'_>, heading: &str, found: fn(&RunResult) -> Option<&LastLevel>) {
     let runs = lines.runs;
-    let any = |has: fn(&LastLevel) -> bool| runs.iter().filter_map(|run| run.llc.as_ref()).any(has);
+    let any = |has: fn(&LastLevel) -> bool| runs.iter().filter_map(|run| found(run)).any(has);
     if !any(|_| true) {
         return;
     }
-    lines.heading("last-level cache");
+    lines.heading(heading);
     let mut row = |label: &str, cell: &dyn Fn(&LastLevel) -> String| {
-        let of = |run: &RunResult| run.llc.as_ref().map_or_else(|| "-".to_owned(), cell);
+        let of = |run: &RunResult| found(run).map_or_else(|| "-".to_owned(), cell);
         lines.row(label, of);
     };
     row("references", &|llc| count(llc.reads));

@@ -7,6 +7,7 @@ use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
 use crate::output::{self, Target};
 use crate::prepared;
+use crate::values::SizeAndWays;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
 use crate::{captured_tables, given, text_file};
@@ -14,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
 use strata_engine::{
-    Catalogue, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
+    Catalogue, ColouredCache, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_params::{Parameter, Parameters};
@@ -158,6 +159,8 @@ pub fn setups(
             as_cpu: models_cpu_llc(args),
             ways: args.llc_ways,
             classify: args.llc_misses.unwrap_or(false),
+            colours_of: args.colours_of.unwrap_or_default(),
+            vllc: args.vllc,
         },
         explain: args.explain.unwrap_or(false),
         overrides: overrides.clone(),
@@ -273,6 +276,27 @@ fn constants(
     policies: &[&String],
 ) -> Result<(CpuModel, Vec<(String, String)>), Failure> {
     let mut cpu = cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT))?;
+    if let Some(SizeAndWays { bytes, ways }) = args.l4 {
+        let values = [bytes.to_string(), ways.to_string()];
+        let set = [("cache.l4.bytes", &*values[0]), ("cache.l4.ways", &*values[1])];
+        cpu.set_all(set).map_err(|error| Failure::usage(format!("--l4: {error}")))?;
+    }
+    let native = |stacks: &[StackKind]| stacks.iter().all(|stack| *stack == StackKind::Native);
+    if args.vllc.is_some() && args.stack.as_deref().is_some_and(native) {
+        return Err(Failure::usage(
+            "--vllc has no effect on native programs, which are told of the real last-level cache; add \
+             vm or nested to --stack",
+        ));
+    }
+    let of_l4 = args.colours_of == Some(ColouredCache::L4);
+    if of_l4
+        && cpu.cache.l4.bytes == 0
+        && !args.set.iter().any(|(name, _)| name == "cache.l4.bytes")
+    {
+        return Err(Failure::usage(
+            "--colours-of l4: there is no such cache; add one with --l4, such as --l4 1GiB",
+        ));
+    }
     let step = args.walk_caches.as_deref();
     if let Some(step) = WalkCaches::ALL.into_iter().find(|known| Some(known.name()) == step) {
         cpu = cpu.with_walk_caches(step);

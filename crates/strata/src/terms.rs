@@ -65,6 +65,7 @@ const TERMS: [(&str, &[(&str, &str)]); 12] = [
             ("lines of others evicted", "put out to make room, of those other VMs filled"),
             ("inclusion victims", "dropped by a private cache since the last level dropped them"),
             ("held at the end", "bytes of the cache that the VM's lines fill"),
+            ("cache at the memory", "behind the last level: the same of what that lacked (--l4)"),
         ],
     ),
     (

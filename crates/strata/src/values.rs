@@ -1,8 +1,10 @@
 //! Values of options that are read the same way wherever they stand.
 
 use crate::failure::unknown;
+use crate::number::exact_size;
+use std::fmt;
 use std::num::NonZeroUsize;
-use strata_engine::StackKind;
+use strata_engine::{ColouredCache, Colours, StackKind};
 
 /// Reads whole numbers from `least` to `most`. What it says of anything else is what would have
 /// been right.
@@ -23,6 +25,70 @@ pub fn whole<T: TryFrom<u64>>(
 pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
     let number: usize = whole(1, u64::MAX)(text)?;
     Ok(NonZeroUsize::new(number).expect("above 0"))
+}
+
+/// The cache of this name whose colours pages are placed by.
+///
+/// # Errors
+/// When there is none.
+pub fn coloured_cache(text: &str) -> Result<ColouredCache, String> {
+    let named = |cache: &ColouredCache| cache.name() == text;
+    ColouredCache::ALL.into_iter().find(named).ok_or_else(|| {
+        let names = ColouredCache::ALL.map(ColouredCache::name);
+        unknown("cache", text, names, &format!("there are {}", names.join(", ")))
+    })
+}
+
+/// The size and the ways of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeAndWays {
+    /// Bytes.
+    pub bytes: u64,
+    /// Associativity.
+    pub ways: u32,
+}
+
+/// As [`l4`] reads it.
+impl fmt::Display for SizeAndWays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, ways } = *self;
+        f.write_str(&exact_size(bytes))?;
+        if ways == 1 { Ok(()) } else { write!(f, "/{ways}") }
+    }
+}
+
+/// A cache by its size, and its ways where it is not direct-mapped.
+///
+/// # Errors
+/// When it is neither.
+pub fn l4(text: &str) -> Result<SizeAndWays, String> {
+    let (size, ways) = text.split_once('/').unwrap_or((text, "1"));
+    let bytes = strata_text::parse_size(size)?;
+    let ways = ways.parse().ok().filter(|ways| *ways > 0);
+    let ways = ways.ok_or_else(|| format!("'{text}': give a size and ways, such as 1GiB/2"))?;
+    Ok(SizeAndWays { bytes, ways })
+}
+
+/// The last-level cache that a VM is told of: its colours, or its size and ways, as `512KiB/4`.
+///
+/// # Errors
+/// When there can be no such cache.
+pub fn vllc(text: &str) -> Result<Colours, String> {
+    let takes = || {
+        format!(
+            "'{text}' is no cache that a VM could be told of: give its colours, such as 8, or its size \
+             and ways, such as 512KiB/4"
+        )
+    };
+    let Some((size, ways)) = text.split_once('/') else {
+        return text.parse().ok().and_then(Colours::counted).ok_or_else(takes);
+    };
+    let bytes = strata_text::parse_size(size).map_err(|_| takes())?;
+    let ways: u32 = ways.parse().ok().filter(|ways| *ways > 0).ok_or_else(takes)?;
+    if !bytes.is_multiple_of(64 * u64::from(ways)) {
+        return Err(format!("{size} in {ways} ways: the size must be a multiple of ways x 64"));
+    }
+    Colours::of_size(bytes, ways).map_err(|error| error.to_string())
 }
 
 /// The stack of this name.

@@ -4,13 +4,13 @@ use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
 use crate::number::exact_size;
 use crate::prepared;
-use crate::values::stack;
+use crate::values::{stack, vllc};
 use crate::workload::Input;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use strata_engine::{PagePlacement, StackKind};
+use strata_engine::{Colours, PagePlacement, StackKind};
 use strata_hardware::WayMask;
 use strata_stream::{WorkloadInfo, command_line};
 use strata_workloads::Format;
@@ -37,6 +37,8 @@ pub struct VmArgs {
     pub placement: Option<PagePlacement>,
     /// The ways of the last-level cache that it may fill, if these are its own.
     pub llc_ways: Option<WayMask>,
+    /// The colours of the last-level cache that it is told of, if that is its own.
+    pub vllc: Option<Colours>,
     /// Bytes that the host takes of its memory through a balloon, if these are its own.
     pub balloon: Option<u64>,
     /// The VM that it runs in.
@@ -48,7 +50,7 @@ pub struct VmArgs {
 }
 
 /// Keys, each with what it takes. The last three take all that follows.
-pub const KEYS: [(&str, &str); 14] = [
+pub const KEYS: [(&str, &str); 15] = [
     ("stack", "vm or nested"),
     ("policy", "a policy"),
     ("memory", "a size, or 3x for a multiple of what it touches"),
@@ -57,6 +59,10 @@ pub const KEYS: [(&str, &str); 14] = [
     ("repeat", "true to begin anew until the others have ended"),
     ("placement", "where its kernel puts base pages, as --placement takes it"),
     ("llc-ways", "the ways of the last-level cache it may fill, as --llc-ways takes them"),
+    (
+        "vllc",
+        "the last-level cache it is told of, as --vllc takes it: its colours, or its size and ways",
+    ),
     ("balloon", "a size that the host takes of its memory, and gives back, in turn"),
     ("in", "the VM it runs in, which has no program then"),
     ("format", "the format of its trace"),
@@ -150,6 +156,7 @@ impl VmArgs {
     pub fn key_of_programs(&self) -> Option<&'static str> {
         let keys = [
             (self.placement.is_some(), "placement"),
+            (self.vllc.is_some(), "vllc"),
             (!self.cores.is_empty(), "cores"),
             (self.start > 0.0, "start"),
             (self.repeat, "repeat"),
@@ -208,6 +215,7 @@ impl VmArgs {
                 let ways = value.parse::<WayMask>();
                 self.llc_ways = Some(ways.map_err(|error| wrong(error.to_string()))?);
             }
+            "vllc" => self.vllc = Some(vllc(value).map_err(wrong)?),
             "balloon" => {
                 self.balloon = Some(strata_text::parse_size(value).map_err(wrong)?);
             }
@@ -264,6 +272,7 @@ impl fmt::Display for VmArgs {
             ("repeat", self.repeat.then(|| "true".to_owned())),
             ("placement", self.placement.map(|placement| placement.to_string())),
             ("llc-ways", self.llc_ways.map(|ways| ways.to_string())),
+            ("vllc", self.vllc.map(|colours| colours.count().to_string())),
             ("balloon", self.balloon.map(exact_size)),
             ("in", self.within.clone()),
             ("format", self.format.map(|format| format.name().to_owned())),
@@ -324,7 +333,7 @@ mod tests {
             "a",
             "a:policy=thp,workload=random:size=64MiB,accesses=1M",
             "web.1:stack=nested,memory=1.5x,cores=0+2+3,start=0.5,repeat=true,trace=a,b.strata",
-            "d:repeat=true,placement=best-bin,llc-ways=0x3c,balloon=64MiB,workload=random:size=64MiB",
+            "d:repeat=true,placement=best-bin,llc-ways=0x3c,vllc=8,balloon=64MiB,workload=random:size=64MiB",
             "b:in=hypervisor,format=champsim,trace=x.xz",
             "c:program=sh -c 'echo \"a b\"'",
         ] {
@@ -370,6 +379,9 @@ mod tests {
             ("a:placement=colour", "choose linux, random"),
             ("a:llc-ways=0", "at least 1 way"),
             ("a:llc-ways=0x5", "such as 0x7"),
+            ("a:vllc=0", "such as 512KiB/4"),
+            ("a:vllc=4MiB/3", "multiple of ways x 64"),
+            ("a:vllc=6KiB/1", "not a whole number of pages"),
             ("a:balloon=much", "much"),
             ("a:format=elf", "format"),
             ("a:workload=randm", "did you mean"),

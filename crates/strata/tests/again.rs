@@ -45,7 +45,7 @@ fn study() -> TempDir {
 const LINES: [&str; 5] = [
     "run --workload random:size=4MiB,accesses=100k",
     "run --workload random:size=4MiB,accesses=100k --stack native,vm,nested --policy thp,base --levels 5 \
-     --memory 1536MiB --fragmentation 0.9,0.5,0.25 --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --skip 20k --warmup 10k --limit 40k --seed 7 \
+     --memory 1536MiB --fragmentation 0.9,0.5,0.25 --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 64MiB/2 --colours-of l2 --vllc 4 --skip 20k --warmup 10k --limit 40k --seed 7 \
      --explain --set thp.scan_sleep=5 --set core.base_cpi=1 --set core.base_cpi=2 --jobs 1 --threads 2",
     "run --workload random:size=4MiB,accesses=100k --stack native --fragmentation none -o table.txt",
     "run --workload random:size=4MiB,accesses=100k --stack vm --fragmentation 0.3,0.2,0.1 --policy base",
@@ -80,7 +80,7 @@ fn the_options_in_force_are_said_defaults_included() {
         "tables": null, "format": null, "levels": 4, "memory": null,
         "memory_bytes": {"guest": 8u64 << 30, "l1": 9_447_669_760_u64, "host": 10_993_270_784_u64},
         "fragmentation": {"guest": 0.8, "l1": 0.8, "host": 0.8},
-        "reused": false, "tlb_misaligned": "splinter", "walk_caches": null, "placement": null, "llc": null, "llc_ways": null, "llc_misses": false, "request_load": null, "marked": false, "skip": 0,
+        "reused": false, "tlb_misaligned": "splinter", "walk_caches": null, "placement": null, "llc": null, "llc_ways": null, "llc_misses": false, "l4": null, "colours_of": null, "vllc": null, "request_load": null, "marked": false, "skip": 0,
         "warmup": 0, "limit": null, "seed": 1, "vm": [], "host_memory": null, "alone": false,
         "explain": false,
         "set": {},

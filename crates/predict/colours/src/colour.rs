@@ -10,9 +10,14 @@ use strata_addr::{Frame, PageSize};
 
 /// The colours of a cache: real ones of host physical frames, virtual ones of a VM's own frames by the
 /// cache it believes in.
+///
+/// Where a way of the cache is larger than a huge page they are those of huge pages: all frames of an HPAS region
+/// have one colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colours {
     count: u32,
+    /// What the frames of one colour that follow each other are.
+    unit: PageSize,
 }
 
 impl Colours {
@@ -28,9 +33,45 @@ impl Colours {
         let bytes = sets * u64::from(index.line_bytes);
         let whole = bytes.is_multiple_of(PageSize::Base.bytes());
         match u32::try_from(bytes / PageSize::Base.bytes()) {
-            Ok(count) if whole => Ok(Self { count }),
+            Ok(count) if whole => Ok(Self { count, unit: PageSize::Base }),
             _ => Err(ColourError::NotWhole { sets, line_bytes: index.line_bytes }),
         }
+    }
+
+    /// The colours of a cache of one piece with lines of 64 bytes.
+    ///
+    /// # Errors
+    /// As [`Colours::new`].
+    pub fn of_size(bytes: u64, ways: u32) -> Result<Self, ColourError> {
+        let line_bytes = 64;
+        let sets = bytes / (u64::from(line_bytes) * u64::from(ways.max(1)));
+        Self::new(&CacheIndex { line_bytes, sets, slices: 1, hash: SliceHash::None })
+    }
+
+    /// So many colours; `None` for none.
+    pub fn counted(count: u32) -> Option<Self> {
+        (count > 0).then_some(Self { count, unit: PageSize::Base })
+    }
+
+    /// The colours of huge pages, where the sets of a cache of one piece are several whole huge pages; `None`
+    /// elsewhere.
+    pub fn of_huge_pages(index: &CacheIndex) -> Option<Self> {
+        let bytes = index.all_sets() * u64::from(index.line_bytes);
+        let huge = PageSize::Huge.bytes();
+        let whole = index.hash == SliceHash::None && bytes > huge && bytes.is_multiple_of(huge);
+        let count = u32::try_from(bytes / huge).ok().filter(|_| whole)?;
+        Some(Self { count, unit: PageSize::Huge })
+    }
+
+    /// Whether they are colours of huge pages.
+    pub const fn are_of_huge_pages(self) -> bool {
+        matches!(self.unit, PageSize::Huge)
+    }
+
+    /// The pages of which each has the colour after that of the one before: base pages, or huge ones.
+    #[inline]
+    pub const fn unit(self) -> PageSize {
+        self.unit
     }
 
     /// How many there are; at least 1.
@@ -39,15 +80,40 @@ impl Colours {
         self.count
     }
 
-    /// The colour of a frame: its number modulo their number.
+    /// The colour of a frame: its number, or that of its HPAS region, modulo their number.
     #[inline]
     pub fn of<S>(self, frame: Frame<S>) -> Colour<S> {
-        Colour::new((frame.get() % u64::from(self.count)) as u32)
+        Colour::new(((frame.get() >> self.unit.order()) % u64::from(self.count)) as u32)
     }
 
     /// Every colour, in order.
     pub fn all<S>(self) -> impl Iterator<Item = Colour<S>> {
         (0..self.count).map(Colour::new)
+    }
+}
+
+/// The last-level cache that a VM is told of, where that is not one like the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualCache {
+    /// Its colours: what the VM's kernel tells the frames of its memory apart by.
+    pub colours: Colours,
+    /// The real colour that the first of them is given. The others follow it, and begin anew with
+    /// real colour 0 after the last real one: with fewer colours than the host's, a VM fills a part of
+    /// the cache; with more, several of them share a real one.
+    pub first: u32,
+}
+
+impl VirtualCache {
+    /// One like the host's.
+    pub const fn like(colours: Colours) -> Self {
+        Self { colours, first: 0 }
+    }
+
+    /// The number of the real colour of each of its colours, of so many real ones.
+    pub fn given(self, real: Colours) -> impl Iterator<Item = u32> {
+        let count = u64::from(real.count());
+        (0..u64::from(self.colours.count()))
+            .map(move |colour| ((u64::from(self.first) + colour) % count) as u32)
     }
 }
 
@@ -159,6 +225,16 @@ mod tests {
         let error = count(126, 1, SliceHash::None).unwrap_err().to_string();
         assert!(error.starts_with("126 sets of 64 B are 8064 B, not a whole number"), "{error}");
         assert!(error.ends_with("a multiple of 64"), "{error}");
+    }
+
+    #[test]
+    fn a_way_larger_than_a_huge_page_has_colours_of_huge_pages() {
+        let of = |mib: u64| Colours::of_huge_pages(&index(mib << 14, 1, SliceHash::None));
+        assert_eq!([1, 2, 3].map(of), [None; 3]);
+        let colours = of(1024).unwrap();
+        assert_eq!((colours.count(), colours.unit()), (512, PageSize::Huge));
+        let of_frame = |frame| colours.of(Frame::<HostPhysical>::new(frame)).index();
+        assert_eq!([0, 511, 512, 512 * 512 + 3].map(of_frame), [0, 0, 1, 0]);
     }
 
     #[test]

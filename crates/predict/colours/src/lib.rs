@@ -59,7 +59,7 @@ mod hash;
 mod index;
 mod skylake;
 
-pub use colour::{Colour, Colours};
+pub use colour::{Colour, Colours, VirtualCache};
 pub use error::ColourError;
 pub use hash::SliceHash;
 pub use index::CacheIndex;

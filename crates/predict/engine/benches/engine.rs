@@ -314,6 +314,7 @@ fn shared_host(llc: LlcSetup, told: &str) -> f64 {
             placement: strata_engine::PagePlacement::Linux,
             balloon: None,
             llc_ways: None,
+            vllc: None,
             within: None,
             seed: 1,
             workload: Some(info.clone()),

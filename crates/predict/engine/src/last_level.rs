@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use strata_hardware::{LlcCounters, Machine, MissCauses, Owner};
+use strata_hardware::{LlcCounters, LlcUse, MissCauses, Owner};
 
-/// The last-level cache as one VM used it. Counts leave the warm-up out.
+/// A shared cache as one VM used it, the last level or one at the memory. Counts leave the warm-up out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastLevel {
     /// The ways that the VM may fill: a mask of bits in hexadecimal.
@@ -32,23 +32,17 @@ pub struct LastLevel {
 }
 
 impl LastLevel {
-    /// What an owner did; `None` if the cache is not modelled in detail. `name` names the others.
-    pub(crate) fn of(
-        machine: &Machine,
-        owner: Owner,
-        name: impl Fn(usize) -> String,
-    ) -> Option<Self> {
-        let counters = machine.llc_counters(owner)?;
+    /// What an owner did. `name` names the others.
+    pub(crate) fn of(found: LlcUse<'_>, owner: Owner, name: impl Fn(usize) -> String) -> Self {
+        let LlcUse { counters, ways, is_classified: told, held_bytes } = found;
         let LlcCounters { reads, misses, data, walks, lucky_hits, evicted, inclusion_victims } =
             counters;
-        let mask = machine.llc_ways(owner)?;
         let own = usize::from(owner.0);
         let others =
             evicted.iter().enumerate().filter(|(other, lines)| *other != own && **lines > 0);
-        let told = machine.tells_llc_misses_apart();
-        Some(Self {
-            mask: mask.to_string(),
-            ways: mask.count(),
+        Self {
+            mask: ways.to_string(),
+            ways: ways.count(),
             reads: *reads,
             misses: *misses,
             data_misses: told.then_some(*data),
@@ -57,7 +51,7 @@ impl LastLevel {
             evicted_own: evicted.get(own).copied().unwrap_or(0),
             evicted_others: others.map(|(other, lines)| (name(other), *lines)).collect(),
             inclusion_victims: *inclusion_victims,
-            held_bytes: machine.llc_occupancy(owner)?,
-        })
+            held_bytes,
+        }
     }
 }

@@ -36,10 +36,13 @@ pub use replay::replay;
 pub use report::{Report, RunResult};
 pub use requests::RequestLoad;
 pub use run::{Built, Run, SetupError};
-pub use setup::{Catalogue, LayerFmfi, LlcSetup, PolicyInfo, Setup, default_policies, words};
+pub use setup::{
+    Catalogue, ColouredCache, LayerFmfi, LlcSetup, PolicyInfo, Setup, default_policies, words,
+};
 pub use simulation::Simulation;
 pub use simulation::host::{HostSetup, VmSetup};
 pub use simulation::setup::catalogue;
 pub use simulation::together::{GuestOutcome, Host, HostError, HostOutcome, OpenVm};
+pub use strata_colours::Colours;
 pub use strata_stack::{PagePlacement, UnknownPlacement};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

@@ -47,6 +47,15 @@ pub struct Options {
     /// Its misses are told apart by their cause.
     #[serde(default)]
     pub llc_misses: bool,
+    /// The cache at the memory, as `--l4` takes it; `None` for that of the CPU.
+    #[serde(default)]
+    pub l4: Option<String>,
+    /// The cache whose colours pages are placed by, `l2` or `l4`; `None` for the last level.
+    #[serde(default)]
+    pub colours_of: Option<String>,
+    /// The last-level cache that VMs are told of, as `--vllc` takes it; `None` for one like the host's.
+    #[serde(default)]
+    pub vllc: Option<String>,
     /// How often requests arrive, as `--request-load` takes it, if it was said.
     #[serde(default)]
     pub request_load: Option<String>,

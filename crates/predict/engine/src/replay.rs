@@ -197,6 +197,8 @@ impl Replay {
             .map(|cpu| cpu_totals(CpuId(cpu), self.machine.counters(CpuId(cpu)), &self.machine))
             .collect();
         let elapsed_cycles = cpus.iter().map(|cpu| cpu.cycles).max().unwrap_or(0);
+        let whole = Owner::default();
+        let alone = |found| LastLevel::of(found, whole, |_| String::new());
         RunResult {
             stack: self.stack,
             policy: self.variant.name().to_owned(),
@@ -211,7 +213,8 @@ impl Replay {
             elapsed_cycles,
             elapsed_seconds: elapsed_cycles as f64 / self.frequency,
             cycles_by_kind,
-            llc: LastLevel::of(&self.machine, Owner::default(), |_| String::new()),
+            llc: self.machine.llc_use(whole).map(alone),
+            l4: self.machine.l4_use(whole).map(alone),
             bill,
             alignment: self.alignment,
             memory: Memory::default(),

@@ -264,6 +264,9 @@ pub struct RunResult {
     /// The last-level cache, if more than its size was modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llc: Option<LastLevel>,
+    /// The cache at the memory, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l4: Option<LastLevel>,
     /// Huge pages when the guest used most memory: at the end, unless memory was given back.
     pub alignment: Alignment,
     /// Page faults each layer handled.

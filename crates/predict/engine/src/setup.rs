@@ -3,7 +3,8 @@
 use crate::memory::Need;
 use crate::{Built, StackKind, Stop};
 use std::borrow::Cow;
-use strata_hardware::{CpuModel, LlcDesign, Misaligned, WayMask};
+use strata_colours::{CacheIndex, Colours};
+use strata_hardware::{CacheGeometry, CpuModel, LlcDesign, Misaligned, WayMask};
 use strata_params::Parameter;
 use strata_policies::{REGISTRY, Words};
 use strata_stack::PagePlacement;
@@ -55,12 +56,62 @@ pub struct LlcSetup {
     pub ways: Option<WayMask>,
     /// Tell misses apart by their cause.
     pub classify: bool,
+    /// The cache whose colours pages are placed by.
+    pub colours_of: ColouredCache,
+    /// The colours of the cache that VMs without one of their own are told of; those of the host's if
+    /// `None`.
+    pub vllc: Option<Colours>,
+}
+
+/// The cache whose colours pages are placed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ColouredCache {
+    /// The second level, each core's own.
+    L2,
+    /// The last level.
+    #[default]
+    Llc,
+    /// The one at the memory.
+    L4,
+}
+
+impl ColouredCache {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::L2, Self::Llc, Self::L4];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::L2 => "l2",
+            Self::Llc => "llc",
+            Self::L4 => "l4",
+        }
+    }
+
+    /// What it is.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::L2 => "second-level cache",
+            Self::Llc => "last-level cache",
+            Self::L4 => "cache at the memory",
+        }
+    }
 }
 
 impl LlcSetup {
     /// How it is made.
     pub fn design(&self, cpu: &CpuModel) -> LlcDesign {
         if self.as_cpu { cpu.cache.llc_design } else { LlcDesign::default() }
+    }
+
+    /// How the cache is indexed whose colours pages are placed by.
+    pub(crate) fn coloured(&self, cpu: &CpuModel) -> CacheIndex {
+        let one_piece = |geometry: &CacheGeometry| LlcDesign::default().index(geometry);
+        match self.colours_of {
+            ColouredCache::L2 => one_piece(&cpu.cache.l2),
+            ColouredCache::Llc => self.design(cpu).index(&cpu.cache.llc),
+            ColouredCache::L4 => one_piece(&cpu.cache.l4),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! size is read round and round.
 
 use strata_engine::{
-    LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop, catalogue,
+    ColouredCache, Colours, LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop,
+    catalogue,
 };
 use strata_hardware::{CacheGeometry, Caches, CpuModel, Misaligned};
 use strata_stream::{Batch, Fill, Source};
@@ -114,6 +115,139 @@ fn what_the_guest_keeps_apart_stays_apart_where_the_host_cares() {
     assert!(missed(StackKind::Nested, "base") > 0.0);
     assert!(missed(StackKind::Nested, "coplace") > 0.0);
     assert_eq!(missed(StackKind::Nested, "xplace"), 0.0);
+}
+
+/// 32 colours of the second level, and 4 of the last: whoever keeps apart by these leaves the others to chance.
+#[test]
+fn pages_are_placed_by_the_colours_of_the_cache_that_is_named() {
+    let left = |colours_of| {
+        let mut setup = setup(StackKind::Native, "base", PagePlacement::BestBin, 1);
+        setup.cpu.cache.l2 = CacheGeometry { bytes: 512 << 10, ways: 4, ..setup.cpu.cache.l2 };
+        setup.cpu.cache.llc = CacheGeometry { bytes: 1 << 20, ways: 64, ..setup.cpu.cache.llc };
+        setup.llc = LlcSetup { colours_of, ..LlcSetup::default() };
+        setup.warmup = 4 * (512 << 10) / 64;
+        let accesses = 2 * setup.warmup;
+        let workload = format!("sequential:size=512KiB,stride=64,accesses={accesses}");
+        let found = run_of(&setup, &workload);
+        found.counters["strata.data_l3"] + found.counters["strata.data_memory"]
+    };
+    assert_eq!(left(ColouredCache::L2), 0);
+    assert!(left(ColouredCache::Llc) > 1000);
+}
+
+/// A VM that is told of 8 of 64 colours: what fits them has no conflicts, and the host keeps all of its memory
+/// in 8 real ones, so that what fits the whole cache does not fit them.
+#[test]
+fn a_vm_that_is_told_of_few_colours_has_these_and_no_others() {
+    let lines = |stack, policy: &str, vllc: u32, pages: u64| {
+        let mut setup = setup(stack, policy, PagePlacement::Colouring, 1);
+        setup.llc.vllc = Colours::counted(vllc);
+        setup.warmup = 4 * pages * 64;
+        let workload =
+            format!("sequential:size={},stride=64,accesses={}", pages << 12, 8 * pages * 64);
+        let found = run_of(&setup, &workload);
+        let violations = found.counters.get("strata.colour_violations").copied();
+        (found.counters["strata.data_memory"], violations)
+    };
+    for (stack, policy) in [(StackKind::Vm, "coplace"), (StackKind::Nested, "xplace")] {
+        assert_eq!(lines(stack, policy, 8, 8 * WAYS), (0, Some(0)), "{policy}");
+        // Twice as much, read round and round: LRU has none of it.
+        let all = 4 * 16 * WAYS * 64;
+        assert_eq!(lines(stack, policy, 8, 16 * WAYS), (all, Some(0)), "{policy}");
+        assert_eq!(lines(stack, policy, 64, 16 * WAYS), (0, Some(0)), "{policy}");
+        // With more colours than there are, several share a real one, evenly here.
+        assert_eq!(lines(stack, policy, 128, PAGES), (0, Some(0)), "{policy}");
+    }
+    // CoPlace does not know the nested guest's colours.
+    assert!(lines(StackKind::Nested, "coplace", 8, 8 * WAYS).1 > Some(0));
+}
+
+/// The paper's allocation pattern (5.3): the host takes and frees frames of wanted colours, one by one, as programs
+/// come and go. The contiguity list leaves more large blocks than a buddy allocator that splits the smallest
+/// block with the colour in it.
+#[test]
+fn the_contiguity_list_fragments_the_host_no_more_than_the_buddy_lists() {
+    let fragmented = |stack, policy: &str, seed: u64, before: f64, contiguity: bool| {
+        let mut setup = setup(stack, policy, PagePlacement::BinHopping, seed);
+        setup.fragmentation = LayerFmfi::everywhere(before);
+        setup.warmup = 0;
+        setup.overrides.push(("colours.contiguity".to_owned(), contiguity.to_string()));
+        let workload = "churn:size=32MiB,min=4KiB,max=256KiB,work=16,accesses=200k";
+        let found = run_of(&setup, workload);
+        assert_eq!(found.counters["strata.colour_violations"], 0, "{policy}");
+        found.fmfi.host.expect("there is a host")
+    };
+    for (stack, policy) in [(StackKind::Vm, "coplace"), (StackKind::Nested, "xplace")] {
+        for (seed, before) in (1..=3).flat_map(|seed| [(seed, 0.0), (seed, 0.8)]) {
+            let [with, without] =
+                [true, false].map(|contiguity| fragmented(stack, policy, seed, before, contiguity));
+            assert!(with <= without, "{policy}, seed {seed}: {before} became {with}, {without}");
+        }
+    }
+}
+
+/// A direct-mapped cache of 32 MiB at the memory, 16 huge pages: what fills it exactly has no conflicts there where
+/// huge pages are placed by its colours.
+#[test]
+fn huge_pages_are_kept_apart_in_a_cache_larger_than_they_are() {
+    let conflicts = |placement| {
+        let mut setup = setup(StackKind::Native, "thp", placement, 1);
+        setup.cpu.cache.l4 = CacheGeometry { bytes: 32 << 20, ways: 1, cycles: 100 };
+        setup.memory = Some(512 << 20);
+        setup.fragmentation = LayerFmfi::default();
+        setup.llc =
+            LlcSetup { classify: true, colours_of: ColouredCache::L4, ..LlcSetup::default() };
+        let lines = (32 << 20) / 64;
+        setup.warmup = 2 * lines;
+        let found =
+            run_of(&setup, &format!("sequential:size=32MiB,stride=64,accesses={}", 4 * lines));
+        let l4 = found.l4.expect("there is one");
+        (l4.data_misses.expect("they are told apart").conflict, l4.reads)
+    };
+    let (random, reads) = conflicts(PagePlacement::Random);
+    assert!(random * 4 > reads, "{random} of {reads}");
+    for placement in [
+        PagePlacement::Colouring,
+        PagePlacement::BinHopping,
+        PagePlacement::BestBin,
+        PagePlacement::Hierarchical,
+    ] {
+        let (conflicts, _) = conflicts(placement);
+        // Pages at the ends of the area are base pages, and page tables take room.
+        assert!(conflicts * 8 < random, "{placement}: {conflicts}, {random}");
+    }
+}
+
+#[test]
+fn policies_of_base_pages_do_not_place_by_colours_of_huge_ones() {
+    let mut setup = setup(StackKind::Vm, "coplace", PagePlacement::Linux, 1);
+    setup.cpu.cache.l4 = CacheGeometry { bytes: 32 << 20, ways: 1, cycles: 100 };
+    setup.llc.colours_of = ColouredCache::L4;
+    let workload = Generator::parse("sequential:size=1MiB,accesses=1k").unwrap().info();
+    let refused = |setup: &Setup| {
+        (catalogue().build)(setup, &workload, &Stop::default()).err().map(|why| why.to_string())
+    };
+    let why = refused(&setup).unwrap();
+    assert!(
+        why.contains("the 16 colours of the cache at the memory are those of huge pages"),
+        "{why}"
+    );
+    // With 16 ways they are those of base pages again.
+    setup.cpu.cache.l4.ways = 16;
+    assert_eq!(refused(&setup), None);
+}
+
+#[test]
+fn rows_need_a_guest_with_the_hosts_colours() {
+    let workload = Generator::parse("sequential:size=1MiB,accesses=1k").unwrap().info();
+    let refused = |stack, policy| {
+        let mut setup = setup(stack, policy, PagePlacement::Colouring, 1);
+        setup.llc.vllc = Colours::counted(8);
+        (catalogue().build)(&setup, &workload, &Stop::default()).err().map(|why| why.to_string())
+    };
+    assert_eq!(refused(StackKind::Vm, "xplace"), None);
+    let why = refused(StackKind::Nested, "xgemini+xplace").unwrap();
+    assert!(why.contains("leave out the VM's own cache"), "{why}");
 }
 
 #[test]

@@ -102,6 +102,40 @@ fn conflicts_are_what_placement_can_avoid() {
     assert!(random.capacity * 20 < random.conflict, "{random:?}");
 }
 
+/// What fits both levels together has no misses where the last one is filled by the second one's victims. Where
+/// misses fill it, it holds the second one's lines again, and what does not fit is read round and round.
+#[test]
+fn a_last_level_filled_by_victims_adds_the_second_one_to_it() {
+    let missed = |name: &str| {
+        let llc = LlcSetup { as_cpu: true, classify: true, ..LlcSetup::default() };
+        let mut setup = setup(4, llc);
+        setup.cpu.cache.llc_design = CpuModel::preset(name).unwrap().cache.llc_design;
+        setup.cpu.cache.llc_design.hash = strata_hardware::SliceHash::None;
+        setup.cpu.cache.llc_design.inclusive = false;
+        setup.stack = StackKind::Native;
+        setup.policy = "base".to_owned();
+        setup.placement = PagePlacement::Colouring;
+        // 64 KiB in the last level and 32 KiB in the second: two of its four colours are taken twice.
+        setup.cpu.cache.l2 = CacheGeometry { bytes: 32 << 10, ways: 8, ..setup.cpu.cache.l2 };
+        setup.cpu.cache.l1d = CacheGeometry { bytes: 4 << 10, ways: 8, ..setup.cpu.cache.l1d };
+        let size = 88 << 10;
+        setup.warmup = 8 * size / 64;
+        let workload = format!("sequential:size={size},stride=64,accesses={}", 16 * size / 64);
+        let found = run(&setup, &workload);
+        let causes = found.llc.unwrap().data_misses.unwrap();
+        assert_eq!(causes.total(), found.counters["strata.data_memory"]);
+        (causes, 8 * size / 64)
+    };
+    let (causes, reads) = missed("zen2");
+    // Page tables take room, too.
+    assert!(causes.total() * 8 < reads, "{causes:?} of {reads}");
+    let (causes, reads) = missed("haswell-ep");
+    assert!(
+        causes.total() * 2 > reads && causes.capacity > causes.conflict,
+        "{causes:?} of {reads}"
+    );
+}
+
 #[test]
 fn a_cache_made_as_the_cpus_has_its_hash_and_is_inclusive() {
     let as_cpu = LlcSetup { as_cpu: true, ..LlcSetup::default() };

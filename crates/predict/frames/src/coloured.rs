@@ -86,6 +86,30 @@ impl Memory {
             .map_or(0, |coloured| coloured.free[index] + coloured.lists[index].len() as u64)
     }
 
+    /// The lowest wholly free HPAS region of a colour of huge pages, which is allocated.
+    pub fn alloc_region_of(&mut self, colours: Colours, colour: Colour<Lower>) -> Option<Frame> {
+        let found = self
+            .regions_of_colour(colours, colour)
+            .find(|region| self.is_free(*region, HUGE_ORDER))?;
+        self.alloc_at(found, HUGE_ORDER).then_some(found)
+    }
+
+    /// Wholly free HPAS regions of a colour of huge pages.
+    pub fn free_regions_of(&self, colours: Colours, colour: Colour<Lower>) -> u64 {
+        let regions = self.regions_of_colour(colours, colour);
+        regions.filter(|region| self.is_free(*region, HUGE_ORDER)).count() as u64
+    }
+
+    fn regions_of_colour(
+        &self,
+        colours: Colours,
+        colour: Colour<Lower>,
+    ) -> impl Iterator<Item = Frame> + use<> {
+        debug_assert!(colours.are_of_huge_pages());
+        let regions = u64::from(colour.index())..self.frames() / REGION_FRAMES;
+        regions.step_by(colours.count() as usize).map(|region| Frame::new(region * REGION_FRAMES))
+    }
+
     /// Frames in the page lists by colour: off the free lists, and used by nobody.
     #[inline]
     pub fn listed_frames(&self) -> u64 {

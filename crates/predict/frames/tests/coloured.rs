@@ -338,3 +338,25 @@ fn constants_are_those_of_linux_and_can_be_set() {
     parameters.set("colours.batch", "31").unwrap();
     assert_eq!(parameters.batch, 31);
 }
+
+/// Regions of a colour of huge pages are given out from the lowest on, those that are wholly free.
+#[test]
+fn regions_of_a_colour_are_every_so_many() {
+    let (hash, sets) = (SliceHash::None, 3 * 512 * 64);
+    let of_base = colours(8);
+    let index = CacheIndex { line_bytes: 64, sets, slices: 1, hash };
+    let colours = Colours::of_huge_pages(&index).expect("three huge pages a way");
+    let mut memory = Memory::new(9 * 512 + 5);
+    // Some colours of base pages are told apart, too, and one page of region 4 is taken.
+    memory.tell_colours(of_base, settings(true, 63)).unwrap();
+    assert!(memory.alloc_at(Frame::new(4 * 512 + 7), 0));
+    assert_eq!(
+        [0, 1, 2].map(|colour| memory.free_regions_of(colours, Colour::new(colour))),
+        [3, 2, 3]
+    );
+    let mut take = |colour| memory.alloc_region_of(colours, Colour::new(colour)).map(Frame::get);
+    assert_eq!([1, 1, 1].map(&mut take), [Some(512), Some(7 * 512), None]);
+    assert_eq!([0, 2].map(&mut take), [Some(0), Some(2 * 512)]);
+    assert_eq!(memory.free_regions_of(colours, Colour::new(0)), 2);
+    memory.check().unwrap();
+}

@@ -9,6 +9,9 @@ use crate::read::{Hits, Read};
 /// number of sets.
 trait Split: Copy {
     fn split(self, line: u64) -> (usize, i32);
+
+    /// The line with this tag in this set.
+    fn line(self, set: usize, tag: i32) -> u64;
 }
 
 /// A power of two of sets.
@@ -20,6 +23,11 @@ impl Split for Shift {
     fn split(self, line: u64) -> (usize, i32) {
         debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
         ((line & ((1 << self.0) - 1)) as usize, (line >> self.0) as u32 as i32 + 1)
+    }
+
+    #[inline(always)]
+    fn line(self, set: usize, tag: i32) -> u64 {
+        u64::from((tag as u32).wrapping_sub(1)) << self.0 | set as u64
     }
 }
 
@@ -43,6 +51,34 @@ impl Split for Divide {
         debug_assert!(line < PHYSICAL_LIMIT >> LINE_SHIFT, "beyond {PHYSICAL_LIMIT:#x}");
         let quotient = ((u128::from(line) * u128::from(self.reciprocal)) >> 63) as u64;
         ((line - quotient * self.sets) as usize, quotient as u32 as i32 + 1)
+    }
+
+    #[inline(always)]
+    fn line(self, set: usize, tag: i32) -> u64 {
+        u64::from((tag as u32).wrapping_sub(1)) * self.sets + set as u64
+    }
+}
+
+/// No line at all.
+pub(crate) const NO_LINE: u64 = u64::MAX;
+
+/// What is told of the lines that drop out: for each read that misses the line that it puts out, or
+/// [`NO_LINE`].
+trait Victims {
+    /// The read with this number, of those that missed, puts a line out if it misses.
+    fn note(&mut self, missed: usize, line: impl FnOnce() -> u64);
+}
+
+/// Nobody wants to know.
+impl Victims for () {
+    #[inline(always)]
+    fn note(&mut self, _: usize, _: impl FnOnce() -> u64) {}
+}
+
+impl Victims for &mut [u64] {
+    #[inline(always)]
+    fn note(&mut self, missed: usize, line: impl FnOnce() -> u64) {
+        self[missed] = line();
     }
 }
 
@@ -94,13 +130,14 @@ impl<const GROUPS: usize> Tags<GROUPS> {
         reads: &mut [Read],
         data_only: bool,
         hits: &mut Hits,
+        victims: impl Victims,
         vectors: impl Vectors,
     ) -> usize {
         let sets = self.sets.len() as u64;
         if sets.is_power_of_two() {
-            self.read_by(Shift(sets.trailing_zeros()), reads, data_only, hits, vectors)
+            self.read_by(Shift(sets.trailing_zeros()), reads, data_only, hits, victims, vectors)
         } else {
-            self.read_by(Divide::new(sets), reads, data_only, hits, vectors)
+            self.read_by(Divide::new(sets), reads, data_only, hits, victims, vectors)
         }
     }
 
@@ -112,6 +149,7 @@ impl<const GROUPS: usize> Tags<GROUPS> {
         reads: &mut [Read],
         data_only: bool,
         hits: &mut Hits,
+        mut victims: impl Victims,
         vectors: impl Vectors,
     ) -> usize {
         let (sets, ways) = (&mut *self.sets, self.ways);
@@ -125,8 +163,12 @@ impl<const GROUPS: usize> Tags<GROUPS> {
                 prefetch(sets, ways, *later, by);
             }
             let read = reads[at];
-            let (set, tag) = by.split(read.line());
-            let set = &mut sets[set].0;
+            let (number, tag) = by.split(read.line());
+            let set = &mut sets[number].0;
+            victims.note(missed, || match set.as_flattened()[ways - 1] {
+                EMPTY => NO_LINE,
+                last => by.line(number, last),
+            });
             // Data is often the most recently used of its set: nothing moves. A table's entry
             // rarely is, and a branch that guesses so would often be wrong.
             let hit = if (set[0][0] == tag) & read.is_data() {
@@ -198,7 +240,18 @@ impl Cache {
     /// returns how many. The others are counted in `hits`. With `data_only`, reads of tables miss,
     /// and nothing is put in.
     pub(crate) fn read(&mut self, reads: &mut [Read], data_only: bool, hits: &mut Hits) -> usize {
-        host::with_vectors(Look { cache: self, reads, data_only, hits })
+        host::with_vectors(Look { cache: self, reads, data_only, hits, victims: () })
+    }
+
+    /// The same with all kinds of reads; for each one that missed, the line that dropped out for it is
+    /// put into `victims`, or [`NO_LINE`]. There must be room for as many as there are reads.
+    pub(crate) fn read_telling(
+        &mut self,
+        reads: &mut [Read],
+        hits: &mut Hits,
+        victims: &mut [u64],
+    ) -> usize {
+        host::with_vectors(Look { cache: self, reads, data_only: false, hits, victims })
     }
 
     /// Drops a line; returns whether it was there.
@@ -216,21 +269,22 @@ impl Cache {
     }
 }
 
-/// The arguments of [`Cache::read`].
-struct Look<'a> {
+/// The arguments of [`Cache::read`] and [`Cache::read_telling`].
+struct Look<'a, V> {
     cache: &'a mut Cache,
     reads: &'a mut [Read],
     data_only: bool,
     hits: &'a mut Hits,
+    victims: V,
 }
 
-impl Work for Look<'_> {
+impl<V: Victims> Work for Look<'_, V> {
     type Result = usize;
 
     #[inline(always)]
     fn work(self, vectors: impl Vectors) -> usize {
-        let Self { cache, reads, data_only, hits } = self;
-        each!(cache, reads.len(), tags => tags.read(reads, data_only, hits, vectors))
+        let Self { cache, reads, data_only, hits, victims } = self;
+        each!(cache, reads.len(), tags => tags.read(reads, data_only, hits, victims, vectors))
     }
 }
 
@@ -269,7 +323,7 @@ fn group_at(tags: &[i32], first: usize) -> [i32; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::MAX_SETS;
+    use crate::limits::{MAX_SETS, MIN_SETS};
     use crate::naive::NaiveSets;
     use crate::read::class;
     use proptest::prelude::*;
@@ -312,7 +366,7 @@ mod tests {
                     let (mut reads, mut counted) = (reads.to_vec(), Hits::default());
                     let left = if portable {
                         let (reads, hits) = (&mut reads[..], &mut counted);
-                        Look { cache, reads, data_only, hits }.work(host::Portable)
+                        Look { cache, reads, data_only, hits, victims: () }.work(host::Portable)
                     } else {
                         cache.read(&mut reads, data_only, &mut counted)
                     };
@@ -328,9 +382,47 @@ mod tests {
             sets in prop_oneof![1..=MAX_SETS, (0..=24u32).prop_map(|log| 1 << log)],
         ) {
             let expected = ((line % sets) as usize, (line / sets) as u32 as i32 + 1);
+            let (set, tag) = expected;
             prop_assert_eq!(Divide::new(sets).split(line), expected);
+            // With fewer sets than any cache has, tags have more than 32 bits.
+            prop_assert!(sets < MIN_SETS || Divide::new(sets).line(set, tag) == line);
             if sets.is_power_of_two() {
-                prop_assert_eq!(Shift(sets.trailing_zeros()).split(line), expected);
+                let shift = Shift(sets.trailing_zeros());
+                prop_assert_eq!(shift.split(line), expected);
+                prop_assert!(sets < MIN_SETS || shift.line(set, tag) == line);
+            }
+        }
+
+        /// What was in a set and is not any more is what was told, and only reads that miss put lines out.
+        #[test]
+        fn lines_that_drop_out_are_told(
+            sets in prop_oneof![1u64..9, Just(16)],
+            ways in prop_oneof![1u32..28, 30u32..=64],
+            lines in prop::collection::vec((0u64..200, any::<bool>()), 1..600),
+            batch in 1usize..200,
+        ) {
+            let geometry = CacheGeometry { bytes: sets * u64::from(ways) * 64, ways, cycles: 1 };
+            let (mut told, mut plain) = (Cache::new(&geometry), Cache::new(&geometry));
+            let mut held = std::collections::BTreeSet::new();
+            for lines in lines.chunks(batch) {
+                let class = |is_data: bool| if is_data { class::DATA } else { 0 };
+                let read = |(line, is_data): &(u64, bool)| Read::new(*line, class(*is_data));
+                let mut reads: Vec<Read> = lines.iter().map(read).collect();
+                let mut same = reads.clone();
+                let mut victims = vec![0; reads.len()];
+                let mut hits = [Hits::default(); 2];
+                let left = told.read_telling(&mut reads, &mut hits[0], &mut victims);
+                let left_too = plain.read(&mut same, false, &mut hits[1]);
+                prop_assert_eq!(&reads[..left], &same[..left_too]);
+                prop_assert_eq!(hits[0], hits[1]);
+                for (read, victim) in reads[..left].iter().zip(victims) {
+                    prop_assert!(held.insert(read.line()));
+                    prop_assert!(victim == NO_LINE || held.remove(&victim));
+                    prop_assert!(victim == NO_LINE || victim % sets == read.line() % sets);
+                }
+                prop_assert!(held.iter().all(|line| told.holds(*line)));
+                let full = held.iter().filter(|line| *line % sets == 0).count();
+                prop_assert!(full <= ways as usize);
             }
         }
     }

@@ -79,7 +79,7 @@ counters! {
         l2: u64, "l2";
         /// Last-level cache.
         l3: u64, "l3";
-        /// Memory.
+        /// Memory, or a cache at it.
         memory: u64, "memory";
     }
 }
@@ -97,12 +97,13 @@ pub(crate) enum Level {
     L1 = 0,
     L2 = 1,
     Llc = 2,
-    Memory = 3,
+    L4 = 3,
+    Memory = 4,
 }
 
 impl Level {
     /// Every level, the nearest first.
-    pub(crate) const ALL: [Self; 4] = [Self::L1, Self::L2, Self::Llc, Self::Memory];
+    pub(crate) const ALL: [Self; 5] = [Self::L1, Self::L2, Self::Llc, Self::L4, Self::Memory];
 }
 
 counters! {
@@ -192,6 +193,8 @@ counters! {
         /// Cache lines of accesses, by where they were served; `mem_load_uops_retired.{l1,l2,l3}_hit`
         /// and `.l3_miss`, with stores.
         data: ByLevel, "strata.data";
+        /// Those of `data.memory` that a cache at the memory served.
+        l4_data: u64;
         /// Cycles booked with [`crate::Machine::charge`], in the order of [`Charge::ALL`].
         charged: [u64; 4];
     }

@@ -10,7 +10,7 @@ pub struct Cycles {
     pub base: f64,
     /// Latency of data beyond the first-level cache x (1 - `core.data_overlap`).
     pub data: f64,
-    /// The part of `data` that only memory could serve.
+    /// The part of `data` that only memory could serve, and no cache at it.
     pub memory: f64,
     /// First-level TLB misses x `tlb.l2_hit_cycles`: the second level is looked up before anything
     /// else, whether it hits or not. (Intel's top-down metric adds it for hits only, and leaves it
@@ -46,6 +46,7 @@ pub(crate) struct Account {
     tlb_l2_hit: f64,
     l2: f64,
     llc: f64,
+    l4: f64,
     memory: f64,
 }
 
@@ -58,14 +59,17 @@ impl Account {
             tlb_l2_hit: model.tlb.l2_hit_cycles.into(),
             l2: model.cache.l2.cycles.into(),
             llc: model.cache.llc.cycles.into(),
+            l4: model.cache.l4.cycles.into(),
             memory: model.cache.memory_cycles.into(),
         }
     }
 
     /// What the counters cost. A hit in the first-level cache is part of the base CPI.
     pub(crate) fn cycles(&self, counters: &HardwareCounters) -> Cycles {
-        let memory = counters.data.memory as f64 * self.memory;
-        let data = counters.data.l2 as f64 * self.l2 + counters.data.l3 as f64 * self.llc + memory;
+        let of_l4 = counters.l4_data as f64 * self.l4;
+        let memory = (counters.data.memory - counters.l4_data) as f64 * self.memory;
+        let of_llc = counters.data.l3 as f64 * self.llc;
+        let data = counters.data.l2 as f64 * self.l2 + of_llc + of_l4 + memory;
         Cycles {
             base: counters.instructions as f64 * self.base_cpi,
             data: data * self.data_exposed,

@@ -52,7 +52,8 @@ pub use error::ModelError;
 pub use geometry::CacheGeometry;
 pub use limits::PHYSICAL_LIMIT;
 pub use llc::{
-    LlcCounters, LlcDesign, LlcOptions, MaskError, MissCauses, Owner, Replacement, WayMask,
+    LlcCounters, LlcDesign, LlcFill, LlcOptions, LlcUse, MaskError, MissCauses, Owner, Replacement,
+    WayMask,
 };
 pub use machine::{Machine, Misaligned};
 pub use model::{

@@ -13,5 +13,8 @@ pub(crate) const MIN_SETS: u64 = 64;
 /// With more, the division by multiplication would not be exact.
 pub(crate) const MAX_SETS: u64 = 1 << 24;
 
+/// Sets of a cache at the memory: a power of two of them divides by a shift, whatever the method.
+pub(crate) const MAX_L4_SETS: u64 = 1 << 28;
+
 /// The largest associativity of a data cache.
 pub(crate) const MAX_WAYS: u32 = 64;

@@ -7,10 +7,10 @@ use crate::cpu::{Cpu, Held, Last};
 use crate::cycles::{Account, Cycles};
 use crate::error::ModelError;
 use crate::limits::LINE_SHIFT;
-use crate::llc::{Llc, LlcCounters, LlcOptions, Owner, WayMask};
+use crate::llc::{Llc, LlcOptions, LlcUse, Owner};
 use crate::model::CpuModel;
 use crate::read::{Hits, Read, class};
-use crate::reads::{ReadRules, Reads};
+use crate::reads::{AtMemory, ReadRules, Reads};
 use crate::tlb::Translation;
 use crate::walker::{Observer, WalkRules, Walked, Walker};
 use strata_addr::space::{Space, Virtual};
@@ -56,6 +56,8 @@ pub struct Machine {
     /// There has been more than one VM.
     several_vms: bool,
     llc: LastLevel,
+    /// The cache at the memory, if there is one.
+    l4: Option<Box<Llc>>,
     /// Reads of the CPU whose accesses are being made; none between accesses and runs.
     reads: Reads,
 }
@@ -64,7 +66,7 @@ impl Machine {
     /// A machine without CPUs.
     pub fn new(model: &CpuModel, misaligned: Misaligned) -> Self {
         let llc = LastLevel::Plain(Cache::new(&model.cache.llc));
-        Self::build(model, misaligned, llc)
+        Self::build(model, misaligned, llc, false)
     }
 
     /// The same with a last-level cache as asked for. Asked for nothing it is that of [`Machine::new`].
@@ -77,18 +79,21 @@ impl Machine {
         options: &LlcOptions,
     ) -> Result<Self, ModelError> {
         let geometry = &model.cache.llc;
-        options.check(geometry)?;
+        options.check(&model.cache.l2, geometry, &model.cache.l4)?;
         Ok(match options.is_plain() {
             true => Self::new(model, misaligned),
             false => {
                 let llc = LastLevel::Detailed(Box::new(Llc::new(geometry, options)));
-                Self::build(model, misaligned, llc)
+                Self::build(model, misaligned, llc, options.classify)
             }
         })
     }
 
-    fn build(model: &CpuModel, misaligned: Misaligned, llc: LastLevel) -> Self {
+    fn build(model: &CpuModel, misaligned: Misaligned, llc: LastLevel, classify: bool) -> Self {
+        let geometry = &model.cache.l4;
+        let l4 = || Box::new(Llc::new(geometry, &LlcOptions { classify, ..LlcOptions::default() }));
         Self {
+            l4: (geometry.bytes > 0).then(l4),
             model: model.clone(),
             misaligned,
             walk_rules: WalkRules::new(&model.walk),
@@ -122,19 +127,24 @@ impl Machine {
     /// Makes the reads noted, all of this CPU.
     #[inline]
     pub(crate) fn make_reads(&mut self, cpu: CpuId) {
-        let Self { reads, read_rules: rules, cpus, llc, .. } = self;
+        let Self { reads, read_rules: rules, cpus, llc, l4, .. } = self;
         let Cpu { l1d, l2, counters, owner, .. } = &mut cpus[cpu.0 as usize];
+        let at_memory = AtMemory { cache: l4.as_deref_mut(), owner: *owner };
         match llc {
             LastLevel::Plain(llc) => {
-                reads.make([l1d, l2], |reads, hits| llc.read(reads, false, hits), rules, counters);
+                let last = |reads: &mut [Read], hits: &mut Hits| llc.read(reads, false, hits);
+                reads.make([l1d, l2], last, at_memory, rules, counters);
             }
             LastLevel::Detailed(llc) if llc.is_inclusive() => {
-                reads.make_inclusive(cpus, cpu, llc, rules);
+                reads.make_inclusive(cpus, cpu, llc, at_memory, rules);
+            }
+            LastLevel::Detailed(llc) if llc.is_filled_by_victims() => {
+                reads.make_with_victims(&mut cpus[cpu.0 as usize], llc, at_memory, rules);
             }
             LastLevel::Detailed(llc) => {
                 let owner = *owner;
                 let last = |reads: &mut [Read], hits: &mut Hits| llc.read(owner, reads, hits);
-                reads.make([l1d, l2], last, rules, counters);
+                reads.make([l1d, l2], last, at_memory, rules, counters);
             }
         }
     }
@@ -149,55 +159,49 @@ impl Machine {
         if let LastLevel::Detailed(llc) = &mut self.llc {
             llc.admit(owner);
         }
+        if let Some(l4) = &mut self.l4 {
+            l4.admit(owner);
+        }
     }
 
-    /// What an owner did in the last-level cache since the last reset; `None` unless it is modelled in
-    /// detail.
+    /// What an owner did in the last-level cache since the last reset, and what it has there; `None` unless it
+    /// is modelled in detail.
     ///
     /// # Panics
     /// When no CPU was ever assigned to the owner.
-    pub fn llc_counters(&self, owner: Owner) -> Option<&LlcCounters> {
+    pub fn llc_use(&self, owner: Owner) -> Option<LlcUse<'_>> {
         match &self.llc {
             LastLevel::Plain(_) => None,
-            LastLevel::Detailed(llc) => Some(llc.counters(owner)),
+            LastLevel::Detailed(llc) => Some(llc.use_of(owner)),
         }
     }
 
-    /// Bytes of the last-level cache that an owner holds; `None` unless it is modelled in detail.
+    /// The same of the cache at the memory; `None` where there is none.
     ///
     /// # Panics
-    /// As [`Machine::llc_counters`].
-    pub fn llc_occupancy(&self, owner: Owner) -> Option<u64> {
-        match &self.llc {
-            LastLevel::Plain(_) => None,
-            LastLevel::Detailed(llc) => Some(llc.lines(owner) << LINE_SHIFT),
-        }
+    /// As [`Machine::llc_use`].
+    pub fn l4_use(&self, owner: Owner) -> Option<LlcUse<'_>> {
+        Some(self.l4.as_ref()?.use_of(owner))
     }
 
-    /// The ways of the last-level cache that an owner may fill; `None` unless it is modelled in detail.
-    pub fn llc_ways(&self, owner: Owner) -> Option<WayMask> {
-        match &self.llc {
-            LastLevel::Plain(_) => None,
-            LastLevel::Detailed(llc) => Some(llc.mask(owner)),
-        }
-    }
-
-    /// Whether misses of the last-level cache are told apart by their cause.
-    pub fn tells_llc_misses_apart(&self) -> bool {
-        match &self.llc {
-            LastLevel::Plain(_) => false,
-            LastLevel::Detailed(llc) => llc.classifies(),
-        }
-    }
-
-    /// Counts anew what an owner does in the last-level cache, which keeps its lines.
+    /// Counts anew what an owner does in the last-level cache and in one at the memory, which keep their
+    /// lines.
     ///
     /// # Panics
-    /// As [`Machine::llc_counters`].
+    /// As [`Machine::llc_use`].
     pub fn reset_llc_counters(&mut self, owner: Owner) {
         if let LastLevel::Detailed(llc) = &mut self.llc {
             llc.reset_counters(owner);
         }
+        if let Some(l4) = &mut self.l4 {
+            l4.reset_counters(owner);
+        }
+    }
+
+    /// Notes the read of a line of data.
+    #[cfg(test)]
+    pub(crate) fn note_read(&mut self, line: u64) {
+        self.reads.note(line, class::DATA);
     }
 
     /// Whether the reads of one more access can be noted.

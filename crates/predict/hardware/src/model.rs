@@ -144,8 +144,19 @@ pub struct Caches {
     /// ask for it.
     #[serde(default)]
     pub llc_design: LlcDesign,
+    /// A cache at the memory, behind the last level and shared by all cores, such as memory on the package
+    /// that holds lines of other memory; none by default.
+    #[serde(default = "Caches::no_l4")]
+    pub l4: CacheGeometry,
     /// Cycles of a reference that no cache has.
     pub memory_cycles: u32,
+}
+
+impl Caches {
+    /// Where a model does not say otherwise: none, and direct-mapped once it has a size.
+    const fn no_l4() -> CacheGeometry {
+        CacheGeometry { bytes: 0, ways: 1, cycles: 150 }
+    }
 }
 
 impl TlbLevel {
@@ -252,6 +263,7 @@ impl CpuModel {
                 l1d: none(self.cache.l1d),
                 l2: none(self.cache.l2),
                 llc: none(self.cache.llc),
+                l4: none(self.cache.l4),
                 ..self.cache
             },
             ..self.clone()
@@ -293,6 +305,7 @@ impl CpuModel {
             ("cache.l1d", &self.cache.l1d),
             ("cache.l2", &self.cache.l2),
             ("cache.llc", &self.cache.llc),
+            ("cache.l4", &self.cache.l4),
         ] {
             check_cache(name, cache)?;
         }
@@ -354,12 +367,14 @@ fn check_cache(name: &str, cache: &CacheGeometry) -> Result<(), ParameterError> 
             format!("{} ways: at most {}", cache.ways, limits::MAX_WAYS),
         );
     }
-    if !(limits::MIN_SETS..=limits::MAX_SETS).contains(&cache.sets()) {
+    let many = name == "cache.l4" && cache.sets().is_power_of_two();
+    let most = if many { limits::MAX_L4_SETS } else { limits::MAX_SETS };
+    if !(limits::MIN_SETS..=most).contains(&cache.sets()) {
         return together(format!(
             "{} sets: must be {} to {}",
             cache.sets(),
             limits::MIN_SETS,
-            limits::MAX_SETS
+            most
         ));
     }
     Ok(())

@@ -5,7 +5,7 @@ use strata_params::{Parameter, ParameterError, Parameters, Value as _};
 use toml::Value;
 
 /// Ending of a name, unit, explanation. The first ending that matches counts.
-const EXPLANATIONS: [(&str, &str, &str); 37] = [
+const EXPLANATIONS: [(&str, &str, &str); 39] = [
     ("core.cores", "cores", "cores that share the last-level cache"),
     ("core.frequency_mhz", "MHz", "core clock"),
     ("core.base_cpi", "cycles/instruction", "cycles per instruction when nothing stalls"),
@@ -35,6 +35,7 @@ const EXPLANATIONS: [(&str, &str, &str); 37] = [
     ("l1d.cycles", "cycles", "hit in the first-level data cache"),
     ("l2.cycles", "cycles", "hit in the second-level cache"),
     ("llc.cycles", "cycles", "hit in the last-level cache"),
+    ("l4.cycles", "cycles", "hit in the cache at the memory"),
     (
         "llc_design.slices",
         "slices",
@@ -54,6 +55,12 @@ const EXPLANATIONS: [(&str, &str, &str); 37] = [
         "llc_design.inclusive",
         "",
         "what drops out of the last-level cache leaves the private ones; with `--llc cpu`",
+    ),
+    (
+        "llc_design.fill",
+        "",
+        "which lines are put into the last-level cache: `misses`, those that miss it, or `victims`, those that \
+         the second level drops, and one that is read leaves it; with `--llc cpu`",
     ),
     (".bytes", "bytes", "size of the cache; 0 for none"),
     (".ways", "ways", "associativity"),

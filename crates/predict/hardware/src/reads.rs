@@ -8,10 +8,10 @@
 //! a hit, and what the last level will be asked is known well ahead.
 
 use crate::access::CpuId;
-use crate::cache::Cache;
+use crate::cache::{Cache, NO_LINE};
 use crate::counters::{ByLevel, HardwareCounters, Level};
 use crate::cpu::Cpu;
-use crate::llc::Llc;
+use crate::llc::{Llc, Owner};
 use crate::model::CpuModel;
 use crate::read::{CAPACITY, CLASSES, Hits, Read, class};
 
@@ -20,7 +20,7 @@ pub(crate) struct ReadRules {
     /// The walker reads through the first-level cache.
     through_l1d: bool,
     /// Cycles, by [`Level`].
-    latency: [u64; 4],
+    latency: [u64; 5],
 }
 
 impl ReadRules {
@@ -28,8 +28,13 @@ impl ReadRules {
         let cache = &model.cache;
         Self {
             through_l1d: model.walk.through_l1d,
-            latency: [cache.l1d.cycles, cache.l2.cycles, cache.llc.cycles, cache.memory_cycles]
-                .map(u64::from),
+            latency: [&cache.l1d, &cache.l2, &cache.llc, &cache.l4]
+                .map(|level| u64::from(level.cycles))
+                .into_iter()
+                .chain([u64::from(cache.memory_cycles)])
+                .collect::<Vec<_>>()
+                .try_into()
+                .expect("there are five"),
         }
     }
 }
@@ -38,11 +43,14 @@ impl ReadRules {
 pub(crate) struct Reads {
     noted: Box<[Read; CAPACITY]>,
     len: usize,
+    /// What the second level dropped for each read that missed it; kept for its memory.
+    victims: Box<[u64; CAPACITY]>,
 }
 
 impl Reads {
     pub(crate) fn new() -> Self {
-        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0 }
+        let victims = Box::new([NO_LINE; CAPACITY]);
+        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0, victims }
     }
 
     /// Whether this many more can be noted.
@@ -77,21 +85,42 @@ impl Reads {
         &mut self,
         [l1d, l2]: [&mut Cache; 2],
         last_level: impl FnOnce(&mut [Read], &mut Hits) -> usize,
+        at_memory: AtMemory<'_>,
         rules: &ReadRules,
         counters: &mut HardwareCounters,
     ) {
         let mut reads = &mut self.noted[..self.len];
         self.len = 0;
-        let mut served = [[0; CLASSES]; 4];
+        let mut served = [[0; CLASSES]; LEVELS];
         for (cache, level) in [(l1d, Level::L1), (l2, Level::L2)] {
             let data_only = level == Level::L1 && !rules.through_l1d;
             let missed = cache.read(reads, data_only, &mut served[level as usize]);
             reads = &mut reads[..missed];
         }
         let missed = last_level(reads, &mut served[Level::Llc as usize]);
-        for read in &reads[..missed] {
-            served[Level::Memory as usize][read.class()] += 1;
-        }
+        at_memory.make(&mut reads[..missed], &mut served);
+        account_all(&served, rules, counters);
+    }
+
+    /// The same with a last level that is filled by what the second levels drop. The reads are of this
+    /// CPU.
+    pub(crate) fn make_with_victims(
+        &mut self,
+        cpu: &mut Cpu,
+        llc: &mut Llc,
+        at_memory: AtMemory<'_>,
+        rules: &ReadRules,
+    ) {
+        let Self { noted, len, victims } = self;
+        let mut reads = &mut noted[..std::mem::take(len)];
+        let Cpu { l1d, l2, counters, owner, .. } = cpu;
+        let mut served = [[0; CLASSES]; LEVELS];
+        let missed = l1d.read(reads, !rules.through_l1d, &mut served[Level::L1 as usize]);
+        reads = &mut reads[..missed];
+        let missed = l2.read_telling(reads, &mut served[Level::L2 as usize], &mut victims[..]);
+        reads = &mut reads[..missed];
+        let missed = llc.take(*owner, reads, &victims[..missed], &mut served[Level::Llc as usize]);
+        at_memory.make(&mut reads[..missed], &mut served);
         account_all(&served, rules, counters);
     }
 
@@ -102,13 +131,14 @@ impl Reads {
         cpus: &mut [Cpu],
         who: CpuId,
         llc: &mut Llc,
+        at_memory: AtMemory<'_>,
         rules: &ReadRules,
     ) {
         let (who, owner) = (who.0 as usize, cpus[who.0 as usize].owner);
-        let mut served = [[0; CLASSES]; 4];
-        let mut victims = 0;
-        for read in &mut self.noted[..self.len] {
-            let one = std::slice::from_mut(read);
+        let mut served = [[0; CLASSES]; LEVELS];
+        let (mut victims, mut left) = (0, 0);
+        for at in 0..self.len {
+            let one = &mut self.noted[at..=at];
             let Cpu { l1d, l2, .. } = &mut cpus[who];
             if l1d.read(one, !rules.through_l1d, &mut served[Level::L1 as usize]) == 0
                 || l2.read(one, false, &mut served[Level::L2 as usize]) == 0
@@ -121,16 +151,44 @@ impl Reads {
                 }
             };
             let missed = llc.read_telling(owner, one, &mut served[Level::Llc as usize], drop);
-            served[Level::Memory as usize][one[0].class()] += missed as u32;
+            let read = one[0];
+            self.noted[left] = read;
+            left += missed;
         }
         self.len = 0;
+        at_memory.make(&mut self.noted[..left], &mut served);
         llc.book_inclusion_victims(owner, victims);
         account_all(&served, rules, &mut cpus[who].counters);
     }
 }
 
+/// Levels of the hierarchy.
+const LEVELS: usize = Level::ALL.len();
+
+/// What is behind the last level: memory, and a cache at it, if there is one.
+pub(crate) struct AtMemory<'a> {
+    pub(crate) cache: Option<&'a mut Llc>,
+    /// Whom the cache is filled for.
+    pub(crate) owner: Owner,
+}
+
+impl AtMemory<'_> {
+    /// Makes reads that no cache of the processor has.
+    #[inline]
+    fn make(self, reads: &mut [Read], served: &mut [Hits; LEVELS]) {
+        let Self { cache, owner } = self;
+        let left = match cache {
+            Some(cache) => cache.read(owner, reads, &mut served[Level::L4 as usize]),
+            None => reads.len(),
+        };
+        for read in &reads[..left] {
+            served[Level::Memory as usize][read.class()] += 1;
+        }
+    }
+}
+
 #[inline]
-fn account_all(served: &[Hits; 4], rules: &ReadRules, counters: &mut HardwareCounters) {
+fn account_all(served: &[Hits; LEVELS], rules: &ReadRules, counters: &mut HardwareCounters) {
     for level in Level::ALL {
         account(level, &served[level as usize], rules.latency[level as usize], counters);
     }
@@ -140,6 +198,9 @@ fn account_all(served: &[Hits; 4], rules: &ReadRules, counters: &mut HardwareCou
 #[inline]
 fn account(level: Level, served: &Hits, latency: u64, counters: &mut HardwareCounters) {
     counters.data.add(level, served[class::DATA as usize].into());
+    if level == Level::L4 {
+        counters.l4_data += u64::from(served[class::DATA as usize]);
+    }
     let walks = &served[..class::DATA as usize];
     if *walks == [0; class::DATA as usize] {
         return;
@@ -164,7 +225,7 @@ impl ByLevel {
             Level::L1 => self.l1 += reads,
             Level::L2 => self.l2 += reads,
             Level::Llc => self.l3 += reads,
-            Level::Memory => self.memory += reads,
+            Level::L4 | Level::Memory => self.memory += reads,
         }
     }
 }
@@ -174,9 +235,16 @@ mod tests {
     use super::*;
     use crate::CpuModel;
     use crate::geometry::CacheGeometry;
-    use crate::llc::{LlcDesign, LlcOptions, Owner};
+    use crate::llc::{LlcDesign, LlcFill, LlcOptions};
     use crate::naive::NaiveSets;
     use proptest::prelude::*;
+
+    /// The levels where there is no cache at the memory.
+    const WITHOUT_L4: [Level; 4] = [Level::L1, Level::L2, Level::Llc, Level::Memory];
+
+    fn no_l4() -> AtMemory<'static> {
+        AtMemory { cache: None, owner: Owner::default() }
+    }
 
     /// One read after the other, each through the levels in turn.
     struct OneByOne {
@@ -219,7 +287,7 @@ mod tests {
             for (batch, faults) in batches {
                 for &(line, class) in &batch {
                     reads.note(line, class);
-                    let level = Level::ALL[twin.read(line, class == class::DATA)];
+                    let level = WITHOUT_L4[twin.read(line, class == class::DATA)];
                     let cycles = rules.latency[level as usize];
                     if class == class::DATA {
                         expected.data.add(level, 1);
@@ -245,7 +313,7 @@ mod tests {
                     let from = reads.len();
                     reads.note(1 << 20, 0);
                     reads.faulted(from);
-                    let level = Level::ALL[twin.read(1 << 20, false)];
+                    let level = WITHOUT_L4[twin.read(1 << 20, false)];
                     let cycles = rules.latency[level as usize];
                     expected.page_walker_loads_dtlb.add(level, 1);
                     expected.dtlb_load_misses_walk_duration += cycles;
@@ -254,6 +322,7 @@ mod tests {
                 reads.make(
                     [&mut l1d, &mut l2],
                     |reads, hits| llc.read(reads, false, hits),
+                    no_l4(),
                     &rules,
                     &mut counters,
                 );
@@ -295,7 +364,7 @@ mod tests {
                     }
                 };
                 note(&mut reads);
-                reads.make_inclusive(&mut cpus, CpuId(cpu as u32), &mut llc, &rules);
+                reads.make_inclusive(&mut cpus, CpuId(cpu as u32), &mut llc, no_l4(), &rules);
                 for line in 0..80 {
                     let held = cpus.iter().any(|cpu| cpu.l1d.holds(line) || cpu.l2.holds(line));
                     prop_assert!(!held || llc.holds(line), "line {line}");
@@ -303,12 +372,167 @@ mod tests {
                 note(&mut reads);
                 let Cpu { l1d, l2, counters, owner, .. } = &mut others[cpu];
                 let last = |reads: &mut [Read], hits: &mut Hits| plain.read(*owner, reads, hits);
-                reads.make([l1d, l2], last, &rules, counters);
+                reads.make([l1d, l2], last, no_l4(), &rules, counters);
                 if large {
                     prop_assert_eq!(&cpus[cpu].counters, &others[cpu].counters);
                 }
             }
             prop_assert!(!large || llc.counters(Owner(0)).inclusion_victims == 0);
         }
+
+        /// Filled by victims, the last level holds what the second one dropped and nobody has read
+        /// since: with one CPU no line is in both, and served reads are those of a plain list.
+        #[test]
+        fn victims_of_the_second_level_fill_the_last(
+            batches in prop::collection::vec(
+                prop::collection::vec((0u64..80, any::<bool>()), 1..60), 1..20),
+            through_l1d in any::<bool>(),
+            classify in any::<bool>(),
+        ) {
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 4, cycles: 1 };
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            model.walk.through_l1d = through_l1d;
+            model.cache.l1d = geometry(8);
+            model.cache.l2 = geometry(16);
+            let rules = ReadRules::new(&model);
+            let design = LlcDesign { fill: LlcFill::Victims, ..LlcDesign::default() };
+            let options = LlcOptions { design, classify, ..LlcOptions::default() };
+            let mut llc = Llc::new(&geometry(24), &options);
+            let mut cpu = Cpu::new(&model);
+            let mut reads = Reads::new();
+            let mut lists: [Vec<Vec<u64>>; 3] = [2, 4, 6].map(|sets| vec![Vec::new(); sets]);
+            // Looks a line up in a level and moves it to the front; whether it was there, and what drops out.
+            let mut served = [0u64; 4];
+            for batch in batches {
+                for &(line, is_data) in &batch {
+                    reads.note(line, if is_data { class::DATA } else { 0 });
+                    let mut use_line = |level: usize| {
+                        let sets = lists[level].len() as u64;
+                        let set = &mut lists[level][(line % sets) as usize];
+                        let was_there = set.contains(&line);
+                        set.retain(|other| *other != line);
+                        set.insert(0, line);
+                        (was_there, (set.len() > 4).then(|| set.pop()).flatten())
+                    };
+                    if (is_data || through_l1d) && use_line(0).0 {
+                        served[0] += 1;
+                        continue;
+                    }
+                    let (hit, victim) = use_line(1);
+                    if hit {
+                        served[1] += 1;
+                        continue;
+                    }
+                    let last = &mut lists[2];
+                    let set = &mut last[(line % 6) as usize];
+                    let before = set.len();
+                    set.retain(|other| *other != line);
+                    served[if set.len() < before { 2 } else { 3 }] += 1;
+                    if let Some(victim) = victim {
+                        let set = &mut last[(victim % 6) as usize];
+                        set.retain(|other| *other != victim);
+                        set.insert(0, victim);
+                        set.truncate(4);
+                    }
+                }
+                reads.make_with_victims(&mut cpu, &mut llc, no_l4(), &rules);
+                for line in 0..80 {
+                    prop_assert!(!(cpu.l2.holds(line) && llc.holds(line)), "line {line}");
+                }
+            }
+            let data = &cpu.counters.data;
+            let walks = &cpu.counters.page_walker_loads_dtlb;
+            let all = [data.l1 + walks.l1, data.l2 + walks.l2, data.l3 + walks.l3, data.memory + walks.memory];
+            prop_assert_eq!(all, served);
+        }
+    }
+
+    /// A direct-mapped cache at the memory, larger than the levels above it: what it has is not memory's to serve,
+    /// and counts as what the last level lacks all the same.
+    #[test]
+    fn a_cache_at_the_memory_serves_what_the_last_level_lacks() {
+        let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+        let geometry = |lines: u64, ways| CacheGeometry { bytes: lines * 64, ways, cycles: 1 };
+        model.cache.l1d = geometry(8, 8);
+        model.cache.l2 = geometry(16, 8);
+        model.cache.llc = geometry(32, 8);
+        model.cache.l4 = CacheGeometry { cycles: 100, ..geometry(256, 1) };
+        for inclusive in [false, true] {
+            let options = LlcOptions {
+                design: LlcDesign { inclusive, ..LlcDesign::default() },
+                classify: true,
+                ..LlcOptions::default()
+            };
+            let mut machine =
+                crate::Machine::with_llc(&model, crate::Misaligned::Splinter, &options)
+                    .expect("it can be");
+            let cpu = machine.add_cpu();
+            let read = |machine: &mut crate::Machine, lines: &[u64]| {
+                for line in lines {
+                    machine.note_read(*line);
+                }
+                machine.make_reads(cpu);
+            };
+            // 100 lines of which two share a set of it: these miss each time.
+            let lines: Vec<u64> = (0..99).chain([256 + 7]).collect();
+            for _ in 0..3 {
+                read(&mut machine, &lines);
+            }
+            let found = machine.l4_use(Owner::default()).expect("it is there");
+            assert_eq!(found.counters.reads, 300);
+            assert_eq!(found.counters.misses, 100 + 2 * 2);
+            assert_eq!((found.counters.data.cold, found.counters.data.conflict), (100, 4));
+            assert_eq!(found.held_bytes, 99 * 64);
+            let counters = machine.counters(cpu);
+            assert_eq!((counters.data.memory, counters.l4_data), (300, 196));
+            let exposed = 1.0 - model.core.data_overlap;
+            let memory = 104.0 * f64::from(model.cache.memory_cycles) * exposed;
+            let cycles = machine.breakdown(cpu);
+            assert_eq!(cycles.memory, memory);
+            assert!((cycles.data - memory - 196.0 * 100.0 * exposed).abs() < 1e-6);
+        }
+    }
+
+    /// What fits both levels together fits; filled by misses the last level holds the second's lines again.
+    #[test]
+    fn victims_add_the_second_level_to_the_last() {
+        let model = {
+            let mut model = CpuModel::preset(CpuModel::DEFAULT).expect("it exists");
+            let geometry = |lines: u64| CacheGeometry { bytes: lines * 64, ways: 8, cycles: 1 };
+            model.cache = crate::model::Caches {
+                l1d: geometry(8),
+                l2: geometry(64),
+                llc: geometry(128),
+                ..model.cache
+            };
+            model
+        };
+        let rules = ReadRules::new(&model);
+        let misses = |fill| {
+            let design = LlcDesign { fill, ..LlcDesign::default() };
+            let options = LlcOptions { design, ..LlcOptions::default() };
+            let mut llc = Llc::new(&model.cache.llc, &options);
+            let mut cpu = Cpu::new(&model);
+            let mut reads = Reads::new();
+            for _ in 0..10 {
+                for line in 0..64 + 128 {
+                    reads.note(line, class::DATA);
+                }
+                match fill {
+                    LlcFill::Victims => {
+                        reads.make_with_victims(&mut cpu, &mut llc, no_l4(), &rules)
+                    }
+                    LlcFill::Misses => {
+                        let Cpu { l1d, l2, counters, owner, .. } = &mut cpu;
+                        let last =
+                            |reads: &mut [Read], hits: &mut Hits| llc.read(*owner, reads, hits);
+                        reads.make([l1d, l2], last, no_l4(), &rules, counters);
+                    }
+                }
+            }
+            cpu.counters.data.memory
+        };
+        assert_eq!(misses(LlcFill::Victims), 64 + 128);
+        assert_eq!(misses(LlcFill::Misses), 10 * (64 + 128));
     }
 }

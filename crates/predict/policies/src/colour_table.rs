@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, space::Lower, space::Upper};
-use strata_colours::{Colour, Colours};
+use strata_colours::{Colour, Colours, VirtualCache};
 use strata_frames::shuffled;
 use strata_stack::{NodeId, PlacementCounts, Stack};
 
@@ -19,8 +19,9 @@ strata_params::parameters! {
 #[derive(Debug, Default)]
 pub(crate) struct ColourTables {
     parameters: ColourTableParameters,
-    /// Real colours by virtual one; injective, since both caches have the same colours.
-    tables: FxHashMap<NodeId, Vec<u32>>,
+    tables: FxHashMap<NodeId, Table>,
+    /// The caches of VMs that are not like the host's.
+    told: FxHashMap<NodeId, VirtualCache>,
     counts: FxHashMap<NodeId, PlacementCounts>,
 }
 
@@ -29,22 +30,30 @@ impl ColourTables {
         Self { parameters, ..Self::default() }
     }
 
+    /// A VM is told of a cache unlike the host's.
+    pub fn tell(&mut self, vm: NodeId, cache: VirtualCache) {
+        self.told.insert(vm, cache);
+    }
+
+    /// The table of a VM, of so many real colours.
+    fn table(&mut self, vm: NodeId, colours: Colours) -> &Table {
+        let (seed, told) = (self.parameters.seed, &self.told);
+        self.tables.entry(vm).or_insert_with(|| Table::new(colours, told.get(&vm), seed, vm))
+    }
+
     /// The real colour for a page of a VM's memory: t\[c'(page)\].
     pub fn wanted(&mut self, vm: NodeId, colours: Colours, page: Frame<Upper>) -> Colour<Lower> {
-        let seed = self.parameters.seed;
-        let table = self.tables.entry(vm).or_insert_with(|| table(colours, seed, vm));
-        Colour::new(table[colours.of(page).index() as usize])
+        self.table(vm, colours).wanted(page)
     }
 
     /// The virtual colours of a guest, those first whose real ones the host has fewest free frames of.
     pub fn by_shortage(&mut self, stack: &Stack, guest: NodeId) -> Vec<Colour<Lower>> {
         let memory = stack.kernel(NodeId::HOST).memory();
         let Some(colours) = memory.colours() else { return Vec::new() };
-        let seed = self.parameters.seed;
-        let table = self.tables.entry(guest).or_insert_with(|| table(colours, seed, guest));
-        let mut order: Vec<u32> = (0..colours.count()).collect();
-        order.sort_by_key(|colour| memory.free_of(Colour::new(table[*colour as usize])));
-        order.into_iter().map(Colour::new).collect()
+        let Table { own, real } = self.table(guest, colours);
+        let mut order: Vec<Colour<Lower>> = own.all().collect();
+        order.sort_by_key(|colour| memory.free_of(Colour::new(real[colour.index() as usize])));
+        order
     }
 
     /// Whether a frame of the host has the colour that a page of a VM's memory is to have.
@@ -66,6 +75,7 @@ impl ColourTables {
     pub fn forget(&mut self, kernels: &[NodeId]) {
         self.tables.retain(|vm, _| !kernels.contains(vm));
         self.counts.retain(|vm, _| !kernels.contains(vm));
+        self.told.retain(|vm, _| !kernels.contains(vm));
     }
 
     /// What was counted of a guest, and how its memory lies now, page by page of what the hypervisor
@@ -77,7 +87,8 @@ impl ColourTables {
         let table = match self.tables.get(&guest) {
             Some(table) => table,
             None => {
-                fresh = table(colours, self.parameters.seed, guest);
+                let told = self.told.get(&guest);
+                fresh = Table::new(colours, told, self.parameters.seed, guest);
                 &fresh
             }
         };
@@ -88,20 +99,38 @@ impl ColourTables {
         for (first, mapping) in second.mapped(second.everything()) {
             for page in (0..mapping.size.base_pages()).map(|i| first + i) {
                 let Some(composed) = stack.compose(guest, page) else { continue };
-                let wanted = table[colours.of(page).index() as usize];
                 counts.backed += 1;
-                counts.violations += u64::from(colours.of(composed.frame).index() != wanted);
+                let is_other = colours.of(composed.frame) != table.wanted(page);
+                counts.violations += u64::from(is_other);
             }
         }
         Some(counts)
     }
 }
 
-fn table(colours: Colours, seed: u64, vm: NodeId) -> Vec<u32> {
-    let count = colours.count();
-    if seed == 0 {
-        return (0..count).collect();
+/// The table of one VM.
+#[derive(Debug)]
+struct Table {
+    /// The colours of the cache that the VM is told of.
+    own: Colours,
+    /// Real colours by virtual one; injective, unless the VM is told of more colours than there are.
+    real: Vec<u32>,
+}
+
+impl Table {
+    fn new(colours: Colours, told: Option<&VirtualCache>, seed: u64, vm: NodeId) -> Self {
+        let cache = told.copied().unwrap_or(VirtualCache::like(colours));
+        let in_order = cache.given(colours);
+        if seed == 0 {
+            return Self { own: cache.colours, real: in_order.collect() };
+        }
+        let drawn = shuffled(u64::from(colours.count()), seed.wrapping_add(vm.index() as u64));
+        let real = in_order.map(|colour| drawn[colour as usize] as u32).collect();
+        Self { own: cache.colours, real }
     }
-    let drawn = shuffled(u64::from(count), seed.wrapping_add(vm.index() as u64));
-    drawn.into_iter().map(|colour| colour as u32).collect()
+
+    /// The real colour for a page of the VM's memory.
+    fn wanted(&self, page: Frame<Upper>) -> Colour<Lower> {
+        Colour::new(self.real[self.own.of(page).index() as usize])
+    }
 }

@@ -8,7 +8,7 @@ use crate::colour_table::{ColourTableParameters, ColourTables};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::recolour::{coloured_vm, keeps_colours, of_vm};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::Colour;
+use strata_colours::{Colour, VirtualCache};
 use strata_stack::{
     AlignAreas, Exhausted, Kernel, KernelSettings, Move, NodeId, PageFault, Placement,
     PlacementCounts, Policy, Position, Stack, ThpMode,
@@ -96,6 +96,11 @@ impl Policy for CoPlace {
         frame: Frame<Lower>,
     ) -> bool {
         self.tables.suits(stack, vm, page, frame)
+    }
+
+    fn told_of_cache(&mut self, vm: NodeId, cache: VirtualCache) -> Option<String> {
+        self.tables.tell(vm, cache);
+        None
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

@@ -6,7 +6,7 @@
 //! below it is the guest hypervisor's and the host's affair.
 
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::{Colour, Colours};
+use strata_colours::{Colour, Colours, VirtualCache};
 use strata_stack::{
     AlignAreas, Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, Move, NodeId, PageFault,
     Placement, PlacementCounts, Policy, Position, Stack, ThpMode, TradeCounts,
@@ -165,6 +165,10 @@ impl Policy for PerVm {
 
     fn trade(&self, stack: &Stack, guest: NodeId) -> Option<TradeCounts> {
         self.policies[self.governs[guest.index()]].trade(stack, guest)
+    }
+
+    fn told_of_cache(&mut self, vm: NodeId, cache: VirtualCache) -> Option<String> {
+        self.of(vm, None).told_of_cache(vm, cache)
     }
 
     fn refuses(&self, colours: Colours) -> Option<String> {

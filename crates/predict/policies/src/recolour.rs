@@ -8,7 +8,7 @@
 
 use crate::colour_table::{ColourTableParameters, ColourTables};
 use strata_addr::{Frame, space::Lower, space::Upper};
-use strata_colours::{Colour, Colours};
+use strata_colours::{Colour, Colours, VirtualCache};
 use strata_stack::{
     Exhausted, Kernel, Move, NodeId, PageFault, PlacementCounts, Policy, Position, Stack,
 };
@@ -42,6 +42,11 @@ pub(crate) trait Recolours: Policy + Sized {
 impl Recolouring {
     pub fn new(table: ColourTableParameters, copies: bool) -> Self {
         Self { tables: ColourTables::new(table), copies, guests: Vec::new(), wish: None }
+    }
+
+    /// A VM is told of a last-level cache unlike the host's.
+    pub fn tell(&mut self, vm: NodeId, cache: VirtualCache) {
+        self.tables.tell(vm, cache);
     }
 
     /// A kernel is told of.

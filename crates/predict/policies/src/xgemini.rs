@@ -21,7 +21,7 @@ use crate::timeout::BookingParameters;
 use crate::worker::Worker;
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::{Colour, Colours};
+use strata_colours::{Colour, Colours, VirtualCache};
 use strata_frames::Memory;
 use strata_paging::{Format, Region, X86};
 use strata_stack::{
@@ -728,6 +728,14 @@ impl Policy for XGemini {
     fn trade(&self, stack: &Stack, guest: NodeId) -> Option<TradeCounts> {
         let has_home = |region| self.homes.contains_key(&(guest, region));
         self.leftovers.as_ref()?.report(stack, guest, has_home)
+    }
+
+    fn told_of_cache(&mut self, _: NodeId, _: VirtualCache) -> Option<String> {
+        self.leftovers.as_ref().map(|_| {
+            "xgemini+xplace: a row of 512 frames has the colours of the guest's pages only where the guest \
+             has those of the host: leave out the VM's own cache (vllc)"
+                .to_owned()
+        })
     }
 
     fn refuses(&self, colours: Colours) -> Option<String> {

@@ -7,7 +7,7 @@ use crate::coplace::settings;
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::recolour::{Recolouring, Recolours, check};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::Colour;
+use strata_colours::{Colour, VirtualCache};
 use strata_stack::{
     Exhausted, Kernel, KernelSettings, Move, NodeId, PageFault, Placement, PlacementCounts, Policy,
     Position, Stack,
@@ -104,6 +104,11 @@ impl Policy for XPlace {
         frame: Frame<Lower>,
     ) -> bool {
         self.recolouring.may_merge(stack, vm, page, frame)
+    }
+
+    fn told_of_cache(&mut self, vm: NodeId, cache: VirtualCache) -> Option<String> {
+        self.recolouring.tell(vm, cache);
+        None
     }
 
     fn ended(&mut self, _: &mut Stack, kernels: &[NodeId]) {

@@ -5,7 +5,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::Colour;
+use strata_colours::{Colour, Colours, VirtualCache};
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
 use strata_stack::{
@@ -126,6 +126,42 @@ proptest! {
             prop_assert_eq!(counts.violations, 0, "{:?} after {:?}", counts, op);
             if seed == 0 {
                 prop_assert_eq!(identity(&world), (counts.backed, 0));
+            }
+            world.check();
+        }
+        world.finish();
+    }
+
+    /// The same where the guest is told of fewer colours or more than there are: h' puts each page where table t
+    /// has its virtual colour, and the policy's own count says so, too.
+    #[test]
+    fn a_guest_told_of_another_cache_has_its_colours_where_they_were_given(
+        nested: bool,
+        fragmentation in prop_oneof![Just(0.0), Just(0.5)],
+        count in prop_oneof![Just(1u32), Just(4), Just(6), Just(32)],
+        first in 0u32..40,
+        ops in prop::collection::vec(op(), 1..30),
+    ) {
+        let cache = VirtualCache { colours: Colours::counted(count).unwrap(), first };
+        let policy = if nested { "xplace" } else { "coplace" };
+        let policy = (find(policy).unwrap().make)(&PolicyParameters::default());
+        let mut world = World::told(2 + usize::from(nested), fragmentation, cache, policy);
+        for op in &ops {
+            world.apply(op);
+            let counts = world.placement();
+            let out = counts.colour_was_out;
+            prop_assert!(counts.violations <= out, "{:?} after {:?}", counts, op);
+            let second = world.stack.second_stage(world.guest);
+            let mapped = second.mapped(second.everything());
+            let pages = mapped.flat_map(|(first, mapping)| {
+                (0..mapping.size.base_pages()).map(move |i| first + i)
+            });
+            for page in pages {
+                let Some(behind) = world.stack.compose(world.guest, page) else { continue };
+                let own = cache.colours.of(page).index();
+                let given = (first + own) % colours().count();
+                let is_given = colours().of(behind.frame).index() == given;
+                prop_assert!(is_given || out > 0, "{:?}", page);
             }
             world.check();
         }

@@ -39,8 +39,9 @@ impl Stack {
             return Ok(0);
         }
         let order = policy.balloon_colours(self, guest);
-        // VMs are told of a cache like the host's.
-        let colours = self.kernel(NodeId::HOST).memory().colours().filter(|_| !order.is_empty());
+        let of_host = self.kernel(NodeId::HOST).memory().colours();
+        let own = self.nodes[guest].guest.cache.map(|cache| cache.colours);
+        let colours = own.or(of_host).filter(|_| !order.is_empty());
         let wanted = pages.unsigned_abs();
         let mut done = 0;
         if pages > 0 {

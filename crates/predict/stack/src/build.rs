@@ -16,7 +16,7 @@ use crate::vm_advice::VmAdvice;
 use crate::vma::{HugeAdvice, Vma};
 use std::collections::BTreeSet;
 use strata_addr::{Frame, PageSize, Range, space::Lower};
-use strata_colours::Colours;
+use strata_colours::{Colours, VirtualCache};
 use strata_frames::{
     ColouredParameters, ColouringError, Fragmenter, FragmenterError, Holders, Memory, shuffled,
 };
@@ -62,6 +62,8 @@ pub struct KernelConfig {
     pub seed: u64,
     /// How it places base pages.
     pub placement: PagePlacement,
+    /// The last-level cache that it is told of, as a VM; `None` for one like the host's.
+    pub cache: Option<VirtualCache>,
 }
 
 /// What a tree of kernels is made of.
@@ -86,7 +88,7 @@ pub struct StackConfig {
     pub start: MemoryParameters,
     /// Huge Aligner.
     pub aligner: AlignerParameters,
-    /// The colours of the last-level cache; VMs are told of one like it. `None` where nobody places
+    /// The colours of the last-level cache; VMs without one of their own are told of one like it. `None` where nobody places
     /// pages by colour.
     pub colours: Option<Colours>,
     /// How frames of a colour are found.
@@ -116,6 +118,7 @@ impl StackConfig {
             // Counted from the guest, whose memory then looks the same whatever is below.
             seed: seed.wrapping_add((kernels.len() - 1 - index) as u64),
             placement: PagePlacement::Linux,
+            cache: None,
         };
         kernels.iter().enumerate().map(kernel).collect()
     }
@@ -378,14 +381,20 @@ fn add_kernel(
     }
     let mut kernel =
         Kernel::new(fragmented_memory(config, at, settings)?, config.levels, settings.thp);
-    let KernelConfig { placement, seed, .. } = config.kernels[at.node.index()];
+    let KernelConfig { placement, seed, cache, .. } = config.kernels[at.node.index()];
     if settings.coloured || placement != PagePlacement::Linux {
         let level = at.level;
         let colours = config.colours.ok_or(BuildError::NoColours { level })?;
-        let told = kernel.frames.memory.tell_colours(colours, config.coloured.clone());
-        told.map_err(|source| BuildError::Colouring { level, source })?;
+        let colours = cache.map_or(colours, |cache| cache.colours);
         let places = placement != PagePlacement::Linux;
-        kernel.frames.placer = places.then(|| Placer::new(placement, colours, seed));
+        let placer = places.then(|| Placer::new(placement, colours, seed));
+        if colours.are_of_huge_pages() {
+            kernel.frames.huge_placer = placer;
+        } else {
+            let told = kernel.frames.memory.tell_colours(colours, config.coloured.clone());
+            told.map_err(|source| BuildError::Colouring { level, source })?;
+            kernel.frames.placer = placer;
+        }
     }
     let vm = match below {
         Some(below) => Some(start_vm(nodes, NodeId::new(below), at, config, settings, advice)?),
@@ -395,6 +404,7 @@ fn add_kernel(
     nodes[node].khugepaged_next = config.thp.scan_sleep;
     nodes[node].kernel.whole = at.is_guest() && settings.align_areas == AlignAreas::Needless;
     nodes[node].guest.align_areas = settings.align_areas;
+    nodes[node].guest.cache = cache;
     nodes[node].guest.aligner = config.aligner.clone();
     Ok(())
 }

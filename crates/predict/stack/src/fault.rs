@@ -96,9 +96,9 @@ impl Kernel {
             Placement::Base | Placement::BaseAt(_) | Placement::BaseOf(_) => None,
         };
         if let Some(at) = wanted.filter(|_| fault.huge_possible) {
-            let mut block = self
-                .take(PageSize::Huge.order(), at)
-                .or_else(|| self.take(PageSize::Huge.order(), None));
+            let purpose = Purpose::Page(fault.space, fault.page);
+            let there = at.and_then(|at| self.take(PageSize::Huge.order(), Some(at)));
+            let mut block = there.or_else(|| self.frames.huge_page(purpose));
             if block.is_none() && fault.vma.huge == HugeAdvice::Wanted {
                 block = self.compact(compact_regions);
             }

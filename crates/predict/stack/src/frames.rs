@@ -5,7 +5,7 @@ use crate::ppm::{Placer, Purpose};
 use strata_addr::{Frame, space::Lower, space::Upper};
 use strata_colours::Colour;
 use strata_counters::counters;
-use strata_frames::Memory;
+use strata_frames::{HUGE_ORDER, Memory};
 use strata_paging::FrameSource;
 
 /// What an operation did to frames, in order; the stack passes it on to the layer below.
@@ -91,11 +91,14 @@ pub(crate) struct Frames {
     pub(crate) counters: KernelCounters,
     /// Places base pages by colour; none in a kernel that does as Linux.
     pub(crate) placer: Option<Placer>,
+    /// Places huge pages by colour, where colours are those of huge pages.
+    pub(crate) huge_placer: Option<Placer>,
 }
 
 impl Frames {
     pub(crate) fn new(memory: Memory) -> Self {
-        Self { memory, log: Log::default(), counters: KernelCounters::default(), placer: None }
+        let (log, counters) = (Log::default(), KernelCounters::default());
+        Self { memory, log, counters, placer: None, huge_placer: None }
     }
 
     /// Takes a base page where the kernel places such pages.
@@ -106,6 +109,21 @@ impl Frames {
         } else {
             self.memory.alloc(0)
         }
+    }
+
+    /// Takes a free huge page where the kernel places such pages.
+    pub(crate) fn huge_page(&mut self, purpose: Purpose) -> Option<Frame<Lower>> {
+        let Self { memory, huge_placer: Some(placer), .. } = self else {
+            return self.memory.alloc(HUGE_ORDER);
+        };
+        let colours = placer.colours();
+        let (first, count) = (placer.wish(memory, purpose), colours.count());
+        let (colour, frame) = (0..count).find_map(|further| {
+            let colour = Colour::new((first.index() + further) % count);
+            Some((colour, memory.alloc_region_of(colours, colour)?))
+        })?;
+        placer.took(purpose, colour);
+        Some(frame)
     }
 
     fn coloured_page(&mut self, purpose: Purpose) -> Option<Frame<Lower>> {
@@ -131,7 +149,7 @@ impl Frames {
     pub(crate) fn set_owner(&mut self, frame: Frame<Lower>, owner: Owner) {
         self.disown(frame);
         self.memory.set_owner(frame, owner.to_bits());
-        if let Some(placer) = &mut self.placer {
+        for placer in self.placers() {
             placer.owned(frame, owner, true);
         }
     }
@@ -140,9 +158,15 @@ impl Frames {
     #[inline]
     pub(crate) fn disown(&mut self, frame: Frame<Lower>) {
         let owner = self.memory.take_owner(frame);
-        if let Some(placer) = &mut self.placer {
+        for placer in self.placers() {
             placer.owned(frame, Owner::from_bits(owner), false);
         }
+    }
+
+    /// Whoever places pages by colour, if somebody does.
+    #[inline]
+    pub(crate) fn placers(&mut self) -> impl Iterator<Item = &mut Placer> {
+        self.placer.iter_mut().chain(&mut self.huge_placer)
     }
 }
 

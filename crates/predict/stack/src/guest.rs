@@ -4,6 +4,7 @@ use crate::owner::SpaceId;
 use crate::place::{AlignerParameters, Placements};
 use crate::settings::AlignAreas;
 use rustc_hash::FxHashMap;
+use strata_colours::VirtualCache;
 use strata_stream::{Pid, Tid};
 
 /// The processes and threads of the guest.
@@ -14,6 +15,8 @@ pub(crate) struct Guest {
     /// By space number.
     pub(crate) placements: Vec<Placements>,
     pub(crate) align_areas: AlignAreas,
+    /// The last-level cache that it is told of; `None` for one like the host's.
+    pub(crate) cache: Option<VirtualCache>,
     pub(crate) aligner: AlignerParameters,
     pub(crate) killed: Vec<Pid>,
     pub(crate) inferred_pages: u64,

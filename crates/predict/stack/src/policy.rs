@@ -9,7 +9,7 @@ use crate::stack::{Exhausted, Stack};
 use crate::tree::{NodeId, Position};
 use crate::vma::HugeAdvice;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
-use strata_colours::{Colour, Colours};
+use strata_colours::{Colour, Colours, VirtualCache};
 use strata_counters::counters;
 
 /// What hardware showed since it was last told; measured over all vCPUs of the VMs it is about.
@@ -193,6 +193,12 @@ pub trait Policy: Send {
 
     /// What the policy chose between rows and colours for a guest's memory; `None` where it does not choose.
     fn trade(&self, _stack: &Stack, _guest: NodeId) -> Option<TradeCounts> {
+        None
+    }
+
+    /// A VM is told of a last-level cache unlike the host's; asked before anything runs. Why the policy cannot
+    /// work with that, if so.
+    fn told_of_cache(&mut self, _vm: NodeId, _cache: VirtualCache) -> Option<String> {
         None
     }
 

@@ -13,7 +13,8 @@ use strata_addr::{Frame, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
 use strata_frames::Memory;
 
-/// How a kernel places base pages: all that it takes without a policy naming frame or colour, so those of
+/// How a kernel places pages. Where colours are those of huge pages, these are what it places, and base pages are
+/// where Linux has them. Else it is base pages: all that it takes without a policy naming frame or colour, so those of
 /// programs, of page tables, copies on write, and where compaction moves pages to.
 ///
 /// ```
@@ -122,6 +123,11 @@ impl Placer {
         Self { how, colours, seed, drawn: 0, next, used }
     }
 
+    /// The colours it places by.
+    pub fn colours(&self) -> Colours {
+        self.colours
+    }
+
     /// The colour wanted.
     pub fn wish(&mut self, memory: &Memory, purpose: Purpose) -> Colour<Lower> {
         let (holder, page) = match purpose {
@@ -136,7 +142,8 @@ impl Placer {
                 below(mix(self.seed.wrapping_add(mix(self.drawn))), count)
             }
             (PagePlacement::Colouring, Some(page)) => {
-                (page.get() + below(self.hash(holder), count)) % count
+                ((page.get() >> self.colours.unit().order()) + below(self.hash(holder), count))
+                    % count
             }
             (PagePlacement::BestBin, _) => self.best_bin(memory, holder),
             (PagePlacement::Hierarchical, _) => self.descend(memory, holder),
@@ -191,7 +198,12 @@ impl Placer {
     /// Pages that a holder has of a colour, and those that are free.
     fn bin(&self, memory: &Memory, holder: Holder, colour: u32) -> Bin {
         let used = self.used.get(&holder).map_or(0, |used| used[colour as usize]);
-        Bin { used: u64::from(used), free: memory.free_of(Colour::new(colour)) }
+        let colour = Colour::new(colour);
+        let free = match self.colours.are_of_huge_pages() {
+            true => memory.free_regions_of(self.colours, colour),
+            false => memory.free_of(colour),
+        };
+        Bin { used: u64::from(used), free }
     }
 
     fn best_bin(&self, memory: &Memory, holder: Holder) -> u64 {

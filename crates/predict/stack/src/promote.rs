@@ -109,7 +109,8 @@ impl Kernel {
                 self.take(PageSize::Huge.order(), Some(target)).ok_or(PromoteError::Taken)?
             }
             None => self
-                .take(PageSize::Huge.order(), None)
+                .frames
+                .huge_page(Purpose::Page(space, page))
                 .or_else(|| self.take_reserved_region())
                 .or_else(|| self.compact(settings.compact_regions))
                 .ok_or(PromoteError::NoBlock)?,

@@ -286,9 +286,7 @@ impl Kernel {
         let root = place.table.root_frame();
         strata_paging::FrameSource::free_table_frame(frames, root);
         self.spaces[space.0 as usize] = None;
-        if let Some(placer) = &mut self.frames.placer {
-            placer.forget(space);
-        }
+        self.frames.placers().for_each(|placer| placer.forget(space));
         self.fallbacks.retain(|(id, _), _| *id != space);
         Ok(())
     }

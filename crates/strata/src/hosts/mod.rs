@@ -124,6 +124,7 @@ fn host(
             repeat: vm.repeat,
             placement: vm.placement.unwrap_or(setup.placement),
             llc_ways: vm.llc_ways,
+            vllc: vm.vllc.or(setup.llc.vllc.filter(|_| vm.input.is_some())),
             balloon: vm.balloon,
             within: vm.within.clone(),
             seed: 0,

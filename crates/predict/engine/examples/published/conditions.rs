@@ -343,6 +343,7 @@ pub fn pair(of: &Pair, stack: StackKind) -> Vec<RunResult> {
             placement: strata_engine::PagePlacement::Linux,
             balloon: None,
             llc_ways: None,
+            vllc: None,
             within: None,
             seed: 1,
             workload: open(name).ok().map(|source| source.info()),

@@ -2,6 +2,7 @@
 
 use crate::{Setup, SetupError, StackKind};
 use std::iter;
+use strata_colours::Colours;
 use strata_hardware::WayMask;
 use strata_policies::REGISTRY;
 use strata_stack::PagePlacement;
@@ -31,6 +32,9 @@ pub struct VmSetup {
     /// The ways of the last-level cache that it and all VMs in it may fill, as the host says; those of
     /// [`HostSetup::common`] if `None`.
     pub llc_ways: Option<WayMask>,
+    /// The colours of the last-level cache that it is told of; those of the host's if `None`. A guest
+    /// hypervisor has none of its own.
+    pub vllc: Option<Colours>,
     /// Bytes that the host takes of its memory through a balloon, every other `balloon.period`; those of
     /// `balloon.size` if `None`. A guest hypervisor has none.
     pub balloon: Option<u64>,
@@ -70,6 +74,8 @@ impl HostSetup {
             repeat: false,
             placement: setup.placement,
             llc_ways: None,
+            // Native programs are told of the real one.
+            vllc: setup.llc.vllc.filter(|_| setup.stack != StackKind::Native),
             balloon: None,
             within: None,
             seed: setup.seed,

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use strata_addr::PageSize;
 use strata_frames::HUGE_ORDER;
-use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, Machine};
+use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, LlcUse, Machine};
 use strata_stack::{
     ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
 };
@@ -145,7 +145,8 @@ impl Simulation {
             elapsed_cycles,
             elapsed_seconds: elapsed_cycles as f64 / state.clock.frequency(),
             cycles_by_kind,
-            llc: self.last_level(guest),
+            llc: self.shared_cache(guest, self.machine.llc_use(owner(guest))),
+            l4: self.shared_cache(guest, self.machine.l4_use(owner(guest))),
             bill,
             alignment: state.fullest.alignment,
             faults: self.per_layer(state.node, |node| kernels[&node].faults),
@@ -177,9 +178,9 @@ impl Simulation {
     }
 
     /// What a guest did in the last-level cache, if that is modelled in detail.
-    fn last_level(&self, guest: GuestId) -> Option<LastLevel> {
+    fn shared_cache(&self, guest: GuestId, found: Option<LlcUse<'_>>) -> Option<LastLevel> {
         let name = |other: usize| self.guests[other].context.vm.clone();
-        LastLevel::of(&self.machine, owner(guest), name)
+        Some(LastLevel::of(found?, owner(guest), name))
     }
 
     /// What the bill of a guest is made of.

@@ -9,13 +9,15 @@ use super::{Relocation, Samples, Simulation, owner};
 use crate::memory::{Extent, Need};
 use crate::requests::Served;
 use crate::warmup::Warmup;
-use crate::{Catalogue, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
+use crate::{
+    Catalogue, ColouredCache, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop,
+};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::iter;
 use strata_addr::PageSize;
-use strata_colours::Colours;
-use strata_hardware::{CpuId, CpuModel, LlcOptions, Machine, PHYSICAL_LIMIT};
+use strata_colours::{Colours, VirtualCache};
+use strata_hardware::{Caches, CpuId, LlcOptions, Machine, PHYSICAL_LIMIT};
 use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
@@ -175,6 +177,8 @@ struct Tree<'a> {
     of_host: Vec<usize>,
     /// Which of them governs each kernel.
     governs: Vec<usize>,
+    /// Colours given to VMs that are told of a cache of their own: those of the next one come after them.
+    given: u32,
 }
 
 impl<'a> Tree<'a> {
@@ -197,6 +201,7 @@ impl<'a> Tree<'a> {
             fragmentation,
             seed: setup.seed,
             placement,
+            cache: None,
         };
         let mut tree = Self {
             setup,
@@ -205,6 +210,7 @@ impl<'a> Tree<'a> {
             policies: Vec::new(),
             of_host: Vec::new(),
             governs: vec![0],
+            given: 0,
         };
         let on_host = setup.vms.iter().enumerate().filter(|(_, vm)| vm.within.is_none());
         on_host.for_each(|(index, vm)| tree.add_vm_of_host(index, vm));
@@ -250,6 +256,11 @@ impl<'a> Tree<'a> {
     fn add_guest(&mut self, vm: usize, below: &[usize], policy: usize) {
         let guest = &self.setup.vms[vm];
         let kernel = self.add_kernel(guest, 0, guest_memory(guest), below[0], policy);
+        self.kernels[kernel].cache = guest.vllc.map(|colours| {
+            let first = self.given;
+            self.given = first.wrapping_add(colours.count());
+            VirtualCache { colours, first }
+        });
         let path = iter::once(kernel).chain(below.iter().copied()).collect();
         self.guests.push(GuestPlan { vm, path });
     }
@@ -270,6 +281,7 @@ impl<'a> Tree<'a> {
             fragmentation: if above == 0 { guest } else { l1 },
             seed: vm.seed.wrapping_add(above),
             placement: if above == 0 { vm.placement } else { PagePlacement::Linux },
+            cache: None,
         });
         self.governs.push(policy);
         self.kernels.len() - 1
@@ -324,7 +336,7 @@ impl<'a> Blueprint<'a> {
             )));
         }
         let llc = llc_options(setup, &guests)?;
-        let colours = colours(&setup.common.cpu, &llc);
+        let colours = colours(&setup.common);
         let mut config = StackConfig {
             kernels,
             levels: setup.common.levels,
@@ -346,8 +358,22 @@ impl<'a> Blueprint<'a> {
         let placed = config.kernels.iter().any(|kernel| kernel.placement != PagePlacement::Linux);
         if placed || settings.iter().any(|settings| settings.coloured) {
             let colours = colours?;
+            if colours.are_of_huge_pages() && settings.iter().any(|settings| settings.coloured) {
+                return Err(refused(format!(
+                    "coplace, xplace and xgemini+xplace place base pages, and the {} colours of the cache at \
+                     the memory are those of huge pages: choose other policies, another --colours-of, or \
+                     ways of at most 2 MiB",
+                    colours.count()
+                )));
+            }
             if let Some(why) = policies.refuses(colours) {
                 return Err(refused(why));
+            }
+            for (at, kernel) in positions.iter().zip(&config.kernels) {
+                let told = kernel.cache.and_then(|cache| policies.told_of_cache(at.node, cache));
+                if let Some(why) = told {
+                    return Err(refused(why));
+                }
             }
             config.colours = Some(colours);
         }
@@ -461,15 +487,25 @@ fn llc_options(setup: &HostSetup, guests: &[GuestPlan]) -> Result<LlcOptions, Se
     };
     let masks = guests.iter().map(mask).collect::<Result<_, _>>()?;
     let options = LlcOptions { design: llc.design(cpu), masks, classify: llc.classify };
-    options.check(&cpu.cache.llc).map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
+    let Caches { l2, llc: geometry, l4, .. } = &cpu.cache;
+    let checked = options.check(l2, geometry, l4);
+    checked.map_err(|error| refused(format!("{}: {error}", cpu.name)))?;
     Ok(options)
 }
 
-/// The colours of a CPU's last-level cache.
-fn colours(cpu: &CpuModel, llc: &LlcOptions) -> Result<Colours, SetupError> {
-    Colours::new(&llc.design.index(&cpu.cache.llc)).map_err(|error| {
+/// The colours of the cache that pages are placed by.
+fn colours(setup: &Setup) -> Result<Colours, SetupError> {
+    let Setup { cpu, llc, .. } = setup;
+    let index = llc.coloured(cpu);
+    if llc.colours_of == ColouredCache::L4
+        && let Some(colours) = Colours::of_huge_pages(&index)
+    {
+        return Ok(colours);
+    }
+    Colours::new(&index).map_err(|error| {
         refused(format!(
-            "pages cannot be placed by the colours of the last-level cache of {}: {error}",
+            "pages cannot be placed by the colours of the {} of {}: {error}",
+            llc.colours_of.words(),
             cpu.name
         ))
     })
@@ -596,6 +632,7 @@ impl Simulation {
                     cpu: cpu.name.clone(),
                     explain: setup.common.explain,
                     plain_colours: blueprint.config.colours.is_some()
+                        && setup.common.llc.colours_of == ColouredCache::Llc
                         && blueprint.llc.design.hash != cpu.cache.llc_design.hash,
                     footprint: vm.workload.as_ref().and_then(|known| known.footprint_bytes),
                     parameters: in_force.clone(),

@@ -2,7 +2,7 @@
 
 use crate::world::{Vm, common, host, of, together, vm};
 use strata_engine::report::LastLevel;
-use strata_engine::{GuestOutcome, HostOutcome, HostSetup, LlcSetup, Setup, StackKind};
+use strata_engine::{Colours, GuestOutcome, HostOutcome, HostSetup, LlcSetup, Setup, StackKind};
 use strata_hardware::{CacheGeometry, Caches, CpuModel, SliceHash, WayMask};
 
 const WAYS: u32 = 8;
@@ -73,10 +73,36 @@ fn vms_that_share_ways_put_out_lines_of_each_other() {
     }
 }
 
+/// The host gives each VM's colours real ones of its own, as long as there are some: a cache divided by colour.
+/// What is left are the lines of page tables, which nobody colours.
+#[test]
+fn vms_told_of_a_part_of_the_cache_keep_to_it_where_the_host_cares() {
+    let others = |policy: &str, vllc: Option<u32>| {
+        let vms = two([None, None]).map(|mut vm| {
+            vm.setup.policy = policy.to_owned();
+            vm.setup.vllc = vllc.and_then(Colours::counted);
+            vm
+        });
+        let outcome =
+            together(cached(LlcSetup { classify: true, ..LlcSetup::default() }), None, &vms);
+        let of_both = of_both(&outcome);
+        for vm in ["a", "b"] {
+            let violations = of(&outcome, vm).run.counters.get("strata.colour_violations").copied();
+            assert_eq!(violations, (policy == "coplace").then_some(0));
+        }
+        of_both.iter().flat_map(|llc| llc.evicted_others.values()).sum::<u64>()
+    };
+    // The cache has 8 colours.
+    let (apart, together, ignored) =
+        (others("coplace", Some(4)), others("coplace", None), others("base", Some(4)));
+    assert!(20 * apart < together, "{apart} {together}");
+    assert!(20 * apart < ignored, "{apart} {ignored}");
+}
+
 #[test]
 fn who_is_named_first_matters_to_nobody() {
     let [a, b] = two([mask(0b111), None]);
-    let setup = || cached(LlcSetup { as_cpu: true, classify: true, ways: None });
+    let setup = || cached(LlcSetup { as_cpu: true, classify: true, ..LlcSetup::default() });
     let one = together(setup(), None, &[a.clone(), b.clone()]);
     let other = together(setup(), None, &[b, a]);
     for vm in ["a", "b"] {

@@ -58,6 +58,7 @@ pub fn vm(name: &str, stack: StackKind, policy: &str, workload: &str) -> Vm {
         placement: strata_engine::PagePlacement::Linux,
         balloon: None,
         llc_ways: None,
+        vllc: None,
         within: None,
         seed: 0,
         workload: Some(info),

@@ -1,5 +1,6 @@
 //! What is counted of the last-level cache.
 
+use super::WayMask;
 use serde::{Deserialize, Serialize};
 
 /// Misses by their cause: Hill and Smith (IEEE Transactions on Computers 38(12), 1989), told read by read.
@@ -19,6 +20,19 @@ impl MissCauses {
     pub fn total(&self) -> u64 {
         self.cold + self.capacity + self.conflict
     }
+}
+
+/// What an owner did in a shared cache, and what it has there.
+#[derive(Clone, Copy, Debug)]
+pub struct LlcUse<'a> {
+    /// What it did since the last reset.
+    pub counters: &'a LlcCounters,
+    /// The ways that it may fill.
+    pub ways: WayMask,
+    /// Misses are told apart by their cause.
+    pub is_classified: bool,
+    /// Bytes that it holds.
+    pub held_bytes: u64,
 }
 
 /// What one owner did in the last-level cache. Causes are told read by read; Hill and Smith's number of

@@ -10,6 +10,8 @@
 //!   VMs with equal masks share one. Where masks overlap but differ it is an approximation: each is
 //!   compared with a cache that it does not share with the others.
 //! - A line is of whoever filled it, as with CMT's occupancy; hits by others do not change that.
+//! - Filled by victims, it is put a line by whose CPU dropped it out of its second level, into that
+//!   owner's ways, and a read takes it out. So is the fully associative cache.
 
 #[cfg(test)]
 mod cachegrind;
@@ -24,13 +26,15 @@ mod sets;
 mod tests;
 mod twin;
 
-pub use counters::{LlcCounters, MissCauses};
+pub use counters::{LlcCounters, LlcUse, MissCauses};
 pub use mask::{MaskError, WayMask};
-pub use model::{LlcDesign, LlcOptions, Replacement};
+pub use model::{LlcDesign, LlcFill, LlcOptions, Replacement};
 pub use owner::Owner;
 
+use crate::cache::NO_LINE;
 use crate::geometry::CacheGeometry;
 use crate::host::{self, Vectors, Work};
+use crate::limits::LINE_SHIFT;
 use crate::read::{CAPACITY, Hits, Read};
 use place::Places;
 use replace::Mask;
@@ -83,6 +87,11 @@ impl Llc {
         self.options.design.inclusive
     }
 
+    /// Whether it is filled by what drops out of the second levels, with [`Llc::take`].
+    pub(crate) fn is_filled_by_victims(&self) -> bool {
+        self.options.design.fill == LlcFill::Victims
+    }
+
     /// An owner, and all with a lower number, may use the cache.
     pub(crate) fn admit(&mut self, owner: Owner) {
         while self.parts.len() <= usize::from(owner.0) {
@@ -104,18 +113,25 @@ impl Llc {
         })
     }
 
-    /// Whether misses are told apart.
-    pub(crate) fn classifies(&self) -> bool {
-        self.options.classify
-    }
-
     /// The ways that an owner may fill.
     pub(crate) fn mask(&self, owner: Owner) -> WayMask {
         let mask = self.options.masks.get(usize::from(owner.0)).copied().flatten();
         mask.unwrap_or(WayMask::first(self.geometry.ways))
     }
 
+    /// What an owner did, and what it has.
+    pub(crate) fn use_of(&self, owner: Owner) -> LlcUse<'_> {
+        let Part { counters, lines, .. } = &self.parts[usize::from(owner.0)];
+        LlcUse {
+            counters,
+            ways: self.mask(owner),
+            is_classified: self.options.classify,
+            held_bytes: lines << LINE_SHIFT,
+        }
+    }
+
     /// What was counted for an owner since the last reset.
+    #[cfg(test)]
     pub(crate) fn counters(&self, owner: Owner) -> &LlcCounters {
         &self.parts[usize::from(owner.0)].counters
     }
@@ -128,6 +144,7 @@ impl Llc {
     }
 
     /// Lines that an owner holds.
+    #[cfg(test)]
     pub(crate) fn lines(&self, owner: Owner) -> u64 {
         self.parts[usize::from(owner.0)].lines
     }
@@ -161,6 +178,43 @@ impl Llc {
         debug_assert!(reads.len() <= CAPACITY);
         host::with_vectors(Look { llc: self, owner, reads, hits, tell })
     }
+
+    /// Looks lines up in order for an owner, and takes out those that are there. After each of them the
+    /// line that its second level dropped for it, if it did, is put in. Else as [`Llc::read`].
+    pub(crate) fn take(
+        &mut self,
+        owner: Owner,
+        reads: &mut [Read],
+        victims: &[u64],
+        hits: &mut Hits,
+    ) -> usize {
+        debug_assert!(reads.len() <= CAPACITY && reads.len() <= victims.len());
+        host::with_vectors(Take { llc: self, owner, reads, victims, hits })
+    }
+}
+
+impl Part {
+    /// Counts a read that missed, by its cause.
+    #[inline(always)]
+    fn count_cause(&mut self, read: Read, held: Held) {
+        let Part { counters, .. } = self;
+        let causes = if read.is_data() { &mut counters.data } else { &mut counters.walks };
+        match held {
+            Held::Yes => causes.conflict += 1,
+            Held::Dropped => causes.capacity += 1,
+            Held::Never => causes.cold += 1,
+        }
+    }
+}
+
+/// Counts a line that an owner filled; returns the tag of the one that dropped out.
+#[inline(always)]
+fn count_fill(parts: &mut [Part], owner: Owner, found: Found) -> Option<i32> {
+    parts[usize::from(owner.0)].lines += u64::from(found != Found::Hit);
+    let Found::Replaced(Evicted { tag, owner: of }) = found else { return None };
+    parts[usize::from(owner.0)].counters.evicted[usize::from(of.0)] += 1;
+    parts[usize::from(of.0)].lines -= 1;
+    Some(tag)
 }
 
 /// The arguments of [`Llc::read_telling`].
@@ -181,7 +235,7 @@ impl<T: FnMut(u64)> Work for Look<'_, T> {
         let Llc { places, sets, parts, twins, held, .. } = llc;
         let classified = parts[usize::from(owner.0)].twin;
         if let Some(twin) = classified {
-            ask_twin(&mut twins[twin].1, reads, &mut held[..]);
+            ask_twin(&mut twins[twin].1, reads, &mut held[..], vectors);
         }
         let mut missed = 0;
         each_kind!(sets, ways => {
@@ -204,21 +258,81 @@ impl<T: FnMut(u64)> Work for Look<'_, T> {
                 }
                 reads[missed] = read;
                 missed += 1;
-                part.lines += 1;
                 if classified.is_some() {
-                    let counters = &mut part.counters;
-                    let causes =
-                        if read.is_data() { &mut counters.data } else { &mut counters.walks };
-                    match held[at] {
-                        Held::Yes => causes.conflict += 1,
-                        Held::Dropped => causes.capacity += 1,
-                        Held::Never => causes.cold += 1,
+                    part.count_cause(read, held[at]);
+                }
+                if let Some(dropped) = count_fill(parts, owner, found) {
+                    tell(places.line(set, dropped));
+                }
+            }
+        });
+        let counters = &mut parts[usize::from(owner.0)].counters;
+        counters.reads += reads.len() as u64;
+        counters.misses += missed as u64;
+        missed
+    }
+}
+
+/// The arguments of [`Llc::take`].
+struct Take<'a> {
+    llc: &'a mut Llc,
+    owner: Owner,
+    reads: &'a mut [Read],
+    victims: &'a [u64],
+    hits: &'a mut Hits,
+}
+
+impl Work for Take<'_> {
+    type Result = usize;
+
+    #[inline(always)]
+    fn work(self, vectors: impl Vectors) -> usize {
+        let Self { llc, owner, reads, victims, hits } = self;
+        let Llc { places, sets, parts, twins, held, .. } = llc;
+        let classified = parts[usize::from(owner.0)].twin;
+        if let Some(twin) = classified {
+            let twin = &mut twins[twin].1;
+            for at in 0..reads.len() {
+                if let Some(later) = reads.get(at + AHEAD) {
+                    twin.prefetch(later.line());
+                }
+                held[at] = twin.take(reads[at].line(), vectors);
+                if victims[at] != NO_LINE {
+                    twin.put(victims[at], vectors);
+                }
+            }
+        }
+        let mut missed = 0;
+        each_kind!(sets, ways => {
+            for at in 0..reads.len() {
+                if let Some(later) = reads.get(at + AHEAD) {
+                    ways.prefetch(places.of(later.line()).0);
+                }
+                if let Some(later) = victims.get(at + AHEAD / 2).filter(|line| **line != NO_LINE) {
+                    ways.prefetch(places.of(*later).0);
+                }
+                let read = reads[at];
+                let (set, tag) = places.of(read.line());
+                match ways.take(set, tag, vectors) {
+                    Some(of) => {
+                        hits[read.class()] += 1;
+                        parts[usize::from(of.0)].lines -= 1;
+                        let is_lucky = classified.is_some() && held[at] != Held::Yes;
+                        parts[usize::from(owner.0)].counters.lucky_hits += u64::from(is_lucky);
+                    }
+                    None => {
+                        reads[missed] = read;
+                        missed += 1;
+                        if classified.is_some() {
+                            parts[usize::from(owner.0)].count_cause(read, held[at]);
+                        }
                     }
                 }
-                if let Found::Replaced(Evicted { tag, owner: of }) = found {
-                    part.counters.evicted[usize::from(of.0)] += 1;
-                    parts[usize::from(of.0)].lines -= 1;
-                    tell(places.line(set, tag));
+                if victims[at] != NO_LINE {
+                    let (set, tag) = places.of(victims[at]);
+                    let mask = &parts[usize::from(owner.0)].mask;
+                    let found = ways.read(set, tag, owner, mask, vectors);
+                    count_fill(parts, owner, found);
                 }
             }
         });
@@ -231,12 +345,12 @@ impl<T: FnMut(u64)> Work for Look<'_, T> {
 
 /// Asks the fully associative cache the same.
 #[inline(always)]
-fn ask_twin(twin: &mut Twin, reads: &[Read], held: &mut [Held]) {
+fn ask_twin(twin: &mut Twin, reads: &[Read], held: &mut [Held], vectors: impl Vectors) {
     reads[..AHEAD.min(reads.len())].iter().for_each(|read| twin.prefetch(read.line()));
     for at in 0..reads.len() {
         if let Some(later) = reads.get(at + AHEAD) {
             twin.prefetch(later.line());
         }
-        held[at] = twin.read(reads[at].line());
+        held[at] = twin.read(reads[at].line(), vectors);
     }
 }

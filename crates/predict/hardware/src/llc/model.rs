@@ -19,7 +19,21 @@ pub enum Replacement {
     TreePlru,
 }
 
-/// How a last-level cache is made. The default is one piece with LRU replacement, not inclusive.
+/// Which lines are put into the last level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LlcFill {
+    /// Those that miss it.
+    #[default]
+    Misses,
+    /// Those that drop out of a second level. One that is read moves to the second level, so that the
+    /// last level holds other lines than the second. Processors keep a copy of what several cores
+    /// read; that is left out.
+    Victims,
+}
+
+/// How a last-level cache is made. The default is one piece with LRU replacement, not inclusive, filled
+/// by misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LlcDesign {
@@ -31,11 +45,20 @@ pub struct LlcDesign {
     pub replacement: Replacement,
     /// A line that drops out leaves the private caches of all CPUs as well.
     pub inclusive: bool,
+    /// Which lines are put into it.
+    #[serde(default)]
+    pub fill: LlcFill,
 }
 
 impl Default for LlcDesign {
     fn default() -> Self {
-        Self { slices: 1, hash: SliceHash::None, replacement: Replacement::Lru, inclusive: false }
+        Self {
+            slices: 1,
+            hash: SliceHash::None,
+            replacement: Replacement::Lru,
+            inclusive: false,
+            fill: LlcFill::Misses,
+        }
     }
 }
 
@@ -49,8 +72,11 @@ impl LlcDesign {
 
     /// Whether the plain cache is made so, too.
     fn is_plain(&self) -> bool {
-        let Self { slices: _, hash, replacement, inclusive } = self;
-        *hash == SliceHash::None && *replacement == Replacement::Lru && !inclusive
+        let Self { slices: _, hash, replacement, inclusive, fill } = self;
+        *hash == SliceHash::None
+            && *replacement == Replacement::Lru
+            && !inclusive
+            && *fill == LlcFill::Misses
     }
 }
 
@@ -76,11 +102,16 @@ impl LlcOptions {
         design.is_plain() && !classify && masks.iter().all(Option::is_none)
     }
 
-    /// Whether a cache of this size can be so.
+    /// Whether the last level can be so, behind this second level and before this cache at the memory.
     ///
     /// # Errors
     /// [`ModelError::LastLevel`], with what would be right.
-    pub fn check(&self, geometry: &CacheGeometry) -> Result<(), ModelError> {
+    pub fn check(
+        &self,
+        l2: &CacheGeometry,
+        geometry: &CacheGeometry,
+        l4: &CacheGeometry,
+    ) -> Result<(), ModelError> {
         if self.is_plain() {
             return Ok(());
         }
@@ -92,16 +123,30 @@ impl LlcOptions {
             mask.check(geometry.ways)
                 .map_err(|error| ModelError::LastLevel { cause: error.to_string() })?;
         }
-        let lines = geometry.bytes >> LINE_SHIFT;
-        if self.classify && lines > MOST_CLASSIFIED {
-            return impossible(format!(
-                "misses can be told apart up to {} MiB, and it has {}: leave that out, or choose a \
-                 smaller cache",
-                MOST_CLASSIFIED << LINE_SHIFT >> 20,
-                geometry.bytes >> 20
-            ));
+        for (name, bytes) in [("it", geometry.bytes), ("the one at the memory (L4)", l4.bytes)] {
+            if self.classify && bytes >> LINE_SHIFT > MOST_CLASSIFIED {
+                return impossible(format!(
+                    "misses can be told apart up to {} MiB, and {name} has {}: leave that out, or choose a \
+                     smaller cache",
+                    MOST_CLASSIFIED << LINE_SHIFT >> 20,
+                    bytes >> 20
+                ));
+            }
         }
-        let LlcDesign { slices, hash, .. } = self.design;
+        let LlcDesign { slices, hash, fill, inclusive, .. } = self.design;
+        if fill == LlcFill::Victims && inclusive {
+            return impossible(
+                "an inclusive one holds what the private caches hold, so that it is not filled by what \
+                 they drop: set cache.llc_design.inclusive=false or cache.llc_design.fill=misses"
+                    .into(),
+            );
+        }
+        if fill == LlcFill::Victims && l2.bytes == 0 {
+            return impossible(
+                "without a second level nothing drops out of one: set cache.llc_design.fill=misses"
+                    .into(),
+            );
+        }
         if hash == SliceHash::None {
             return Ok(());
         }

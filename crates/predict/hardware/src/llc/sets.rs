@@ -86,6 +86,19 @@ impl<const GROUPS: usize, O: Order<GROUPS>> Ways<GROUPS, O> {
         }
     }
 
+    /// Takes a line out, if it is there; returns whose it was.
+    #[inline(always)]
+    pub(super) fn take(&mut self, set: usize, tag: i32, vectors: impl Vectors) -> Option<Owner> {
+        let Set { tags, owners, .. } = &mut self.sets[set];
+        let found = places(tags, tag, vectors);
+        if found == 0 {
+            return None;
+        }
+        let way = found.trailing_zeros() as usize;
+        tags.as_flattened_mut()[way] = EMPTY;
+        Some(owners.as_flattened()[way])
+    }
+
     /// The lines held: set, tag and owner.
     #[cfg(test)]
     fn held(&self) -> Vec<(usize, i32, Owner)> {
@@ -96,6 +109,66 @@ impl<const GROUPS: usize, O: Order<GROUPS>> Ways<GROUPS, O> {
             held.extend(ways.map(|(tag, owner)| (number, *tag, *owner)));
         }
         held
+    }
+}
+
+/// Sets of one way, which may be very many: a tag and an owner each, in memory that the computer gives when
+/// it is used.
+pub(super) struct Direct {
+    tags: Box<[i32]>,
+    owners: Box<[u16]>,
+}
+
+impl Direct {
+    fn new(sets: u64) -> Self {
+        let sets = sets as usize;
+        Self { tags: vec![EMPTY; sets].into(), owners: vec![0; sets].into() }
+    }
+
+    /// See [`Ways::prefetch`].
+    #[inline(always)]
+    pub(super) fn prefetch(&self, set: usize) {
+        host::prefetch(&self.tags, set);
+        host::prefetch(&self.owners, set);
+    }
+
+    /// See [`Ways::read`].
+    #[inline(always)]
+    pub(super) fn read(
+        &mut self,
+        set: usize,
+        tag: i32,
+        owner: Owner,
+        _: &Mask,
+        _: impl Vectors,
+    ) -> Found {
+        let before = std::mem::replace(&mut self.tags[set], tag);
+        if before == tag {
+            return Found::Hit;
+        }
+        let owner_before = Owner(std::mem::replace(&mut self.owners[set], owner.0));
+        match before {
+            EMPTY => Found::Filled,
+            tag => Found::Replaced(Evicted { tag, owner: owner_before }),
+        }
+    }
+
+    /// See [`Ways::take`].
+    #[inline(always)]
+    pub(super) fn take(&mut self, set: usize, tag: i32, _: impl Vectors) -> Option<Owner> {
+        if self.tags[set] != tag {
+            return None;
+        }
+        self.tags[set] = EMPTY;
+        Some(Owner(self.owners[set]))
+    }
+
+    /// The lines held: set, tag and owner.
+    #[cfg(test)]
+    fn held(&self) -> Vec<(usize, i32, Owner)> {
+        let lines = self.tags.iter().zip(&self.owners).enumerate();
+        let lines = lines.filter(|(_, (tag, _))| **tag != EMPTY);
+        lines.map(|(set, (tag, owner))| (set, *tag, Owner(*owner))).collect()
     }
 }
 
@@ -115,6 +188,7 @@ fn places<const GROUPS: usize>(
 
 /// Sets of any associativity and either replacement. The usual ones have code of their own.
 pub(super) enum Sets {
+    Direct(Direct),
     Lru8(Ways<1, Ages<1>>),
     Lru16(Ways<2, Ages<2>>),
     Lru24(Ways<3, Ages<3>>),
@@ -129,6 +203,7 @@ pub(super) enum Sets {
 macro_rules! each_kind {
     ($sets:expr, $ways:pat => $do:expr) => {
         match $sets {
+            Sets::Direct($ways) => $do,
             Sets::Lru8($ways) => $do,
             Sets::Lru16($ways) => $do,
             Sets::Lru24($ways) => $do,
@@ -145,6 +220,7 @@ pub(super) use each_kind;
 impl Sets {
     pub(super) fn new(sets: u64, ways: usize, replacement: Replacement) -> Self {
         match (replacement, ways) {
+            (_, 1) => Self::Direct(Direct::new(sets)),
             (Replacement::Lru, 0..=8) => Self::Lru8(Ways::new(sets, ways)),
             (Replacement::Lru, 9..=16) => Self::Lru16(Ways::new(sets, ways)),
             (Replacement::Lru, 17..=24) => Self::Lru24(Ways::new(sets, ways)),

@@ -45,32 +45,43 @@ impl Naive {
         mask.map_or(u64::MAX >> (64 - self.geometry.ways), WayMask::bits)
     }
 
-    /// Whether it was there, and which line dropped out.
-    fn read(&mut self, owner: Owner, line: u64, is_data: bool) -> (bool, Option<u64>) {
-        self.time += 1;
+    /// Lines of the fully associative cache of this owner in order of use, and all ever read.
+    fn full(&mut self, owner: Owner) -> (&mut Vec<u64>, &mut BTreeSet<u64>) {
         let mask = self.mask(owner);
-        let lines = self.geometry.sets() as usize * mask.count_ones() as usize;
         if !self.full.iter().any(|(other, ..)| *other == mask) {
             self.full.push((mask, Vec::new(), BTreeSet::new()));
         }
         let (_, list, seen) = self.full.iter_mut().find(|(other, ..)| *other == mask).unwrap();
+        (list, seen)
+    }
+
+    /// The fully associative cache reads a line, which it keeps or not; whether it had it, and whether the
+    /// line is new.
+    fn read_full(&mut self, owner: Owner, line: u64, keeps: bool) -> (bool, bool) {
+        let lines = self.geometry.sets() as usize * self.mask(owner).count_ones() as usize;
+        let (list, seen) = self.full(owner);
         let is_held = list.contains(&line);
         list.retain(|other| *other != line);
-        list.insert(0, line);
-        list.truncate(lines);
-        let is_new = seen.insert(line);
+        if keeps {
+            list.insert(0, line);
+            list.truncate(lines);
+        }
+        (is_held, seen.insert(line))
+    }
 
+    fn set(&mut self, line: u64) -> &mut Vec<Way> {
         let set = self.options.design.index(&self.geometry).set(line) as usize;
+        &mut self.sets[set]
+    }
+
+    fn count(&mut self, owner: Owner, is_data: bool, hit: bool, (is_held, is_new): (bool, bool)) {
+        let classify = self.options.classify;
         let counters = &mut self.counters[usize::from(owner.0)];
         counters.reads += 1;
-        let ways = &mut self.sets[set];
-        if let Some((_, _, used)) = ways.iter_mut().flatten().find(|way| way.0 == line) {
-            *used = self.time;
-            counters.lucky_hits += u64::from(self.options.classify && !is_held);
-            return (true, None);
-        }
-        counters.misses += 1;
-        if self.options.classify {
+        counters.misses += u64::from(!hit);
+        if hit {
+            counters.lucky_hits += u64::from(classify && !is_held);
+        } else if classify {
             let causes = if is_data { &mut counters.data } else { &mut counters.walks };
             match (is_held, is_new) {
                 (true, _) => causes.conflict += 1,
@@ -78,11 +89,50 @@ impl Naive {
                 (false, true) => causes.cold += 1,
             }
         }
+    }
+
+    /// Whether it was there, and which line dropped out.
+    fn read(&mut self, owner: Owner, line: u64, is_data: bool) -> (bool, Option<u64>) {
+        let full = self.read_full(owner, line, true);
+        let (hit, dropped) = self.put(owner, line);
+        self.count(owner, is_data, hit, full);
+        (hit, dropped)
+    }
+
+    /// Whether it was there, and is no more.
+    fn take(&mut self, owner: Owner, line: u64, is_data: bool) -> bool {
+        let full = self.read_full(owner, line, false);
+        let way = self.set(line).iter_mut().find(|way| way.is_some_and(|way| way.0 == line));
+        let hit = way.and_then(Option::take).is_some();
+        self.count(owner, is_data, hit, full);
+        hit
+    }
+
+    /// The second level of an owner's CPU drops a line.
+    fn fill(&mut self, owner: Owner, line: u64) {
+        let (_, seen) = self.full(owner);
+        let was_seen = seen.contains(&line);
+        self.read_full(owner, line, true);
+        if !was_seen {
+            self.full(owner).1.remove(&line);
+        }
+        self.put(owner, line);
+    }
+
+    /// Puts a line in unless it is there; whether it was, and which one dropped out.
+    fn put(&mut self, owner: Owner, line: u64) -> (bool, Option<u64>) {
+        self.time += 1;
+        let (mask, time) = (self.mask(owner), self.time);
+        let ways = self.set(line);
+        if let Some((_, _, used)) = ways.iter_mut().flatten().find(|way| way.0 == line) {
+            *used = time;
+            return (true, None);
+        }
         let may_fill = (0..ways.len()).filter(|way| mask >> way & 1 != 0);
         let way = may_fill.min_by_key(|way| ways[*way].map_or(0, |(.., used)| used)).unwrap();
-        let before = ways[way].replace((line, owner.0, self.time));
+        let before = ways[way].replace((line, owner.0, time));
         if let Some((_, of, _)) = before {
-            counters.evicted[usize::from(of)] += 1;
+            self.counters[usize::from(owner.0)].evicted[usize::from(of)] += 1;
         }
         (false, before.map(|(line, ..)| line))
     }
@@ -167,6 +217,55 @@ proptest! {
                 let causes = counters.data.total() + counters.walks.total();
                 prop_assert_eq!(causes, counters.misses);
             }
+        }
+    }
+
+    /// Whatever the second levels drop, also what is there already or was never read.
+    #[test]
+    fn filled_by_victims_it_equals_its_naive_twin(
+        (ways, masks) in (1u32..=28).prop_flat_map(|ways| {
+            (Just(ways), prop::collection::vec(masks(ways), 0..4))
+        }),
+        sets in prop_oneof![Just(8u64), Just(16), Just(24)],
+        hash in prop::sample::select(&SliceHash::ALL[..]),
+        classify in any::<bool>(),
+        batches in prop::collection::vec(
+            (0u16..3, lines(8, 60), lines(8, 60), any::<bool>()),
+            1..40,
+        ),
+    ) {
+        let (design, geometry) = sliced(hash, 4, sets, ways);
+        let design = LlcDesign { fill: LlcFill::Victims, ..design };
+        let options = LlcOptions { design, masks, classify };
+        let mut llc = Llc::new(&geometry, &options);
+        llc.admit(Owner(2));
+        let mut naive = Naive::new(geometry, &options, 3);
+        for (owner, lines, dropped, is_data) in batches {
+            let owner = Owner(owner);
+            let class = if is_data { class::DATA } else { class::NESTED };
+            let mut reads: Vec<Read> = lines.iter().map(|line| Read::new(*line, class)).collect();
+            let dropped = dropped.into_iter().map(|line| if line % 3 == 0 { NO_LINE } else { line });
+            let victims: Vec<u64> =
+                dropped.chain(std::iter::repeat(NO_LINE)).take(lines.len()).collect();
+            let mut hits = Hits::default();
+            let left = llc.take(owner, &mut reads, &victims, &mut hits);
+            let mut missed = Vec::new();
+            for (line, victim) in lines.iter().zip(&victims) {
+                if !naive.take(owner, *line, is_data) {
+                    missed.push(Read::new(*line, class));
+                }
+                if *victim != NO_LINE {
+                    naive.fill(owner, *victim);
+                }
+            }
+            prop_assert_eq!(&reads[..left], &missed[..]);
+            prop_assert_eq!(hits[class as usize] as usize, lines.len() - left);
+        }
+        for owner in 0..3 {
+            let counters = llc.counters(Owner(owner));
+            prop_assert_eq!(counters, &naive.counters[usize::from(owner)]);
+            let held = llc.sets.held().iter().filter(|(.., of)| of.0 == owner).count();
+            prop_assert_eq!(llc.lines(Owner(owner)), held as u64);
         }
     }
 
@@ -260,12 +359,14 @@ fn tree_and_lru_differ_where_they_should() {
 #[test]
 fn what_cannot_be_is_told_with_a_remedy() {
     let good = CacheGeometry { bytes: 20 << 20, ways: 20, cycles: 50 };
+    let l2 = CacheGeometry { bytes: 256 << 10, ways: 8, cycles: 12 };
+    let no_l4 = CacheGeometry { bytes: 0, ways: 1, cycles: 0 };
     let message = |options: LlcOptions, geometry: &CacheGeometry| {
-        options.check(geometry).unwrap_err().to_string()
+        options.check(&l2, geometry, &no_l4).unwrap_err().to_string()
     };
     let plain = LlcOptions::default;
     let intel = |slices| of(LlcDesign { hash: SliceHash::Intel, slices, ..LlcDesign::default() });
-    assert_eq!(intel(8).check(&good), Ok(()));
+    assert_eq!(intel(8).check(&l2, &good, &no_l4), Ok(()));
     assert!(message(intel(20), &good).contains("1, 2, 4 and 8 slices, not 20; take hash even"));
     let skylake = of(LlcDesign { hash: SliceHash::Skylake, slices: 18, ..LlcDesign::default() });
     assert!(message(skylake, &good).contains("published for 20 slices, not 18; take hash even"));
@@ -277,8 +378,13 @@ fn what_cannot_be_is_told_with_a_remedy() {
     let inclusive = of(LlcDesign { inclusive: true, ..LlcDesign::default() });
     let none = CacheGeometry { bytes: 0, ..good };
     assert!(message(inclusive, &none).contains("choose a CPU that has one"));
-    assert_eq!(plain().check(&none), Ok(()));
+    assert_eq!(plain().check(&l2, &none, &no_l4), Ok(()));
     let large = CacheGeometry { bytes: 2 << 30, ways: 16, cycles: 50 };
     let classify = LlcOptions { classify: true, ..plain() };
     assert!(message(classify, &large).contains("up to 1024 MiB, and it has 2048"));
+    let victims = LlcDesign { fill: LlcFill::Victims, ..LlcDesign::default() };
+    let both = of(LlcDesign { inclusive: true, ..victims });
+    assert!(message(both, &good).contains("set cache.llc_design.inclusive=false or"));
+    let alone = of(victims).check(&none, &good, &no_l4).unwrap_err().to_string();
+    assert!(alone.contains("without a second level"), "{alone}");
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::space::{Space, Upper};
 use strata_addr::{Frame, Gva, Range};
-use strata_colours::{CacheIndex, Colours, SliceHash};
+use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
@@ -219,6 +219,21 @@ impl World {
         Self::of(config, policy)
     }
 
+    /// A world whose guest is told of a last-level cache of its own.
+    #[allow(dead_code)] // not every test has one
+    pub fn told(
+        layers: usize,
+        fragmentation: f64,
+        cache: VirtualCache,
+        mut policy: Box<dyn Policy>,
+    ) -> Self {
+        let mut config = config(chain(layers, fragmentation));
+        config.kernels.last_mut().unwrap().cache = Some(cache);
+        let guest = config.positions().unwrap().pop().unwrap();
+        assert_eq!(policy.told_of_cache(guest.node, cache), None);
+        Self::of(config, policy)
+    }
+
     /// A tree: of each kernel the one it runs on, the host first, and its memory in MiB.
     #[allow(dead_code)] // not every test has one
     pub fn tree(kernels: &[(Option<usize>, u64)], policy: Box<dyn Policy>) -> Self {
@@ -228,6 +243,7 @@ impl World {
             fragmentation: 0.3,
             seed,
             placement: PagePlacement::Linux,
+            cache: None,
         };
         Self::of(config((0..).zip(kernels).map(kernel).collect()), policy)
     }

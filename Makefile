@@ -5,11 +5,12 @@
 # make lab    builds the lab's kernel and boots a nested machine (about ten minutes the first time)
 # make lab-test  the lab's tests: real kernels, every scenario
 # make lab-unit-tests  kvm-unit-tests on both kernels (STRATA_KVM_UNIT_TESTS=where they were built)
+# make look-test  the pages of --html in a real browser
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install install-built deb deb-test lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps published format \
-  lint doc rust
+.PHONY: demo test deps build install install-built deb deb-test lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps look-deps \
+  look-test published format lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
 BUILD_PACKAGES = gcc libc6-dev qemu-user
@@ -17,6 +18,8 @@ BUILD_PACKAGES = gcc libc6-dev qemu-user
 DEMO_PACKAGES = sqlite3
 # What the tests run through the emulator, besides.
 TEST_PACKAGES = procps patch xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
+# The browser that pages are looked at with, and what drives it.
+LOOK_PACKAGES = chromium chromium-driver python3 python3-selenium fonts-dejavu-core
 # What the lab builds its kernel with, and runs.
 LAB_PACKAGES = make patch g++ flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
 
@@ -97,6 +100,14 @@ lab-deps: rust
 	@scripts/rust fmt clippy
 	scripts/packages $(BUILD_PACKAGES) $(LAB_PACKAGES)
 	@apt-cache show linux-source-6.12 >/dev/null 2>&1 || apt-get update --quiet --quiet
+
+# Pages in a headless browser: a minute. Debian's Python, which has Debian's packages.
+look-test: look-deps
+	cargo build --quiet --package strata
+	STRATA=$(CARGO_TARGET_DIR)/debug/strata /usr/bin/python3 crates/see/view/browser/test_pages.py
+
+look-deps: rust
+	scripts/packages $(BUILD_PACKAGES) $(LOOK_PACKAGES)
 
 # What the published results look like here; minutes.
 published: rust

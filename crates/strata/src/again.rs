@@ -2,13 +2,13 @@
 
 use crate::args::{Fragmentation, RunArgs};
 use crate::defaults::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_SEED, DEFAULT_STACK};
-use crate::number::exact_size;
 use crate::workload::Input;
 use strata_engine::options::Options;
 use strata_engine::report::PerLayer;
 use strata_engine::{Report, RunResult, Setup, StackKind, default_policies};
 use strata_hardware::{CpuModel, Misaligned};
 use strata_params::Parameters;
+use strata_text::number::exact_size;
 
 /// What the TLB does with a misaligned huge page unless something else is said.
 const SPLINTER: &str = "splinter";
@@ -68,6 +68,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         host_memory: args.host_memory.map(exact_size),
         alone: args.alone.unwrap_or(false),
         explain: first.explain,
+        detail: first.detail.then_some(true),
         set: set.collect(),
         stack,
         policy,
@@ -159,6 +160,7 @@ pub fn differing(options: &Options) -> Vec<String> {
         ("--reused", options.reused == Some(true)),
         ("--alone", options.alone),
         ("--explain", options.explain),
+        ("--detail", options.detail.unwrap_or(false)),
     ];
     words.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()));
     words
@@ -183,12 +185,24 @@ mod tests {
     use clap::CommandFactory;
 
     /// Options of `strata run` that change nothing in a result, or say what is run.
-    const ELSEWHERE: [&str; 8] =
-        ["workload", "jobs", "threads", "json", "output", "bill", "config", "help"];
+    const ELSEWHERE: [&str; 11] = [
+        "workload",
+        "jobs",
+        "threads",
+        "json",
+        "html",
+        "trace-events",
+        "folded",
+        "output",
+        "bill",
+        "config",
+        "help",
+    ];
 
     #[test]
     fn every_option_is_kept() {
-        let options = serde_json::to_value(Options::default()).unwrap();
+        let set = Options { detail: Some(true), ..Options::default() };
+        let options = serde_json::to_value(set).unwrap();
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();
         for name in run.get_arguments().filter_map(|argument| argument.get_long()) {

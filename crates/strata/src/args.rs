@@ -53,6 +53,9 @@ pub enum Command {
     /// Join the snapshots of a stack: which huge pages are well aligned, and why not.
     #[command(after_help = "docs/inspect.md has every cause and its remedy.")]
     Join(JoinArgs),
+    /// Make a page to look at from the JSON of a result of before.
+    #[command(after_help = "docs/report.md shows the page and says how to read it.")]
+    View(ViewArgs),
     /// Show huge pages and the backing of VMs on this machine, refreshed.
     #[command(
         after_help = "docs/inspect.md says what is read, docs/concepts.md what the words mean."
@@ -168,6 +171,10 @@ pub struct PaperArgs {
     /// Write tables and the command of every run as JSON; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 
     /// Write the tables here, as Markdown [default: standard output].
     #[arg(short, long, value_name = "FILE")]
@@ -305,6 +312,10 @@ pub struct LabRunArgs {
     /// Write everything found as JSON; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 
     /// Write the report here [default: standard output; with a program standard error, since standard
     /// output is the program's].
@@ -506,6 +517,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
+    /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write counters over time, and exits as slices, as a trace that ui.perfetto.dev opens.
+    #[arg(long, value_name = "FILE")]
+    pub trace_events: Option<PathBuf>,
+
+    /// Write where exits took cycles as folded stacks, for flame graphs.
+    #[arg(long, value_name = "FILE")]
+    pub folded: Option<PathBuf>,
+
     /// Write the table here [default: standard output; for a live program standard error, since
     /// standard output is the program's].
     #[arg(short, long, value_name = "FILE")]
@@ -514,6 +537,11 @@ pub struct RunArgs {
     /// Say where misalignment comes from: which layer, which cause, which addresses.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub explain: Option<bool>,
+
+    /// Add to the JSON what pictures are made of: every region of the guest through all layers, states at
+    /// fixed intervals of simulated time, free blocks. --html and --trace-events do.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub detail: Option<bool>,
 
     /// Say where every cycle went, the runs side by side: work, stalls, walks, faults and exits by layer.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -542,6 +570,14 @@ pub struct RunArgs {
     pub config: Option<PathBuf>,
 }
 
+impl RunArgs {
+    /// Whether results are to have what pictures are made of. Of captured tables there is no more.
+    pub fn detail(&self) -> bool {
+        let pictures = self.html.is_some() || self.trace_events.is_some();
+        self.detail.unwrap_or(pictures) && self.tables.is_none()
+    }
+}
+
 /// Options of `strata record`.
 #[derive(Args, Clone, Debug)]
 pub struct RecordArgs {
@@ -552,6 +588,18 @@ pub struct RecordArgs {
     /// The recording to write.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+}
+
+/// Options of `strata view`.
+#[derive(Args, Clone, Debug)]
+pub struct ViewArgs {
+    /// What --json of strata run, join, lab or paper wrote; - is the standard input.
+    #[arg(value_name = "FILE.json")]
+    pub json: PathBuf,
+
+    /// Write the page here; - is the standard output [default: the name of the JSON with .html].
+    #[arg(short, long, value_name = "FILE.html")]
+    pub output: Option<PathBuf>,
 }
 
 /// Options of `strata walk`.

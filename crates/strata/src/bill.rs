@@ -1,10 +1,10 @@
 //! The bill as text: where every cycle of each run went, side by side.
 
 use crate::lines::{Line, print};
-use crate::number::{count, percent};
 use std::fmt::Write;
 use strata_engine::RunResult;
 use strata_engine::report::BillItem;
+use strata_text::number::{count, percent};
 
 /// Runs in one table at most, so that it stays readable.
 const COLUMNS: usize = 5;

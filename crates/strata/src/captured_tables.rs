@@ -38,6 +38,7 @@ pub fn read(path: &Path, args: &RunArgs) -> Result<Capture, Failure> {
         ("--reused", args.reused.is_some()),
         ("--placement", args.placement.is_some()),
         ("--explain", args.explain.is_some()),
+        ("--detail", args.detail.is_some()),
         ("--workload", args.input.workload.is_some()),
     ];
     if let Some((option, _)) = idle.into_iter().find(|(_, given)| *given) {

@@ -46,8 +46,12 @@ fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
             *path = directory.join(&*path);
         }
     };
-    let RunArgs { input, tables, json, output, cpu, vm, .. } = &mut args;
-    [&mut input.trace, tables, json, output].into_iter().flatten().for_each(place);
+    let RunArgs { input, tables, json, html, trace_events, folded, output, cpu, vm, .. } =
+        &mut args;
+    [&mut input.trace, tables, json, html, trace_events, folded, output]
+        .into_iter()
+        .flatten()
+        .for_each(place);
     for vm in vm {
         if let Some(workload::Input::Trace(path, _)) = &mut vm.input {
             place(path);
@@ -192,8 +196,12 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         jobs: line.jobs.or(file.jobs),
         threads: line.threads.or(file.threads),
         json: line.json.or(file.json),
+        html: line.html.or(file.html),
+        trace_events: line.trace_events.or(file.trace_events),
+        folded: line.folded.or(file.folded),
         output: line.output.or(file.output),
         explain: line.explain.or(file.explain),
+        detail: line.detail.or(file.detail),
         bill: line.bill.or(file.bill),
         vm: if line.vm.is_empty() { file.vm } else { line.vm },
         host_memory: line.host_memory.or(file.host_memory),
@@ -235,8 +243,12 @@ mod tests {
         jobs = 2
         threads = 3
         json = "out.json"
+        html = "out.html"
+        trace-events = "out.perfetto"
+        folded = "out.folded"
         output = "out.txt"
         explain = true
+        detail = true
         bill = true
         workload = "random:size=1GiB"
         host-memory = "4GiB"
@@ -265,7 +277,7 @@ mod tests {
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
             --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 1GiB/2 --colours-of l2 --vllc 8 --request-load 0.5@thp \
-            --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --output out.txt --explain --bill \
+            --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --html out.html --trace-events out.perfetto --folded out.folded --output out.txt --explain --detail --bill \
             --workload random:size=1GiB --host-memory 4GiB --alone \
             --vm a:policy=thp,workload=zipf:size=1GiB --vm b:trace=b.strata --set gemini.share=0.5 --set thp.scan_sleep=5";
         let words: Vec<_> = words.split_whitespace().collect();

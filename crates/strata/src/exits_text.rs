@@ -1,10 +1,10 @@
 //! What exits of live VMs are shown as: tables, a line a VM, and CSV.
 
-use crate::number::{count, percent, seconds};
 use crate::report_text::{Cells, paragraph};
 use crate::snapshot_text::heading;
 use std::fmt::Write;
 use strata_exits::{Bill, Level, Row, Source, VmBill};
+use strata_text::number::{count, percent, seconds};
 
 /// What the columns of [`csv`] are.
 pub const CSV_HEADER: &str =

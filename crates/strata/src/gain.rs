@@ -1,10 +1,10 @@
 //! What `strata join --gain` says for people.
 
-use crate::number::{bytes, count, percent, ratio, share};
 use crate::report_text::{Cells, paragraph};
 use crate::snapshot_text::heading;
 use std::fmt::Write;
 use strata_engine::gain::{Compared, Gain};
+use strata_text::number::{bytes, count, percent, ratio, share};
 
 /// For people.
 pub fn text(gain: &Gain, width: usize) -> String {

@@ -1,9 +1,9 @@
 //! `--memory`: a size, or a multiple of what the workload touches.
 
 use crate::failure::Failure;
-use crate::number::{bytes, exact_size};
 use std::fmt;
 use strata_stream::WorkloadInfo;
+use strata_text::number::{bytes, exact_size};
 
 /// The least memory a guest can do anything with.
 const LEAST: u64 = 64 << 20;

@@ -35,6 +35,14 @@ pub struct JoinArgs {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
+    /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Add every huge page of the guest through all layers to the JSON; --html does.
+    #[arg(long)]
+    pub detail: bool,
+
     /// Write Prometheus text; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub prometheus: Option<PathBuf>,

@@ -4,7 +4,7 @@ use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
 use crate::output::Target;
-use crate::{lab_text, terminal};
+use crate::{drawn, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::env;
@@ -49,7 +49,7 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
             return crate::help::help(words).map(|()| 0);
         }
         LabCommand::Clean => cache.clean().map(|bytes| {
-            say(&format!("{} freed", crate::number::bytes(bytes)));
+            say(&format!("{} freed", strata_text::number::bytes(bytes)));
         }),
     };
     done.map(|()| 0).map_err(|error| failure(&error))
@@ -111,7 +111,7 @@ fn build(cache: &Cache, kernels: &[KernelChoice], make: Make) -> Result<(), LabE
 }
 
 fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
-    let (json, table) = targets(args)?;
+    let Targets { json, html, table } = targets(args)?;
     let failed = |error| failure(&error);
     let mut scenario = load(&args.scenario, args.machine).map_err(failed)?;
     if let Some(innermost) = scenario.layers.last_mut() {
@@ -137,14 +137,15 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         .map_err(|error| stopped(&error, &interrupt, choices.trace.as_ref()))?;
     let own = report.steps.first().filter(|_| !args.program.is_empty());
     if let Some(step) = own {
-        print_program(step, json == Some(Target::Stdout))?;
+        print_program(step, [&json, &html].contains(&&Some(Target::Stdout)))?;
     }
     table.styled(&lab_text::render(&report, table.width(), own.is_none()))?;
-    if let Some(target) = &json {
+    if json.is_some() || html.is_some() {
         let mut text = serde_json::to_string_pretty(&report)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         text.push('\n');
-        target.plain(text.as_bytes())?;
+        json.as_ref().map_or(Ok(()), |target| target.plain(text.as_bytes()))?;
+        html.as_ref().map_or(Ok(()), |target| target.plain(drawn::of(&text)?.as_bytes()))?;
     }
     if let Some(step) = report.steps.iter().find(|step| step.timed_out) {
         return Err(Failure {
@@ -162,17 +163,27 @@ fn status(status: i32) -> u8 {
     (if status < 0 { 128 - status } else { status }) as u8
 }
 
-/// Where the JSON and the report go. The program has the standard output if there is one.
-fn targets(args: &LabRunArgs) -> Result<(Option<Target>, Target), Failure> {
+/// Where what was found goes.
+struct Targets {
+    json: Option<Target>,
+    html: Option<Target>,
+    table: Target,
+}
+
+/// Where JSON, page and report go. The program has the standard output if there is one.
+fn targets(args: &LabRunArgs) -> Result<Targets, Failure> {
     let json = args.json.as_deref().map(Target::named);
-    let taken = json == Some(Target::Stdout) || !args.program.is_empty();
-    let usual = if taken { Target::Stderr } else { Target::Stdout };
+    let html = args.html.as_deref().map(Target::named);
+    let at_stdout = [&json, &html].contains(&&Some(Target::Stdout));
+    let usual = if at_stdout || !args.program.is_empty() { Target::Stderr } else { Target::Stdout };
     let table = args.output.as_deref().map_or(usual, Target::named);
-    for target in json.iter().chain([&table]) {
+    for target in json.iter().chain(&html).chain([&table]) {
         target.check()?;
     }
     let mut files: Vec<(&str, PathBuf)> = Vec::new();
-    for (option, path) in [("--json", &args.json), ("--output", &args.output)] {
+    for (option, path) in
+        [("--json", &args.json), ("--html", &args.html), ("--output", &args.output)]
+    {
         files.extend(path.iter().map(|path| (option, path.clone())));
     }
     if let Some(path) = &args.trace {
@@ -191,7 +202,7 @@ fn targets(args: &LabRunArgs) -> Result<(Option<Target>, Target), Failure> {
             )));
         }
     }
-    Ok((json, table))
+    Ok(Targets { json, html, table })
 }
 
 /// What a program gets on its standard input.

@@ -1,6 +1,5 @@
 //! The text report of the lab.
 
-use crate::number::{bytes, count};
 use crate::snapshot_text;
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
@@ -9,6 +8,7 @@ use signal_hook::low_level::signal_name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use strata_lab::{Counters, LabReport, LayerReport, StepReport, TraceReport};
+use strata_text::number::{bytes, count};
 
 const BOLD: Style = Style::new().bold();
 /// Reasons of exits that are shown; the rest is in the JSON.

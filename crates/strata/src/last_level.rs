@@ -1,9 +1,9 @@
 //! What the table says of a last-level cache that is modelled in detail.
 
 use crate::lines::Lines;
-use crate::number::{bytes, count, percent, share};
 use strata_engine::RunResult;
 use strata_engine::report::{LastLevel, MissCauses};
+use strata_text::number::{bytes, count, percent, share};
 
 /// Misses with one cause, on data and on page tables.
 fn cause(of: impl Fn(&MissCauses) -> u64) -> impl Fn(&LastLevel) -> String {

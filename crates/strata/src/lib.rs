@@ -10,6 +10,7 @@ pub mod captured_tables;
 mod complain;
 pub mod config;
 mod defaults;
+mod drawn;
 pub mod exits;
 mod exits_text;
 mod failure;
@@ -27,7 +28,6 @@ mod last_level;
 mod lines;
 mod list;
 mod manual;
-mod number;
 pub mod output;
 mod paper;
 mod pictures;
@@ -49,6 +49,7 @@ mod top;
 mod values;
 pub mod verdict;
 mod version;
+mod view;
 pub mod vm_args;
 mod walk;
 mod workload;
@@ -92,6 +93,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Walk(args) => walk::walk(&args).map(|()| 0),
         Command::Scan(args) => scan::scan(&args),
         Command::Join(args) => join::join(args).map(|()| 0),
+        Command::View(args) => view::view(&args).map(|()| 0),
         Command::Top(args) => top::top(&args),
         Command::Bill(args) => exits::bill(&args),
         Command::Paper(args) => paper::paper(&args),

@@ -1,11 +1,11 @@
 //! Lines of a table: a label and a cell for each run.
 
-use crate::number::ratio;
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use std::fmt::Write;
 use strata_engine::RunResult;
+use strata_text::number::ratio;
 
 pub(crate) const LABEL: usize = 27;
 pub(crate) const CELL: usize = 10;

@@ -4,8 +4,8 @@ use crate::args::{PaperArgs, PaperChoice};
 use crate::failure::{FAILED, Failure};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Target};
-use crate::prepared;
 use crate::version::version;
+use crate::{drawn, prepared};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::env;
@@ -50,16 +50,23 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
         return output::to_stdout(lines.as_bytes()).map(|()| 0);
     }
     let json = args.json.as_deref().map(Target::named);
+    let html = args.html.as_deref().map(Target::named);
     let text = args.output.as_deref().map(Target::named);
-    if json.is_some() && json == text {
-        return Err(Failure::usage("--json and --output name the same file; give them two"));
+    for (one, other, names) in [
+        (&json, &text, "--json and --output"),
+        (&html, &text, "--html and --output"),
+        (&json, &html, "--json and --html"),
+    ] {
+        if one.is_some() && one == other {
+            return Err(Failure::usage(format!("{names} name the same file; give them two")));
+        }
     }
-    let text = text.unwrap_or(match json {
-        Some(Target::Stdout) => Target::Stderr,
-        _ => Target::Stdout,
+    let text = text.unwrap_or(match [&json, &html].contains(&&Some(Target::Stdout)) {
+        true => Target::Stderr,
+        false => Target::Stdout,
     });
     text.check()?;
-    json.as_ref().map_or(Ok(()), Target::check)?;
+    [&json, &html].into_iter().flatten().try_for_each(Target::check)?;
     let program = env::current_exe()
         .map_err(|error| Failure::failed(format!("this program cannot find itself: {error}")))?;
     let kept = Kept::of_user(name, &program).map_err(|error| Failure::failed(error.to_string()))?;
@@ -88,7 +95,7 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
         );
         document.head.insert(0, left);
     }
-    if let Some(target) = &json {
+    if json.is_some() || html.is_some() {
         let figures = Figures {
             version: version(),
             scale: args.scale,
@@ -99,9 +106,10 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
                 .collect(),
             document: &document,
         };
-        let mut bytes = serde_json::to_vec_pretty(&figures).expect("figures are plain data");
-        bytes.push(b'\n');
-        target.plain(&bytes)?;
+        let mut written = serde_json::to_string_pretty(&figures).expect("figures are plain data");
+        written.push('\n');
+        json.as_ref().map_or(Ok(()), |target| target.plain(written.as_bytes()))?;
+        html.as_ref().map_or(Ok(()), |target| target.plain(drawn::of(&written)?.as_bytes()))?;
     }
     text.plain(document.to_string().as_bytes())?;
     failed.iter().for_each(|error| crate::complain::complain(&error.to_string()));

@@ -10,12 +10,13 @@ use crate::prepared;
 use crate::values::SizeAndWays;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
-use crate::{captured_tables, given, text_file};
+use crate::{captured_tables, drawn, given, text_file};
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use strata_engine::options::Options;
 use strata_engine::{
-    Catalogue, ColouredCache, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
+    Catalogue, ColouredCache, LayerFmfi, LlcSetup, Report, RequestLoad, Setup, StackKind,
+    default_policies,
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_params::{Parameter, Parameters};
@@ -46,10 +47,8 @@ pub struct Plan {
     pub threads: Option<NonZeroUsize>,
     /// The bill follows the table.
     pub bill: bool,
-    /// Where the table goes.
-    pub text: Target,
-    /// Where the JSON goes.
-    pub json: Option<Target>,
+    /// Where everything goes.
+    pub results: Results,
     /// What the user should know before anything runs.
     pub remarks: Vec<String>,
 }
@@ -70,13 +69,13 @@ impl Plan {
 /// # Errors
 /// When they make no sense.
 pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
-    let (text, json) = targets(&args)?;
+    let results = Results::of(&args)?;
     // What comes before the mark of a prepared workload only makes its memory.
     let spec = args.input.workload.as_deref();
     if args.input.marked.is_none() && spec.is_some_and(prepared::is_recorded) {
         args.input.marked = Some(true);
     }
-    apart(&args, &text, json.as_ref(), args.input.files())?;
+    apart(&args, &results, args.input.files())?;
     let mut remarks = Vec::new();
     let tables =
         args.tables.as_deref().map(|path| captured_tables::read(path, &args)).transpose()?;
@@ -96,8 +95,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         jobs: args.jobs,
         threads: args.threads,
         bill: args.bill.unwrap_or(false),
-        text,
-        json,
+        results,
         remarks,
         part,
         input: given::input(args.input)?,
@@ -163,34 +161,108 @@ pub fn setups(
             vllc: args.vllc,
         },
         explain: args.explain.unwrap_or(false),
+        detail: args.detail(),
         overrides: overrides.clone(),
     };
     Ok((pairs.into_iter().map(setup).collect(), part))
 }
 
-/// Where table and JSON go. They may not meet, nor mix with the output of the program.
-///
-/// # Errors
-/// When they do.
-pub fn targets(args: &RunArgs) -> Result<(Target, Option<Target>), Failure> {
-    let live = !args.input.program.is_empty() || args.vm.iter().any(VmArgs::is_live);
-    let json = args.json.as_deref().map(Target::named);
-    let named = args.output.as_deref().map(Target::named);
-    if live && (json == Some(Target::Stdout) || named == Some(Target::Stdout)) {
-        return Err(Failure::usage(
-            "standard output belongs to the program; write to a file, or to /dev/stderr",
-        ));
+/// Where table, JSON and pictures go. They may not meet, nor mix with the output of the program.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// The table.
+    pub text: Target,
+    /// The JSON.
+    pub json: Option<Target>,
+    /// The page to look at.
+    pub html: Option<Target>,
+    /// The trace for Perfetto.
+    pub trace_events: Option<Target>,
+    /// Exits as folded stacks.
+    pub folded: Option<Target>,
+}
+
+impl Results {
+    /// What the options say.
+    ///
+    /// # Errors
+    /// When two of them go to the same place.
+    pub fn of(args: &RunArgs) -> Result<Self, Failure> {
+        let live = !args.input.program.is_empty() || args.vm.iter().any(VmArgs::is_live);
+        let named = |path: &Option<PathBuf>| path.as_deref().map(Target::named);
+        let text = named(&args.output);
+        let mut results = Self {
+            text: Target::Stdout,
+            json: named(&args.json),
+            html: named(&args.html),
+            trace_events: named(&args.trace_events),
+            folded: named(&args.folded),
+        };
+        let mut all = results.besides_text();
+        all.extend(text.iter().map(|text| ("--output", text)));
+        let at_stdout = all.iter().any(|(_, target)| **target == Target::Stdout);
+        if live && at_stdout {
+            return Err(Failure::usage(
+                "standard output belongs to the program; write to a file, or to /dev/stderr",
+            ));
+        }
+        for (index, (name, target)) in all.iter().enumerate() {
+            if let Some((other, _)) = all[..index].iter().find(|(_, other)| other == target) {
+                return Err(Failure::usage(format!(
+                    "{other} and {name} name the same file; give them two"
+                )));
+            }
+        }
+        // Standard output is for the table unless something else needs it.
+        let default = if live || at_stdout { Target::Stderr } else { Target::Stdout };
+        results.text = text.unwrap_or(default);
+        Ok(results)
     }
-    if json.is_some() && json == named {
-        return Err(Failure::usage("--json and --output name the same file; give them two"));
+
+    fn besides_text(&self) -> Vec<(&'static str, &Target)> {
+        let named = [
+            ("--json", &self.json),
+            ("--html", &self.html),
+            ("--trace-events", &self.trace_events),
+            ("--folded", &self.folded),
+        ];
+        named.into_iter().filter_map(|(name, target)| Some((name, target.as_ref()?))).collect()
     }
-    // Standard output is for the results unless something else needs it.
-    let default = match json {
-        _ if live => Target::Stderr,
-        Some(Target::Stdout) => Target::Stderr,
-        _ => Target::Stdout,
-    };
-    Ok((named.unwrap_or(default), json))
+
+    /// Finds out early whether all places can be written.
+    ///
+    /// # Errors
+    /// When one cannot.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.text.check()?;
+        self.besides_text().into_iter().try_for_each(|(_, target)| target.check())
+    }
+
+    /// Writes everything but the table, which comes last: should its reader have gone, the others are
+    /// there.
+    ///
+    /// # Errors
+    /// When something cannot be written.
+    pub fn write(&self, report: &Report) -> Result<(), Failure> {
+        if self.besides_text().is_empty() {
+            return Ok(());
+        }
+        let mut json = serde_json::to_string(report).expect("a report is plain data");
+        json.push('\n');
+        if let Some(target) = &self.json {
+            target.plain(json.as_bytes())?;
+        }
+        if let Some(target) = &self.html {
+            target.plain(drawn::of_run(report, &json)?.as_bytes())?;
+        }
+        if let Some(target) = &self.trace_events {
+            target.plain(&drawn::trace_events(&json)?)?;
+        }
+        if let Some(target) = &self.folded {
+            target.plain(drawn::folded(&json)?.as_bytes())?;
+        }
+        Ok(())
+    }
 }
 
 /// Sees to it that no output replaces what is read.
@@ -199,12 +271,11 @@ pub fn targets(args: &RunArgs) -> Result<(Target, Option<Target>), Failure> {
 /// When one would.
 pub fn apart<'a>(
     args: &'a RunArgs,
-    text: &Target,
-    json: Option<&Target>,
+    results: &Results,
     mut inputs: Vec<(&'static str, &'a Path)>,
 ) -> Result<(), Failure> {
-    let mut outputs = vec![("--output", text)];
-    outputs.extend(json.map(|json| ("--json", json)));
+    let mut outputs = vec![("--output", &results.text)];
+    outputs.extend(results.besides_text());
     inputs.extend(args.config.as_deref().map(|path| ("the configuration", path)));
     let cpu = args.cpu.as_deref().filter(|name| names_a_file(name)).map(Path::new);
     inputs.extend(cpu.map(|path| ("the CPU model", path)));
@@ -505,6 +576,8 @@ mod tests {
             ("--memory 1MiB", "at least 64MiB"),
             ("--policy base,thp --request-load 0.5@gemini", "gemini, which is not run on a nested"),
             ("--json x --output x", "name the same file"),
+            ("--json x --html x", "--json and --html name the same file"),
+            ("--html - -o -", "--html and --output name the same file"),
             ("some.trace", "--workload and a trace"),
         ];
         for (words, expected) in cases {
@@ -529,10 +602,10 @@ mod tests {
 
     #[test]
     fn the_table_keeps_out_of_the_way() {
-        assert_eq!(plan_of("").unwrap().text, Target::Stdout);
-        assert_eq!(plan_of("--json -").unwrap().text, Target::Stderr);
-        assert_eq!(plan_line("strata run -- ls").unwrap().text, Target::Stderr);
-        let file = plan_line("strata run -o x -- ls").unwrap().text;
+        assert_eq!(plan_of("").unwrap().results.text, Target::Stdout);
+        assert_eq!(plan_of("--json -").unwrap().results.text, Target::Stderr);
+        assert_eq!(plan_line("strata run -- ls").unwrap().results.text, Target::Stderr);
+        let file = plan_line("strata run -o x -- ls").unwrap().results.text;
         assert_eq!(file, Target::named(Path::new("x")));
     }
 }

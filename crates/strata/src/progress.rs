@@ -1,11 +1,11 @@
 //! What the sweep tells while it runs: a bar on the terminal, and news.
 
-use crate::number::count;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_engine::Progress;
+use strata_text::number::count;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 

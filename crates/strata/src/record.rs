@@ -4,11 +4,11 @@ use crate::args::RecordArgs;
 use crate::failure::{FAILED, Failure};
 use crate::given;
 use crate::interrupt::Interrupt;
-use crate::number::{bytes, count};
 use crate::output::{self, Target};
 use crate::workload::{nothing_left, part_taken, unopened};
 use std::path::Path;
 use strata_stream::{Batch, Fill, SourceError};
+use strata_text::number::{bytes, count};
 use strata_workloads::Before;
 use strata_workloads::record::{Outcome, Writer};
 

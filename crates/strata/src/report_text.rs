@@ -1,15 +1,16 @@
 //! The text report: what each policy costs, side by side.
 
 use crate::lines::{BOLD, CELL, LABEL, Line, Lines, print};
-use crate::number::{bytes, count, percent, ratio, share};
 use crate::{again, last_level, requests, verdict, version};
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use std::fmt::Write;
+use strata_engine::options::Options;
 use strata_engine::{Report, RunResult, StackKind};
 use strata_nested::ExitReason;
 use strata_stream::command_line;
+use strata_text::number::{bytes, count, percent, ratio, share};
 
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
@@ -83,7 +84,9 @@ pub(crate) fn partial(out: &mut String, report: &Report, width: usize) {
 
 /// Which program wrote it with which options, in one line where it is wide enough.
 pub(crate) fn made_by(report: &Report) -> String {
-    let differing = again::differing(&report.options);
+    // What the JSON has besides is nothing to a table.
+    let options = Options { detail: None, ..report.options.clone() };
+    let differing = again::differing(&options);
     let options = match &differing[..] {
         [] => "default options".to_owned(),
         words => command_line(words.iter().map(String::as_str)),

@@ -1,9 +1,9 @@
 //! What a report says of requests.
 
 use crate::lines::Lines;
-use crate::number::{count, ratio, seconds};
 use strata_engine::RunResult;
 use strata_engine::report::{Requests, Times};
+use strata_text::number::{count, ratio, seconds};
 
 /// Whether any run served requests.
 fn any(lines: &Lines<'_>) -> bool {

@@ -1,10 +1,10 @@
 //! Whether machines fit into this computer's memory.
 
 use crate::failure::Failure;
-use crate::number::bytes;
 use std::num::NonZeroUsize;
 use strata_engine::memory::Need;
 use strata_engine::{HostSetup, memory};
+use strata_text::number::bytes;
 
 /// Machines that are to be run.
 pub struct Machines {

@@ -35,10 +35,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         }
     }
     let plan = plan(args, catalogue)?;
-    plan.text.check()?;
-    if let Some(json) = &plan.json {
-        json.check()?;
-    }
+    plan.results.check()?;
     for remark in &plan.remarks {
         crate::complain::complain(&format!("note: {remark}"));
     }
@@ -52,18 +49,13 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         return Err(Failure::failed(nothing_left(plan.part, report.warmup)));
     }
     let live_status = report.workload.exit_status.filter(|_| plan.input.is_live());
-    // The JSON first: it has everything, should the table's reader have gone.
-    if let Some(target) = &plan.json {
-        let mut json = serde_json::to_vec(&report).expect("a report is plain data");
-        json.push(b'\n');
-        target.plain(&json)?;
-    }
-    let mut text = report_text::render(&report, plan.text.width());
+    plan.results.write(&report)?;
+    let mut text = report_text::render(&report, plan.results.text.width());
     if plan.bill {
         let runs = report.runs.iter().map(|run| (format!("{} {}", run.stack, run.policy), run));
         text += &bill::render(&runs.collect::<Vec<_>>());
     }
-    plan.text.styled(&text)?;
+    plan.results.text.styled(&text)?;
     let out_of_memory = report.runs.iter().any(|run| run.out_of_memory);
     Ok(match (failed, live_status) {
         (Some(message), _) => {

@@ -3,7 +3,6 @@
 use crate::failure::Failure;
 use crate::inspect_args::ScanArgs;
 use crate::interrupt::Interrupt;
-use crate::number::{bytes, count};
 use crate::output::{Target, to_stdout};
 use crate::snapshot_text;
 use std::fmt::Write;
@@ -11,6 +10,7 @@ use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 use strata_inspect::{Snapshot, Tree, Watch, scan as take, scan_to, scan_to_file};
+use strata_text::number::{bytes, count};
 
 /// Scans. Gives the exit status: whoever ends the watching by Ctrl-C gets what was seen until then.
 ///

@@ -1,6 +1,5 @@
 //! The texts of `strata scan`, `strata join` and `strata top`.
 
-use crate::number::{bytes, count, percent, seconds, share};
 use crate::report_text::{Cells, paragraph};
 use anstyle::Style;
 use std::fmt::Write;
@@ -9,6 +8,7 @@ use strata_inspect::join::report::{HotMemory, Join, JoinedLayer, VmReport};
 use strata_inspect::snapshot::hot::By;
 use strata_inspect::snapshot::model::Blind;
 use strata_inspect::{Snapshot, delay};
+use strata_text::number::{bytes, count, percent, seconds, share};
 
 const BOLD: Style = Style::new().bold();
 

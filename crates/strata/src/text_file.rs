@@ -19,23 +19,33 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// When it cannot be read, is longer than any such file, or is no text.
 pub fn read(path: &Path, what: &str) -> Result<String, Failure> {
+    read_up_to(path, what, LONGEST)
+}
+
+/// The same for what may be of another length, in bytes.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_up_to(path: &Path, what: &str, longest: u64) -> Result<String, Failure> {
     let failed =
         |why: &str| Failure::failed(format!("cannot read the {what} {}: {why}", path.display()));
-    let bytes = bytes(path, SILENCE).map_err(|error| {
+    let bytes = bytes(path, SILENCE, longest).map_err(|error| {
         failed(&match error.kind() {
             ErrorKind::IsADirectory => "it is a directory; name a file in it".to_owned(),
             ErrorKind::TimedOut => "nobody writes to the pipe; name a file".to_owned(),
-            ErrorKind::FileTooLarge => "it is longer than 1 MiB; name another file".to_owned(),
+            ErrorKind::FileTooLarge => {
+                format!("it is longer than {} MiB; name another file", longest >> 20)
+            }
             _ => format!("{error}; check its name"),
         })
     })?;
     String::from_utf8(bytes).map_err(|_| failed("it is no text (UTF-8); name another file"))
 }
 
-fn bytes(path: &Path, silence: Duration) -> io::Result<Vec<u8>> {
+fn bytes(path: &Path, silence: Duration, longest: u64) -> io::Result<Vec<u8>> {
     let file = Interruptible::open(path, Arc::default())?.patience(silence);
     let mut bytes = Vec::new();
-    match file.take(LONGEST + 1).read_to_end(&mut bytes)? as u64 > LONGEST {
+    match file.take(longest + 1).read_to_end(&mut bytes)? as u64 > longest {
         true => Err(ErrorKind::FileTooLarge.into()),
         false => Ok(bytes),
     }
@@ -65,6 +75,6 @@ mod tests {
         let pipe = room.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let silence = Duration::from_millis(10);
-        assert_eq!(bytes(&pipe, silence).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(bytes(&pipe, silence, LONGEST).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }

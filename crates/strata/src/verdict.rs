@@ -1,9 +1,9 @@
 //! What dominates and what would help, in two or three sentences computed from the numbers.
 
-use crate::number::{percent, ratio, share};
 use strata_addr::PageSize;
 use strata_engine::report::Cycles;
 use strata_engine::{RunResult, words};
+use strata_text::number::{percent, ratio, share};
 
 /// Differences below this share are not worth a recommendation.
 const NOTABLE: f64 = 0.02;

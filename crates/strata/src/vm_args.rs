@@ -2,7 +2,6 @@
 
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
-use crate::number::exact_size;
 use crate::prepared;
 use crate::values::{stack, vllc};
 use crate::workload::Input;
@@ -13,6 +12,7 @@ use std::str::FromStr;
 use strata_engine::{Colours, PagePlacement, StackKind};
 use strata_hardware::WayMask;
 use strata_stream::{WorkloadInfo, command_line};
+use strata_text::number::exact_size;
 use strata_workloads::Format;
 use toml::{Table, Value};
 

@@ -2,7 +2,6 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::number::count;
 use crate::prepared;
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
 use strata_stream::{Source, WorkloadInfo, command_line};
+use strata_text::number::count;
 use strata_workloads::record::Reader;
 use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part};
 

@@ -1,6 +1,7 @@
-//! What people write: sizes, counts, and names that are nearly right.
+//! What people write: sizes, counts, and names that are nearly right; and numbers as they read them.
 
 mod name;
+pub mod number;
 mod size;
 
 pub use name::{closest, nearest};

@@ -115,6 +115,7 @@ fn setup(policy: &str) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: LlcSetup::default(),
         overrides: Vec::new(),

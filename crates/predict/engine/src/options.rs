@@ -78,6 +78,9 @@ pub struct Options {
     pub alone: bool,
     /// Say where misalignment comes from.
     pub explain: bool,
+    /// Have what pictures are made of; `None` without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<bool>,
     /// Constants and parameters that were set, by name, as `--set` takes them.
     pub set: BTreeMap<String, String>,
 }

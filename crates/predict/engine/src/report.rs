@@ -172,6 +172,10 @@ pub struct LayerMemory {
     /// The fewest there were since.
     #[serde(default)]
     pub free_huge_least: u64,
+    /// Free blocks of the buddy allocator by order, from one base page to a huge page, if `--detail`
+    /// asked for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub free_blocks: Vec<u64>,
 }
 
 /// VM exits that one layer took.
@@ -217,6 +221,54 @@ pub struct Sample {
     pub fmfi: PerLayer<f64>,
     /// Bytes used for it at that moment.
     pub used_bytes: u64,
+}
+
+/// The state at fixed intervals of simulated time, from `--detail`: lists of equal length, an entry for
+/// each moment. Counts are those so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Simulated seconds between two moments.
+    pub interval: f64,
+    /// Simulated seconds since the start: the first fault or end of a batch of accesses
+    /// after each interval.
+    pub seconds: Vec<f64>,
+    /// Accesses.
+    pub accesses: Vec<u64>,
+    /// L1 TLB misses.
+    pub l1_misses: Vec<u64>,
+    /// L2 TLB misses.
+    pub l2_misses: Vec<u64>,
+    /// Cycles in walks.
+    pub walk_cycles: Vec<u64>,
+    /// Cycles.
+    pub cycles: Vec<u64>,
+    /// Page faults by layer.
+    pub faults: BTreeMap<String, Vec<u64>>,
+    /// Exits by the layer that took them and by reason; what never happened is left out.
+    pub exits: BTreeMap<String, BTreeMap<String, Vec<u64>>>,
+    /// FMFI by layer, then.
+    pub fmfi: BTreeMap<String, Vec<f64>>,
+    /// Huge pages of the guest, then.
+    pub guest_huge: Vec<u64>,
+    /// Well-aligned ones.
+    pub well_aligned: Vec<u64>,
+    /// Type-1 misaligned ones.
+    pub type1: Vec<u64>,
+    /// Type-2 misaligned ones.
+    pub type2: Vec<u64>,
+    /// Bytes used, then.
+    pub used_bytes: Vec<u64>,
+}
+
+/// The 2 MiB regions of the guest's programs through all layers, from `--detail`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Regions {
+    /// What the numbers of a row are.
+    pub columns: Vec<String>,
+    /// Why huge pages are misaligned: the layer responsible and the cause.
+    pub causes: Vec<[String; 2]>,
+    /// Rows of regions beside each other that differ in nothing but their place.
+    pub rows: Vec<Vec<i64>>,
 }
 
 /// What one machine under one policy made of the stream. Counts leave the warm-up out.
@@ -304,6 +356,12 @@ pub struct RunResult {
     pub explain: Vec<Cause>,
     /// States over simulated time.
     pub samples: Vec<Sample>,
+    /// The same and more at fixed intervals, if `--detail` asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
+    /// The guest's regions when it used most memory, if `--detail` asked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<Regions>,
     /// Every parameter in force, printed as `--set` takes it.
     pub parameters: BTreeMap<String, String>,
     /// The requests of the stream and their latency; `None` when it has none.

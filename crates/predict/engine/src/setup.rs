@@ -42,6 +42,8 @@ pub struct Setup {
     pub llc: LlcSetup,
     /// Find out where misalignment comes from.
     pub explain: bool,
+    /// Keep what pictures are made of: regions, states at fixed intervals, free blocks.
+    pub detail: bool,
     /// Model and policy parameters to set, in order. Constants of the CPU are already in `cpu`.
     pub overrides: Vec<(String, String)>,
 }

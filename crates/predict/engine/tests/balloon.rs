@@ -21,6 +21,7 @@ fn run(stack: StackKind, policy: &str, overrides: &[(&str, &str)]) -> RunResult 
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: PagePlacement::Linux,
         llc: LlcSetup::default(),
         overrides: overrides.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),

@@ -38,6 +38,7 @@ fn setup(stack: StackKind, policy: &str, placement: PagePlacement, seed: u64) ->
         from_mark: false,
         seed,
         explain: false,
+        detail: false,
         placement,
         llc: LlcSetup::default(),
         overrides: Vec::new(),

@@ -50,6 +50,7 @@ fn machines_take_what_was_estimated() {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),

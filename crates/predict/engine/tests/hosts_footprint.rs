@@ -90,6 +90,7 @@ fn all() -> HostSetup {
         placement: PagePlacement::Linux,
         balloon: None,
         llc_ways: None,
+        vllc: None,
         within: None,
         seed: 0,
         workload: Some(Generator::parse(workload).expect("a workload").info()),

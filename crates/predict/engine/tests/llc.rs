@@ -27,6 +27,7 @@ fn setup(ways: u32, llc: LlcSetup) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: PagePlacement::Linux,
         llc,
         overrides: Vec::new(),

@@ -82,6 +82,7 @@ fn setup(warmup: u64) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),

@@ -21,6 +21,7 @@ fn setup(stack: StackKind, policy: &str, warmup: u64) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),

@@ -228,6 +228,7 @@ fn build(machine: &Machine) -> Option<Simulation> {
         from_mark: false,
         seed: 3,
         explain: true,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: [("time.scale", machine.scale), ("slot.offset", machine.slot)]

@@ -68,6 +68,36 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
         self.visit_huge(TableId::ROOT, self.levels(), 0, &mut visit);
     }
 
+    /// Visits every HPAS region that something is mapped in, in ascending order. A page larger than a
+    /// huge page is as many of them.
+    pub fn for_each_region(&self, mut visit: impl FnMut(Frame<U>, Region<'_, L>)) {
+        self.visit_regions(TableId::ROOT, self.levels(), 0, &mut visit);
+    }
+
+    fn visit_regions(
+        &self,
+        table: TableId,
+        level: u8,
+        base: u64,
+        visit: &mut impl FnMut(Frame<U>, Region<'_, L>),
+    ) {
+        for at in 0..ENTRIES {
+            let bits = self.entry(table, at);
+            if !F::is_present(bits) {
+                continue;
+            }
+            let start = base + ((at as u64) << (9 * (u32::from(level) - 1)));
+            if level > HUGE_LEVEL && !F::is_leaf(bits, level) {
+                self.visit_regions(self.child(table, at), level - 1, start, visit);
+                continue;
+            }
+            for region in 0..1 << (9 * u32::from(level - HUGE_LEVEL)) {
+                let page = Frame::new(start + region * PageSize::Huge.base_pages());
+                visit(page, self.region(page));
+            }
+        }
+    }
+
     fn visit_huge(
         &self,
         table: TableId,

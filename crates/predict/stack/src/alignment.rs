@@ -121,14 +121,18 @@ impl Stack {
         }
     }
 
-    fn nothing_below(&self, guest: NodeId, guest_physical: Frame<Upper>) -> bool {
+    pub(crate) fn nothing_below(&self, guest: NodeId, guest_physical: Frame<Upper>) -> bool {
         let hva = self.hva(guest, guest_physical);
         let range = Range::sized(hva.addr(), PageSize::Huge.bytes());
         self.vm_table(guest).first_mapped(range).is_none()
     }
 
     /// The highest hypervisor that does not map the region huge, and why.
-    fn culprit(&self, guest: NodeId, guest_physical: Frame<Upper>) -> (NodeId, &'static str) {
+    pub(crate) fn culprit(
+        &self,
+        guest: NodeId,
+        guest_physical: Frame<Upper>,
+    ) -> (NodeId, &'static str) {
         let mut at = guest_physical;
         for vm in self.path_down(guest).map_while(|node| self.nodes[node].vm.as_ref()) {
             match vm.second.region(at) {

@@ -30,18 +30,11 @@ type Alone = BTreeMap<String, Vec<usize>>;
 /// When the options make no sense, a workload cannot be opened or a result not written.
 pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     let plan = plan::plan(args, catalogue)?;
-    plan.text.check()?;
-    if let Some(json) = &plan.json {
-        json.check()?;
-    }
+    plan.results.check()?;
     let interrupt = Interrupt::watch_all();
     let (report, failed) = measure(&plan, &interrupt)?;
-    if let Some(target) = &plan.json {
-        let mut json = serde_json::to_vec(&report).expect("a report is plain data");
-        json.push(b'\n');
-        target.plain(&json)?;
-    }
-    let mut text = text::render(&report, plan.text.width());
+    plan.results.write(&report)?;
+    let mut text = text::render(&report, plan.results.text.width());
     if plan.bill {
         let runs = report
             .vms
@@ -49,7 +42,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
             .flat_map(|vm| vm.runs.iter().map(|run| (format!("{} {}", vm.name, run.policy), run)));
         text += &bill::render(&runs.collect::<Vec<_>>());
     }
-    plan.text.styled(&text)?;
+    plan.results.text.styled(&text)?;
     let out_of_memory = report.vms.iter().flat_map(|vm| &vm.runs).any(|run| run.out_of_memory);
     Ok(match failed {
         Some(message) => {

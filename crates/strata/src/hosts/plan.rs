@@ -3,8 +3,7 @@
 use crate::again;
 use crate::args::{Input as InputArgs, RunArgs};
 use crate::failure::{Failure, unknown};
-use crate::output::Target;
-use crate::plan::{apart, cross_product, request_load, setups, targets};
+use crate::plan::{Results, apart, cross_product, request_load, setups};
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
 use std::iter;
@@ -39,10 +38,8 @@ pub struct Plan {
     pub threads: NonZeroUsize,
     /// The bills follow the tables.
     pub bill: bool,
-    /// Where the tables go.
-    pub text: Target,
-    /// Where the JSON goes.
-    pub json: Option<Target>,
+    /// Where everything goes.
+    pub results: Results,
 }
 
 impl Plan {
@@ -57,12 +54,12 @@ impl Plan {
 
 /// Checks the options against each other and against what there is.
 pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
-    let (text, json) = targets(&args)?;
+    let results = Results::of(&args)?;
     let traces = args.vm.iter().filter_map(|vm| match &vm.input {
         Some(Input::Trace(path, _)) => Some(("the trace", path.as_path())),
         _ => None,
     });
-    apart(&args, &text, json.as_ref(), traces.collect())?;
+    apart(&args, &results, traces.collect())?;
     let InputArgs { trace, workload, program, format, .. } = &args.input;
     let refused = [
         (trace.is_some(), "a trace"),
@@ -112,8 +109,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         jobs: args.jobs,
         threads: args.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(ONE),
         bill: args.bill.unwrap_or(false),
-        text,
-        json,
+        results,
         vms: args.vm,
     })
 }

@@ -1,11 +1,11 @@
 //! The text report of VMs that shared a host.
 
 use crate::lines::{BOLD, Line, print};
-use crate::number::{count, ratio};
 use crate::report_text::{made_by, paragraph, partial, sections};
 use std::fmt::Write;
 use strata_engine::Report;
 use strata_engine::report::{HostRun, VmReport};
+use strata_text::number::{count, ratio};
 
 /// The whole report in at most `width` columns, with ANSI styles.
 pub fn render(report: &Report, width: usize) -> String {

@@ -6,7 +6,6 @@ use super::recipe::{Recipe, all, find};
 use crate::args::PrepareArgs;
 use crate::failure::{FAILED, Failure};
 use crate::interrupt::Interrupt;
-use crate::number::{bytes, count};
 use crate::output::to_stdout;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::ffi::OsStr;
@@ -20,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use strata_capture::{Capture, Options};
 use strata_stream::{Batch, Event, Fill, Mark, Source, Step};
+use strata_text::number::{bytes, count};
 use strata_workloads::record::{Outcome, Reader, Summary, Writer};
 use strata_workloads::{Before, Excerpt, Part};
 

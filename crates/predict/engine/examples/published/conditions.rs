@@ -191,6 +191,7 @@ fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
         from_mark: false,
         seed: SEED,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),

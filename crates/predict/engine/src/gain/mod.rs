@@ -228,6 +228,7 @@ fn replayed(
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: crate::PagePlacement::Linux,
         llc: LlcSetup::default(),
         overrides: Vec::new(),

@@ -75,6 +75,11 @@ impl Clock {
         self.now as f64 / self.frequency * self.scale
     }
 
+    /// Simulated seconds on one of the CPUs, which may be further by now.
+    pub(crate) fn on(&self, cpu: CpuId, cores: &Cores, machine: &Machine) -> f64 {
+        self.now.max(cores.reading(cpu, machine)) as f64 / self.frequency * self.scale
+    }
+
     /// Cycles since the host was started.
     pub(crate) fn cycles(&self) -> u64 {
         self.now

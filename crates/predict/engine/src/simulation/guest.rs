@@ -1,10 +1,11 @@
 //! One guest of a host: the programs of a stream, and what is known of them.
 
 use super::clock::Clock;
+use super::moments::Moments;
 use super::relocation::Relocation;
 use super::samples::Samples;
 use crate::layers::{PerLayer, StackKind};
-use crate::report::{Alignment, Cause, RunResult};
+use crate::report::{Alignment, Cause, Regions, RunResult};
 use crate::requests::Served;
 use crate::warmup::Warmup;
 use rustc_hash::FxHashMap;
@@ -32,6 +33,8 @@ pub(super) struct Context {
     pub(super) policy: String,
     pub(super) cpu: String,
     pub(super) explain: bool,
+    /// The result has what pictures are made of.
+    pub(super) detail: bool,
     /// Colours are used, and the cache is modelled without the hash that the CPU has.
     pub(super) plain_colours: bool,
     pub(super) footprint: Option<u64>,
@@ -46,6 +49,7 @@ pub(super) struct State {
     pub(super) alignment: Alignment,
     pub(super) fmfi: PerLayer<f64>,
     pub(super) causes: Vec<Cause>,
+    pub(super) regions: Option<Regions>,
 }
 
 /// A guest of the host.
@@ -65,6 +69,7 @@ pub(super) struct Guest {
     pub(super) is_bound: bool,
     pub(super) relocation: Relocation,
     pub(super) samples: Samples,
+    pub(super) moments: Moments,
     pub(super) warmup: Warmup,
     pub(super) served: Served,
     /// Frames in use before the workload.

@@ -3,8 +3,10 @@
 mod asids;
 mod clock;
 mod cores;
+mod detail;
 mod guest;
 pub(crate) mod host;
+mod moments;
 mod oom;
 pub(crate) mod outcome;
 mod relocation;
@@ -21,6 +23,7 @@ use asids::Asids;
 use cores::{Cores, GuestId, owner};
 use guest::Guest;
 use host::HostSetup;
+use moments::Moments;
 use relocation::Relocation;
 use samples::Samples;
 use strata_hardware::{CpuId, Fault, Machine, RunFault, Tables, VmTag};
@@ -157,6 +160,7 @@ impl Simulation {
             self.end_warmup(guest);
         }
         self.take_sample(guest);
+        self.last_moment(guest);
         self.note_state(guest);
         self.outcome(guest)
     }
@@ -300,6 +304,7 @@ impl Simulation {
         let until = self.cores.reading(cpu, &self.machine).saturating_add(self.longest_step);
         let made = self.accesses(guest, cpu, tid, &accesses[warm..], until);
         self.pass_time(guest, cpu);
+        self.moment_if_due(guest, cpu);
         warm + made
     }
 
@@ -313,6 +318,7 @@ impl Simulation {
         *acting = (guest, stack.work_of_host());
         state.clock.reset(&state.all_cpus, cores, machine);
         state.samples = Samples::default();
+        state.moments = Moments::default();
         state.served.reset();
         state.last_feedback = Feedback::default();
     }
@@ -376,6 +382,7 @@ impl Simulation {
             }
             let handled = self.handle(node, space, fault);
             self.tell_hardware(guest, cpu);
+            self.moment_if_due(guest, cpu);
             if let Err(exhausted) = handled {
                 self.out_of_memory(guest, exhausted, Some(space));
                 let dead = self.guests[guest].dead.is_some();

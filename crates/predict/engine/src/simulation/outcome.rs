@@ -31,13 +31,14 @@ impl Simulation {
             alignment: self.alignment(state.node),
             fmfi: self.per_layer(state.node, |node| self.stack.fmfi(node)),
             causes: if state.context.explain { self.causes(state.node) } else { Vec::new() },
+            regions: state.context.detail.then(|| self.regions(state.node)),
         };
         let state = &mut self.guests[guest];
         state.peak_frames = state.peak_frames.max(frames);
         state.fullest = fullest;
     }
 
-    fn used_frames(&self, guest: GuestId) -> u64 {
+    pub(super) fn used_frames(&self, guest: GuestId) -> u64 {
         let node = self.guests[guest].node;
         // What the balloon has is not the workload's.
         self.stack.kernel(node).memory().used_frames() - self.stack.ballooned(node)
@@ -126,6 +127,7 @@ impl Simulation {
         let placement = self.policies.placement(&self.stack, self.guests[guest].node);
         let trade = self.policies.trade(&self.stack, self.guests[guest].node);
         let samples = mem::take(&mut self.guests[guest].samples).into_series();
+        let series = self.series(guest);
         let state = &self.guests[guest];
         RunResult {
             stack: state.context.stack,
@@ -172,6 +174,8 @@ impl Simulation {
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
             samples,
+            series,
+            regions: state.fullest.regions.clone(),
             service_times: state.served.times().map(Box::new),
             requests: None,
         }
@@ -209,7 +213,11 @@ impl Simulation {
     }
 
     /// What the kernels below a guest and its own did: the host's as far as it was for this guest.
-    fn kernels(&self, guest: GuestId, work: &HostWork) -> BTreeMap<NodeId, KernelCounters> {
+    pub(super) fn kernels(
+        &self,
+        guest: GuestId,
+        work: &HostWork,
+    ) -> BTreeMap<NodeId, KernelCounters> {
         let guest = self.guests[guest].node;
         let counters = |node| match node == NodeId::HOST && node != guest {
             true => work.kernel,
@@ -289,6 +297,10 @@ impl Simulation {
                     fragmented: layer.is_fragmented,
                     free_huge_before: layer.free_huge,
                     free_huge_least: memory.least_free_regions(),
+                    free_blocks: match guest.context.detail {
+                        true => (0..=HUGE_ORDER).map(|order| memory.free_blocks(order)).collect(),
+                        false => Vec::new(),
+                    },
                 }
             })
             .collect()

@@ -5,6 +5,7 @@ use super::clock::Clock;
 use super::cores::Cores;
 use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
+use super::moments::Moments;
 use super::{Relocation, Samples, Simulation, owner};
 use crate::memory::{Extent, Need};
 use crate::requests::Served;
@@ -613,6 +614,7 @@ impl Simulation {
                 is_bound: !vm.cores.is_empty(),
                 relocation: Relocation::default(),
                 samples: Samples::default(),
+                moments: Moments::default(),
                 warmup: Warmup::new(&setup.common),
                 served: Served::new(frequency),
                 frames_before: frames,
@@ -631,6 +633,7 @@ impl Simulation {
                     policy: vm.policy.clone(),
                     cpu: cpu.name.clone(),
                     explain: setup.common.explain,
+                    detail: setup.common.detail,
                     plain_colours: blueprint.config.colours.is_some()
                         && setup.common.llc.colours_of == ColouredCache::Llc
                         && blueprint.llc.design.hash != cpu.cache.llc_design.hash,

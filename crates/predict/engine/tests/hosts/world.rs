@@ -27,6 +27,7 @@ pub fn common() -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),

@@ -7,6 +7,7 @@ pub mod colours;
 pub mod compose;
 pub mod matching;
 pub mod prometheus;
+pub mod regions;
 pub mod report;
 mod verdict;
 

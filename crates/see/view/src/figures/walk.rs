@@ -1,0 +1,200 @@
+//! The walk: its positions as a grid, shaded by how often a walk makes that reference.
+
+use super::Group;
+use crate::html::{numbers, table};
+use crate::input::run::Run;
+use crate::number::whole;
+use crate::svg::{Anchor, Svg, WIDTH};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Size of a cell.
+const CELL: [f64; 2] = [32.0, 24.0];
+/// Grids beside each other.
+const IN_A_ROW: usize = 5;
+
+/// A place of the walk: the entry of the guest's table that it leads to (0: the data), and the level of
+/// the second stage (0: the guest's entry itself).
+type Place = (u8, u8);
+
+/// The figure; nothing without a walk.
+pub fn figure(groups: &[Group<'_>]) -> String {
+    let mut svg = Svg::new(&label(groups));
+    let mut y = 4.0;
+    let pitch = WIDTH / IN_A_ROW as f64;
+    for group in groups {
+        if groups.len() > 1 {
+            svg.text((0.0, y + 12.0), Anchor::Start, "head", &group.title);
+            y += 24.0;
+        }
+        for line in group.rows.chunks(IN_A_ROW) {
+            let mut height: f64 = 0.0;
+            for (index, row) in line.iter().enumerate() {
+                let x = index as f64 * pitch;
+                let end = grid(&mut svg, (x, y), &row.label, row.run, two_dimensional(group));
+                height = height.max(end);
+            }
+            y += height + 18.0;
+        }
+        y += 6.0;
+    }
+    let scale: String = [0.05, 0.25, 0.5, 0.75, 1.0]
+        .iter()
+        .map(|share| {
+            format!(
+                "<span class=key><svg aria-hidden=\"true\" viewBox=\"0 0 14 14\"><rect class=\"heat\" \
+                 width=\"14\" height=\"14\" fill-opacity=\"{share}\"/></svg>{share}</span>"
+            )
+        })
+        .collect();
+    format!(
+        "<div class=keys><span class=key>references of a walk at this position:</span>{scale}</div>{}{}",
+        svg.finish(y, true),
+        raw(groups)
+    )
+}
+
+fn two_dimensional(group: &Group<'_>) -> bool {
+    group.rows.iter().any(|row| references(row.run).keys().any(|(_, second)| *second > 0))
+}
+
+/// References by place.
+fn references(run: &Run) -> BTreeMap<Place, u64> {
+    let positions = run.walk_positions.iter();
+    positions.filter_map(|at| Some((place(&at.position)?, at.references))).collect()
+}
+
+/// `g4n3` is (4, 3), `g4` is (4, 0), `dn1` is (0, 1).
+fn place(name: &str) -> Option<Place> {
+    let level = |text: &str| text.parse::<u8>().ok().filter(|level| (1..=9).contains(level));
+    let (guest, second) = match name.split_once('n') {
+        Some((guest, second)) => (guest, level(second)?),
+        None => (name, 0),
+    };
+    match guest {
+        "d" => Some((0, second)),
+        guest => Some((level(guest.strip_prefix('g')?)?, second)),
+    }
+}
+
+/// All walks: those that ended in a fault made references, too.
+fn walks(run: &Run) -> u64 {
+    run.walks + run.counters.get("strata.faulted_walks").copied().unwrap_or(0)
+}
+
+/// Draws one grid and gives its height.
+fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage: bool) -> f64 {
+    let found = references(run);
+    let walks = walks(run);
+    let levels =
+        found.keys().flat_map(|(guest, second)| [*guest, *second]).max().unwrap_or(4).max(4);
+    let columns: Vec<u8> = if second_stage { (0..=levels).rev().collect() } else { vec![0] };
+    let rows: Vec<u8> = (0..=levels).rev().filter(|row| second_stage || *row > 0).collect();
+    svg.text((x, y + 12.0), Anchor::Start, "name", title);
+    let (left, top) = (x + 30.0, y + 36.0);
+    for (index, column) in columns.iter().enumerate() {
+        let name = if *column == 0 { "gPT".to_owned() } else { format!("n{column}") };
+        let at = left + (index as f64 + 0.5) * CELL[0] - 1.0;
+        svg.text((at, top - 5.0), Anchor::Middle, "tick", &name);
+    }
+    for (index, row) in rows.iter().enumerate() {
+        let name = if *row == 0 { "data".to_owned() } else { format!("g{row}") };
+        let at = top + index as f64 * CELL[1];
+        svg.text((left - 6.0, at + 16.0), Anchor::End, "tick", &name);
+        for (number, column) in columns.iter().enumerate() {
+            if (*row, *column) == (0, 0) {
+                continue;
+            }
+            let count = found.get(&(*row, *column)).copied().unwrap_or(0);
+            let each = if walks == 0 { 0.0 } else { count as f64 / walks as f64 };
+            let place = [left + number as f64 * CELL[0], at, CELL[0] - 2.0, CELL[1] - 2.0];
+            let words = format!(
+                "{title}: {}: {} references, {each:.3} a walk",
+                described(*row, *column),
+                whole(count)
+            );
+            svg.rect(place, "cell", "");
+            svg.open(&format!("fill-opacity=\"{:.2}\"", each.min(1.0)));
+            svg.rect(place, "heat", &words);
+            svg.close();
+            let (class, text) = match each {
+                0.0 => ("faint", "0".to_owned()),
+                each if each < 0.005 => ("small", "<.01".to_owned()),
+                each if each > 0.55 => ("small on", format!("{each:.2}")),
+                each => ("small", format!("{each:.2}")),
+            };
+            svg.text((place[0] + place[2] / 2.0, at + 15.0), Anchor::Middle, class, &text);
+        }
+    }
+    let bottom = top + rows.len() as f64 * CELL[1];
+    let positions = columns.len() * rows.len() - usize::from(second_stage);
+    let all: u64 = found.values().sum();
+    let each = if walks == 0 { 0.0 } else { all as f64 / walks as f64 };
+    svg.text((left, bottom + 14.0), Anchor::Start, "note", &format!("{each:.2} of {positions}"));
+    bottom + 16.0 - y
+}
+
+fn described(guest: u8, second: u8) -> String {
+    match (guest, second) {
+        (guest, 0) => format!("g{guest}, the guest's level-{guest} entry"),
+        (0, second) => format!("dn{second}, the second stage's level-{second} entry for the data"),
+        (guest, second) => format!(
+            "g{guest}n{second}, the second stage's level-{second} entry that leads to g{guest}"
+        ),
+    }
+}
+
+fn label(groups: &[Group<'_>]) -> String {
+    let rows = groups.iter().flat_map(|group| group.rows.iter().map(move |row| (group, row)));
+    let said = rows.map(|(group, row)| {
+        let all: u64 = references(row.run).values().sum();
+        let each = all as f64 / walks(row.run).max(1) as f64;
+        format!("{} {}: {each:.2}", group.title, row.label)
+    });
+    format!(
+        "References a walk makes, of walk caches' help. {}",
+        said.collect::<Vec<_>>().join("; ")
+    )
+}
+
+fn raw(groups: &[Group<'_>]) -> String {
+    let mut tables = String::new();
+    for group in groups {
+        let all: Vec<BTreeMap<Place, u64>> =
+            group.rows.iter().map(|row| references(row.run)).collect();
+        let places: BTreeSet<Place> = all.iter().flat_map(|found| found.keys().copied()).collect();
+        let order = |place: &Place| (if place.0 == 0 { 9 } else { 9 - place.0 }, 9 - place.1);
+        let mut places: Vec<Place> = places.into_iter().collect();
+        places.sort_by_key(order);
+        let mut rows: Vec<Vec<String>> = places
+            .iter()
+            .map(|place| {
+                let mut cells = vec![described(place.0, place.1)];
+                let counts = all.iter().map(|found| found.get(place).copied().unwrap_or(0));
+                cells.extend(counts.map(whole));
+                cells
+            })
+            .collect();
+        let mut last = vec!["walks, those that ended in a fault included".to_owned()];
+        last.extend(group.rows.iter().map(|row| whole(walks(row.run))));
+        rows.push(last);
+        let mut head = vec![group.title.as_str()];
+        head.extend(group.rows.iter().map(|row| row.label.as_str()));
+        tables += &table(&head, &rows, 1);
+    }
+    numbers("Numbers, in references", &tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_read_as_the_walk_names_them() {
+        assert_eq!(place("g4n3"), Some((4, 3)));
+        assert_eq!(place("g4"), Some((4, 0)));
+        assert_eq!(place("dn1"), Some((0, 1)));
+        for none in ["", "x", "g", "gn", "g0", "g4n", "n4", "d"] {
+            assert!(matches!(place(none), None | Some((0, 0))), "{none}");
+        }
+    }
+}

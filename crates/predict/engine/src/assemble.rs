@@ -1,8 +1,9 @@
 //! From what machines found to a report: runs related to each other, and what a reader must know.
 
 use crate::options::{Options, Version};
-use crate::report::{HostRun, Report, RunResult, VERSION, VmReport, Workload};
+use crate::report::{Bounds, HostRun, Report, RunResult, VERSION, VmReport, Workload};
 use crate::room;
+use crate::sampling::{Elapsed, Strata};
 use crate::simulation::together::GuestOutcome;
 use std::collections::BTreeMap;
 use strata_stream::WorkloadInfo;
@@ -125,12 +126,27 @@ fn out_of_memory(runs: &[RunResult]) -> Option<String> {
 
 fn relate(runs: &mut [RunResult]) {
     let mut first = BTreeMap::new();
+    let mut first_strata = BTreeMap::new();
     for run in runs {
         let own = run.throughput().filter(|_| !run.out_of_memory);
         let (base, accesses) = *first.entry(run.stack).or_insert((own, run.accesses));
         // Runs that saw different parts of the stream cannot be compared.
         let comparable = own.zip(base).filter(|_| run.accesses == accesses);
         run.relative_throughput = comparable.map(|(own, base)| own / base);
+        bound_relation(run, first_strata.entry(run.stack).or_insert_with(|| run.strata.clone()));
+    }
+}
+
+/// Bounds of the throughput relative to the first run of the stack, where the stream is sampled.
+fn bound_relation(run: &mut RunResult, base: &Option<(Box<Strata>, Elapsed)>) {
+    let (Some(value), Some((own, elapsed)), Some((base, of_base)), Some(said)) =
+        (run.relative_throughput, &run.strata, base, &mut run.sampled)
+    else {
+        return;
+    };
+    if let Some(half) = own.relative(base, *elapsed, *of_base) {
+        let bounds = Bounds { low: (value - half).max(0.0), high: value + half };
+        said.bounds.insert("relative_throughput".to_owned(), bounds);
     }
 }
 

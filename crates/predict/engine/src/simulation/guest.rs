@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::relocation::Relocation;
+use super::sampled::Sampling;
 use super::samples::Samples;
 use crate::layers::{PerLayer, StackKind};
 use crate::report::{Alignment, Cause, RunResult};
@@ -66,6 +67,7 @@ pub(super) struct Guest {
     pub(super) relocation: Relocation,
     pub(super) samples: Samples,
     pub(super) warmup: Warmup,
+    pub(super) sampling: Sampling,
     pub(super) served: Served,
     /// Frames in use before the workload.
     pub(super) frames_before: u64,

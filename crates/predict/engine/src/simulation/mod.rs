@@ -9,6 +9,7 @@ mod oom;
 pub(crate) mod outcome;
 mod relocation;
 mod requests;
+mod sampled;
 mod samples;
 pub(crate) mod setup;
 mod tell_hardware;
@@ -156,6 +157,7 @@ impl Simulation {
         if !self.guests[guest].warmup.is_over() {
             self.end_warmup(guest);
         }
+        self.end_sampling(guest);
         self.take_sample(guest);
         self.note_state(guest);
         self.outcome(guest)
@@ -235,6 +237,11 @@ impl Simulation {
                 return;
             }
             Event::Request { tid, mark } => return self.request(guest, *tid, *mark),
+            Event::Sampling(edge) => return self.edge(guest, *edge),
+            Event::Skipped { tid, instructions } => return self.skip(guest, *tid, *instructions),
+            Event::Touched { pid, range, store } => {
+                return self.touched(guest, *pid, *range, *store);
+            }
             Event::ThreadStart { pid, tid } if self.stack.process_space(node, *pid).is_some() => {
                 self.cpu_of(guest, *tid);
             }
@@ -446,9 +453,14 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Unmap { pid, .. }
         | Event::Remap { pid, .. }
         | Event::Protect { pid, .. }
-        | Event::Advise { pid, .. } => Some(pid),
+        | Event::Advise { pid, .. }
+        | Event::Touched { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
-        Event::ThreadExit { .. } | Event::Mark(_) | Event::Request { .. } => None,
+        Event::ThreadExit { .. }
+        | Event::Mark(_)
+        | Event::Request { .. }
+        | Event::Sampling(_)
+        | Event::Skipped { .. } => None,
     }
 }
 

@@ -66,14 +66,14 @@ impl Simulation {
     }
 
     pub(super) fn sample_if_due(&mut self, guest: GuestId) {
-        let accesses = self.totals(guest).accesses;
+        let accesses = self.estimated(guest).accesses;
         if self.guests[guest].samples.is_due(accesses) {
             self.take_sample(guest);
         }
     }
 
     pub(super) fn take_sample(&mut self, guest: GuestId) {
-        let totals = self.totals(guest);
+        let totals = self.estimated(guest);
         let breakdown = self.machine.explain(&totals);
         let frames = self.used_frames(guest);
         let node = self.guests[guest].node;
@@ -115,11 +115,12 @@ impl Simulation {
 
     /// The result of a guest, at its end.
     pub(super) fn outcome(&mut self, guest: GuestId) -> RunResult {
-        let counted = self.totals(guest);
+        let counted = self.estimated(guest);
         let work = self.work_for(guest);
         let kernels = self.kernels(guest, &work);
         let sum = |count: fn(&KernelCounters) -> u64| kernels.values().map(count).sum::<u64>();
-        let elapsed_cycles = self.elapsed_cycles(guest);
+        let elapsed_cycles = self.estimated_elapsed(guest, &counted);
+        let sampled = self.sampled(guest, &counted, elapsed_cycles);
         let breakdown = self.machine.explain(&counted);
         let cycles_by_kind = cycles(&breakdown);
         let bill = self.account(guest, &counted, breakdown, &kernels).bill(&cycles_by_kind);
@@ -173,6 +174,8 @@ impl Simulation {
             samples,
             service_times: state.served.times().map(Box::new),
             requests: None,
+            sampled: sampled.as_ref().map(|(said, ..)| said.clone()),
+            strata: sampled.map(|(_, strata, elapsed)| (strata, elapsed)),
         }
     }
 

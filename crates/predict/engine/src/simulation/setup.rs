@@ -578,6 +578,7 @@ impl Simulation {
                 relocation: Relocation::default(),
                 samples: Samples::default(),
                 warmup: Warmup::new(&setup.common),
+                sampling: Default::default(),
                 served: Served::new(frequency),
                 frames_before: frames,
                 peak_frames: frames,

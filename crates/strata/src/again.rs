@@ -55,6 +55,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         llc: args.llc.clone().filter(|llc| llc != PLAIN),
         llc_ways: args.llc_ways.map(|ways| ways.to_string()),
         llc_misses: first.llc.classify,
+        sample: args.sample.as_ref().map(ToString::to_string),
         request_load: args.request_load.as_ref().map(ToString::to_string),
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
@@ -136,6 +137,7 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("placement", options.placement.clone());
     option("llc", options.llc.clone());
     option("llc-ways", options.llc_ways.clone());
+    option("sample", options.sample.clone());
     option("request-load", options.request_load.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));

@@ -2,6 +2,7 @@
 
 use crate::guest_memory::GuestMemory;
 use crate::inspect_args::{BillArgs, JoinArgs, ScanArgs, TopArgs};
+use crate::sample::Sample;
 use crate::values::{positive, stack, whole};
 use crate::vm_args::VmArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -464,6 +465,11 @@ pub struct RunArgs {
     /// Tell misses of the last-level cache apart: cold, capacity and conflict.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub llc_misses: Option<bool>,
+
+    /// Run windows of the stream in detail and estimate the rest: auto, or lengths in instructions as
+    /// interval=10M,window=100k,warm=300k. Events and first touches of pages are all run.
+    #[arg(long, value_name = "auto|LENGTHS")]
+    pub sample: Option<Sample>,
 
     /// How often requests arrive, if the stream has any: as a share of what a policy can serve, of
     /// which the first is taken if none is named [default: 0.7].

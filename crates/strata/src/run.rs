@@ -185,5 +185,5 @@ fn measure(
 
 /// Opens the part of the stream that is to be run.
 fn open(plan: &Plan, interrupt: &Interrupt) -> Result<Box<dyn Source>, OpenError> {
-    plan.input.open(plan.part, Before::Touches, &interrupt.flag)
+    plan.input.open_sampled(plan.part, Before::Touches, plan.sampling, &interrupt.flag)
 }

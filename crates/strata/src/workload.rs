@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
-use strata_stream::{Source, WorkloadInfo, command_line};
+use strata_stream::{Sampling, Source, WorkloadInfo, command_line};
 use strata_workloads::record::Reader;
-use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part};
+use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part, Sampled};
 
 /// Why nothing was counted or recorded, and what to do.
 pub fn nothing_left(part: Part, warmup: u64) -> String {
@@ -136,7 +136,24 @@ impl Input {
         before: Before,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
-        let source = self.source(interrupted)?;
+        self.open_sampled(part, before, None, interrupted)
+    }
+
+    /// The same, of which only what `sampling` leaves is seen in detail, if anything is left out.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open_sampled(
+        &self,
+        part: Part,
+        before: Before,
+        sampling: Option<Sampling>,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn Source>, OpenError> {
+        let mut source = self.source(interrupted)?;
+        if let Some(sampling) = sampling {
+            source = Box::new(Sampled::new(source, sampling));
+        }
         // Recordings know their footprint; counting it again would cost for nothing.
         Ok(match source.info().footprint_bytes.is_some() && self.is_trace() {
             _ if !part.is_whole() => Box::new(Measured::new(Excerpt::new(source, part, before))),

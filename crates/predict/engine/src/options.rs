@@ -47,6 +47,9 @@ pub struct Options {
     /// Its misses are told apart by their cause.
     #[serde(default)]
     pub llc_misses: bool,
+    /// How the stream is sampled, as `--sample` takes it; not there when it is run whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<String>,
     /// How often requests arrive, as `--request-load` takes it, if it was said.
     #[serde(default)]
     pub request_load: Option<String>,

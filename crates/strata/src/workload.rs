@@ -150,8 +150,8 @@ impl Input {
         sampling: Option<Sampling>,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
-        let mut source = self.source(interrupted)?;
-        if let Some(sampling) = sampling {
+        let mut source = self.source(sampling, interrupted)?;
+        if let Some(sampling) = sampling.filter(|_| !self.is_live()) {
             source = Box::new(Sampled::new(source, sampling));
         }
         // Recordings know their footprint; counting it again would cost for nothing.
@@ -166,12 +166,16 @@ impl Input {
         matches!(self, Self::Trace(..) | Self::Prepared(..))
     }
 
-    fn source(&self, interrupted: &Arc<AtomicBool>) -> Result<Box<dyn Source>, OpenError> {
+    fn source(
+        &self,
+        sampling: Option<Sampling>,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn Source>, OpenError> {
         match self {
             Self::Live(command) => {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
                 let interrupted = Some(interrupted.clone());
-                let options = Options { interrupted, ..Options::default() };
+                let options = Options { interrupted, sampling, ..Options::default() };
                 let capture = Capture::spawn(program, arguments, options);
                 Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
             }

@@ -5,7 +5,7 @@ use crate::calls::Call;
 use crate::image::{self, Row};
 use crate::process::Process;
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{environment, guest, observation};
+use crate::{environment, guest, observation, sampling, switch};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use strata_emulator::{Arguments, instructions_counted, shape};
+use strata_emulator::{Arguments, instructions_counted, may_jump_back, shape};
+use strata_addr::{Range, space::Virtual};
 use strata_stream::{Backing, Pid, Tid};
 use strata_wire::{Emulator, Wire};
 
@@ -64,6 +65,25 @@ unsafe extern "C" fn on_block(vcpu: c_uint, count: *mut c_void) {
     unsafe { (*slot).retire(count as u64) };
 }
 
+/// The same in a sampled stream, where it may be time for an edge.
+unsafe extern "C" fn on_sampled_block(vcpu: c_uint, count: *mut c_void) {
+    // SAFETY: as for `on_block`.
+    unsafe { on_block(vcpu, count) };
+    process().look_as_one_of_many(vcpu, count as u64);
+}
+
+/// A block of a lone thread, where it may be time for an edge of a sampled stream.
+unsafe extern "C" fn on_look(vcpu: c_uint, _: *mut c_void) {
+    if sampling::is_look_due() {
+        process().look(vcpu, 0);
+    }
+}
+
+/// No thread runs translated code: what observes may change.
+pub unsafe extern "C" fn on_alone(_: *mut c_void, number: *mut c_void) {
+    process().switch(number as usize);
+}
+
 // ---- per translation ----
 
 unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin_tb) {
@@ -75,6 +95,12 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
     unsafe {
         let length = qemu_plugin_tb_n_insns(block);
         count_instructions(block);
+        if sampling::is_sampled() {
+            look_at_clock(block);
+            if !switch::observes() {
+                return;
+            }
+        }
         for index in 0..length {
             let instruction = qemu_plugin_tb_get_insn(block, index);
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
@@ -104,7 +130,8 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
         } else if process().is_parallel() {
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
             let count = ptr::without_provenance_mut(count);
-            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(on_block), flags, count);
+            let each = if sampling::is_sampled() { on_sampled_block } else { on_block };
+            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(each), flags, count);
         } else {
             qemu_plugin_register_vcpu_tb_exec_inline(
                 block,
@@ -112,6 +139,21 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
                 SERIAL_INSTRUCTIONS.as_ptr().cast(),
                 count as u64,
             );
+        }
+    }
+}
+
+/// Lets a lone thread look at the clock of a sampled stream: where accesses are observed, in every block;
+/// in a gap in those that no loop can do without, which are those that may jump back.
+///
+/// # Safety
+/// `block` is valid.
+unsafe fn look_at_clock(block: *mut qemu_plugin_tb) {
+    // SAFETY: by contract.
+    unsafe {
+        if !process().is_parallel() && (switch::observes() || may_jump_back(block)) {
+            let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
+            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(on_look), flags, ptr::null_mut());
         }
     }
 }
@@ -142,6 +184,13 @@ fn process() -> &'static Process {
 
 fn maps() -> Vec<Row> {
     image::rows(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+}
+
+/// The guest's mappings among the emulator's, in the order of addresses.
+pub fn guest_ranges() -> Vec<Range<Virtual>> {
+    let floor = image::floor(BEFORE.get().map_or(&[], Vec::as_slice));
+    let guest = maps().into_iter().filter(|row| row.range.end <= floor && row.protection.read);
+    guest.map(|row| row.range).collect()
 }
 
 fn program_loaded() {
@@ -264,5 +313,12 @@ fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
         (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
         _ => None,
     };
+    if wire.sampling().is_some() && !switch::is_possible() {
+        return Err(format!(
+            "{}: this emulator does not let itself be sampled, as it exports none of its functions; \
+             take Debian 12's qemu-user, or leave --sample out",
+            emulator.qemu.display()
+        ));
+    }
     Ok(Process::new(wire, emulator, caller, stop_observing))
 }

@@ -2,7 +2,7 @@
 
 mod pages;
 
-use pages::Touches;
+pub use pages::Touches;
 use strata_stream::{
     Access, Batch, Edge, Event, Fill, Sampling, Schedule, Source, SourceError, Step, Tid,
     WorkloadInfo,

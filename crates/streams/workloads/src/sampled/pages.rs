@@ -131,7 +131,7 @@ fn pages_end(range: Range<Virtual>) -> u64 {
 
 /// What all processes have touched, and what of it is to be told.
 #[derive(Debug, Default)]
-pub(super) struct Touches {
+pub struct Touches {
     processes: FxHashMap<Pid, Pages>,
     owners: FxHashMap<Tid, Pid>,
     /// Pages touched first in the present gap and not told yet, each with whether it was stored to.
@@ -140,7 +140,7 @@ pub(super) struct Touches {
 
 impl Touches {
     /// Notes accesses by a thread; in a gap, first touches are to be told.
-    pub(super) fn run(&mut self, tid: Tid, accesses: &[Access], in_gap: bool) {
+    pub fn run(&mut self, tid: Tid, accesses: &[Access], in_gap: bool) {
         let pid = self.owners.get(&tid).copied().unwrap_or_default();
         let Self { processes, pending, .. } = self;
         let pages = processes.entry(pid).or_default();
@@ -166,7 +166,7 @@ impl Touches {
     }
 
     /// What an event does to what was touched. First touches that it would hide are given to `tell`.
-    pub(super) fn event(&mut self, event: &Event, tell: &mut impl FnMut(Event)) {
+    pub fn event(&mut self, event: &Event, tell: &mut impl FnMut(Event)) {
         match *event {
             Event::ThreadStart { pid, tid } => {
                 self.owners.insert(tid, pid);
@@ -209,8 +209,19 @@ impl Touches {
         }
     }
 
+    /// Page tables show that a process has touched pages. What of it is news is to be told.
+    pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, store: bool) {
+        let Self { processes, pending, .. } = self;
+        let pages = processes.entry(pid).or_default();
+        for page in range.start.page().get()..pages_end(range) {
+            if pages.touch(page, store, true) {
+                *pending.entry((pid, page)).or_insert(false) |= store;
+            }
+        }
+    }
+
     /// Tells of first touches: all, or those of a process in a range.
-    pub(super) fn tell(
+    pub fn tell(
         &mut self,
         place: Option<(Pid, Range<Virtual>)>,
         tell: &mut impl FnMut(Event),

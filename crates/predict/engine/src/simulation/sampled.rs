@@ -3,12 +3,15 @@
 use super::Simulation;
 use super::cores::GuestId;
 use crate::sampling::{Elapsed, Sampled, Strata};
-use strata_addr::{Gva, PageSize, Range, space::Virtual};
+use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stream::{Access, Edge, Pid, Tid};
 
 /// Instructions of a gap that pass at once; then background work that is due is done.
 const STEP: u64 = 1 << 18;
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
 
 /// What a guest knows of the sampling of its stream.
 #[derive(Debug, Default)]
@@ -114,12 +117,13 @@ impl Simulation {
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
         let before = self.hardware_cycles(cpu);
-        let bytes = PageSize::Base.bytes();
-        let touch = |page: u64| {
-            let at: Gva = range.start + page * bytes;
+        // Who touches a page first in a gap mostly goes on to use all of it, and later finds its lines in
+        // the caches: as windows do not see them come, they come here.
+        let touch = |line: u64| {
+            let at: Gva = range.start + line * LINE;
             if store { Access::store(at, 8) } else { Access::load(at, 8) }
         };
-        let touches: Vec<Access> = (0..range.bytes() / bytes).map(touch).collect();
+        let touches: Vec<Access> = (0..range.bytes() / LINE).map(touch).collect();
         self.accesses(guest, cpu, tid, &touches, u64::MAX);
         self.pass_time(guest, cpu);
         let spent = self.hardware_cycles(cpu) - before;

@@ -243,6 +243,22 @@ impl Strata {
         }
     }
 
+    /// What a reader must know of it.
+    pub(crate) fn note(&self) -> Option<String> {
+        match self.intervals.len() {
+            0 => Some(
+                "sampled, but no window was over before the stream was: its beginning stands for the \
+                 rest; take shorter intervals, or run it whole"
+                    .to_owned(),
+            ),
+            few if few < FEWEST => Some(format!(
+                "sampled with {few} windows, too few to say how far estimates are off: take shorter \
+                 intervals, or run it whole"
+            )),
+            _ => None,
+        }
+    }
+
     /// Half the width of the interval of a figure, given for each instruction of each stratum.
     fn half(&self, rate: impl Fn(&Stratum) -> f64) -> Option<f64> {
         half(self.intervals.iter().map(|stratum| (stratum.instructions, rate(stratum))))

@@ -205,9 +205,9 @@ pub enum Event {
         /// Instructions retired.
         instructions: u64,
     },
-    /// In a gap of a sampled stream a process touched these pages first, or stored to them first since
-    /// they were shared by `fork`. Told in the order of addresses, which need not be that of the touches,
-    /// where the gap ends or, before that, where something happens to the pages.
+    /// In a gap of a sampled stream a process touched these pages first. Told in the order of addresses,
+    /// which need not be that of the touches, where the gap ends or, before that, where something happens
+    /// to the pages. Pages that a `fork` left to two processes have been touched, by both.
     Touched {
         /// The process.
         pid: Pid,

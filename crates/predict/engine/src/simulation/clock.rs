@@ -65,9 +65,10 @@ impl Clock {
         cores: &mut Cores,
         machine: &Machine,
     ) {
-        let until = cores.reading(cpu, machine) + cycles;
+        let until = cores.reading(cpu, machine).saturating_add(cycles);
         cores.wait_until(cpu, machine, until);
-        *self.gaps.entry(cpu).or_default() += cycles;
+        let gaps = self.gaps.entry(cpu).or_default();
+        *gaps = gaps.saturating_add(cycles);
     }
 
     /// Cycles of gaps that have passed on a CPU.

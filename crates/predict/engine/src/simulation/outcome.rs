@@ -166,7 +166,7 @@ impl Simulation {
                 placement.as_ref(),
                 trade.as_ref(),
             ),
-            cpus: self.cpu_totals(guest),
+            cpus: self.cpu_totals(guest, &counted),
             notes: self.notes(guest, placement.as_ref(), trade.as_ref()),
             explained: state.context.explain,
             explain: state.fullest.causes.clone(),
@@ -229,13 +229,30 @@ impl Simulation {
         state.clock.elapsed(cpus, &self.cores, &self.machine)
     }
 
-    fn cpu_totals(&self, guest: GuestId) -> Vec<CpuTotals> {
+    /// What each CPU did; of a sampled stream its share of `all` that was estimated.
+    fn cpu_totals(&self, guest: GuestId, all: &HardwareCounters) -> Vec<CpuTotals> {
         let cpus = self.guests[guest].all_cpus.iter();
-        cpus.map(|cpu| {
+        let seen = cpus.map(|cpu| {
             let counters = self.cores.counters(*cpu, guest, &self.machine);
             cpu_totals(*cpu, &counters, &self.machine)
-        })
-        .collect()
+        });
+        let mut seen: Vec<CpuTotals> = seen.collect();
+        if self.guests[guest].sampling.is_sampled() {
+            let all = cpu_totals(CpuId(0), all, &self.machine);
+            let figures: [fn(&mut CpuTotals) -> &mut u64; 5] = [
+                |cpu| &mut cpu.accesses,
+                |cpu| &mut cpu.instructions,
+                |cpu| &mut cpu.cycles,
+                |cpu| &mut cpu.walk_cycles,
+                |cpu| &mut cpu.l2_misses,
+            ];
+            for figure in figures {
+                let sum: u64 = seen.iter_mut().map(|cpu| *figure(cpu)).sum();
+                let scale = *figure(&mut all.clone()) as f64 / sum.max(1) as f64;
+                seen.iter_mut().map(figure).for_each(|own| *own = (*own as f64 * scale) as u64);
+            }
+        }
+        seen
     }
 
     /// Exits of the guest and, together, of the hypervisors between it and the host.
@@ -358,6 +375,9 @@ impl Simulation {
                  {coloured} are coloured page by page; where both were compared, the policy expected rows \
                  to save {row_gain} cycles and colours {colour_gain}: estimates, not measured"
             ));
+        }
+        if let Some(note) = guest.sampling.note() {
+            notes.push(note);
         }
         if guest.context.plain_colours {
             notes.push(

@@ -13,6 +13,9 @@ const STEP: u64 = 1 << 18;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
+/// Lines that are touched between two looks at whether the process still lives.
+const LINES: u64 = 1 << 14;
+
 /// What a guest knows of the sampling of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Sampling {
@@ -30,6 +33,18 @@ pub(super) struct Sampling {
     touching: f64,
     /// Parts of cycles of gaps that have not passed.
     rest: f64,
+}
+
+impl Sampling {
+    /// Whether the stream is not whole.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.strata.is_some()
+    }
+
+    /// What a reader must know of it.
+    pub(super) fn note(&self) -> Option<String> {
+        self.strata.as_ref()?.note()
+    }
 }
 
 impl Simulation {
@@ -62,10 +77,10 @@ impl Simulation {
         let totals = self.totals(guest);
         let Self { guests, machine, .. } = self;
         let sampling = &mut guests[guest].sampling;
-        let now = totals.instructions + sampling.skipped;
+        let now = totals.instructions.saturating_add(sampling.skipped);
         match &mut sampling.strata {
             None => sampling.strata = Some(Box::new(Strata::new(totals, machine))),
-            Some(strata) => strata.interval(now - sampling.before, sampling.has_window, machine),
+            Some(strata) => strata.interval(now.saturating_sub(sampling.before), sampling.has_window, machine),
         }
         (sampling.before, sampling.has_window, sampling.opened) = (now, false, None);
     }
@@ -88,13 +103,15 @@ impl Simulation {
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
         let mut left = instructions;
+        // What a damaged recording says may be any number.
+        let most = STEP.max(instructions / 4096);
         while left > 0 {
-            let step = left.min(STEP);
+            let step = left.min(most);
             left -= step;
             let Self { guests, machine, cores, .. } = self;
             let sampling = &mut guests[guest].sampling;
             let Some(strata) = &sampling.strata else { return };
-            sampling.skipped += step;
+            sampling.skipped = sampling.skipped.saturating_add(step);
             let due = step as f64 * strata.cycles_per_instruction(machine) + sampling.rest;
             let touching = sampling.touching.min(due);
             sampling.touching -= touching;
@@ -123,9 +140,17 @@ impl Simulation {
             let at: Gva = range.start + line * LINE;
             if store { Access::store(at, 8) } else { Access::load(at, 8) }
         };
-        let touches: Vec<Access> = (0..range.bytes() / LINE).map(touch).collect();
-        self.accesses(guest, cpu, tid, &touches, u64::MAX);
-        self.pass_time(guest, cpu);
+        let (mut line, lines) = (0, range.bytes() / LINE);
+        let mut touches = Vec::new();
+        // In pieces: the process may be killed on the way.
+        while line < lines && self.stack.thread_space(node, tid).is_some() {
+            let end = lines.min(line + LINES);
+            touches.clear();
+            touches.extend((line..end).map(touch));
+            self.accesses(guest, cpu, tid, &touches, u64::MAX);
+            self.pass_time(guest, cpu);
+            line = end;
+        }
         let spent = self.hardware_cycles(cpu) - before;
         self.guests[guest].sampling.touching += spent.max(0.0);
     }
@@ -147,7 +172,7 @@ impl Simulation {
         match &sampling.strata {
             None => totals,
             Some(strata) => {
-                totals.instructions += sampling.skipped;
+                totals.instructions = totals.instructions.saturating_add(sampling.skipped);
                 strata.totals(&totals)
             }
         }

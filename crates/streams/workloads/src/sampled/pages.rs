@@ -15,40 +15,27 @@ type Bits = FxHashMap<u64, [u64; 8]>;
 #[derive(Clone, Debug)]
 struct Pages {
     touched: Bits,
-    /// Of them, those that a `fork` left shared and that were not stored to since.
-    shared: Bits,
-    /// Pages that are touched and not shared: page + 1, shifted, and whether a store to it is nothing new.
+    /// Pages that are touched: page + 1, shifted, and whether a store to it is nothing new.
     recent: Box<[u64; RECENT]>,
 }
 
 impl Default for Pages {
     fn default() -> Self {
         let recent = Box::new([0; RECENT]);
-        Self { touched: Bits::default(), shared: Bits::default(), recent }
+        Self { touched: Bits::default(), recent }
     }
 }
 
 impl Pages {
-    /// Notes a touch. Gives whether it is the first one, or the first store since a `fork`. A store may
-    /// still be news of a page that was only read in the present gap.
+    /// Notes a touch. Gives whether it is the first one. A store may still be news of a page that was only
+    /// read in the present gap.
     fn touch(&mut self, page: u64, store: bool, in_gap: bool) -> bool {
         let (word, bit) = place(page);
         let touched = &mut self.touched.entry(page / 512).or_default()[word];
         let first = *touched & bit == 0;
         *touched |= bit;
-        let shared = self.shared.get_mut(&(page / 512)).map(|bits| &mut bits[word]);
-        let mut parts = false;
-        match shared {
-            Some(shared) if *shared & bit != 0 => {
-                parts = store;
-                if store {
-                    *shared &= !bit;
-                    self.remember(page, true);
-                }
-            }
-            _ => self.remember(page, store || !in_gap),
-        }
-        first || parts
+        self.remember(page, store || !in_gap);
+        first
     }
 
     fn remember(&mut self, page: u64, stored: bool) {
@@ -65,20 +52,19 @@ impl Pages {
     fn forget(&mut self, range: Range<Virtual>) {
         let (first, end) = (range.start.page().get(), pages_end(range));
         let inside = |huge: u64| first <= huge * 512 && huge * 512 + 512 <= end;
-        for bits in [&mut self.touched, &mut self.shared] {
-            if (end - first) / 512 > bits.len() as u64 {
-                bits.retain(|huge, _| !inside(*huge));
-            } else {
-                (first / 512..end.div_ceil(512)).filter(|huge| inside(*huge)).for_each(|huge| {
-                    bits.remove(&huge);
-                });
-            }
-            for huge in [first / 512, end / 512] {
-                let Some(bits) = bits.get_mut(&huge) else { continue };
-                for page in first.max(huge * 512)..end.min(huge * 512 + 512) {
-                    let (word, bit) = place(page);
-                    bits[word] &= !bit;
-                }
+        let bits = &mut self.touched;
+        if (end - first) / 512 > bits.len() as u64 {
+            bits.retain(|huge, _| !inside(*huge));
+        } else {
+            (first / 512..end.div_ceil(512)).filter(|huge| inside(*huge)).for_each(|huge| {
+                bits.remove(&huge);
+            });
+        }
+        for huge in [first / 512, end / 512] {
+            let Some(bits) = bits.get_mut(&huge) else { continue };
+            for page in first.max(huge * 512)..end.min(huge * 512 + 512) {
+                let (word, bit) = place(page);
+                bits[word] &= !bit;
             }
         }
         self.recent.fill(0);
@@ -86,28 +72,15 @@ impl Pages {
 
     fn remap(&mut self, from: Range<Virtual>, to: Range<Virtual>) {
         let (first, end) = (from.start.page().get(), pages_end(from));
-        let moved: Vec<(u64, bool)> = (first..end)
-            .filter(|page| has(&self.touched, *page))
-            .map(|page| (page - first, has(&self.shared, page)))
-            .collect();
+        let moved = (first..end).filter(|page| has(&self.touched, *page));
+        let moved: Vec<u64> = moved.map(|page| page - first).collect();
         self.forget(from);
         self.forget(to);
         let (start, end) = (to.start.page().get(), pages_end(to));
-        for (offset, shared) in moved {
-            let page = start + offset;
-            if page < end {
-                set(&mut self.touched, page);
-                if shared {
-                    set(&mut self.shared, page);
-                }
-            }
-        }
-    }
-
-    /// All pages are shared from now on.
-    fn share(&mut self) {
-        self.shared = self.touched.clone();
-        self.recent.fill(0);
+        moved.iter().map(|offset| start + offset).filter(|page| *page < end).for_each(|page| {
+            let (word, bit) = place(page);
+            self.touched.entry(page / 512).or_default()[word] |= bit;
+        });
     }
 }
 
@@ -118,11 +91,6 @@ fn place(page: u64) -> (usize, u64) {
 fn has(bits: &Bits, page: u64) -> bool {
     let (word, bit) = place(page);
     bits.get(&(page / 512)).is_some_and(|bits| bits[word] & bit != 0)
-}
-
-fn set(bits: &mut Bits, page: u64) {
-    let (word, bit) = place(page);
-    bits.entry(page / 512).or_default()[word] |= bit;
 }
 
 fn pages_end(range: Range<Virtual>) -> u64 {
@@ -189,9 +157,7 @@ impl Touches {
             }
             Event::Fork { parent, child } => {
                 self.tell(Some((parent, everywhere())), tell);
-                let pages = self.processes.entry(parent).or_default();
-                pages.share();
-                let copy = pages.clone();
+                let copy = self.processes.get(&parent).cloned().unwrap_or_default();
                 self.processes.insert(child, copy);
             }
             Event::Exec { pid } | Event::ProcessExit { pid } => {

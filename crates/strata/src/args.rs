@@ -540,6 +540,15 @@ pub struct RecordArgs {
     #[allow(missing_docs)]
     pub input: Input,
 
+    /// Record windows of the stream, and what happens between them: auto, or lengths in instructions as
+    /// 'strata run' takes them.
+    #[arg(long, value_name = "auto|LENGTHS")]
+    pub sample: Option<Sample>,
+
+    /// Seed of where windows lie [default: 1].
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0, u64::MAX), requires = "sample")]
+    pub seed: Option<u64>,
+
     /// The recording to write.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,

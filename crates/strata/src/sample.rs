@@ -1,6 +1,6 @@
 //! `--sample`: which parts of a stream are run in detail.
 
-use crate::args::RunArgs;
+use crate::args::{self, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::number::count;
 use std::fmt;
@@ -21,6 +21,13 @@ const WARM: u64 = 300_000;
 
 /// Intervals of one length under `auto`; then they become twice as long.
 const DOUBLING: u32 = 100;
+
+/// How the note of a sampled recording begins.
+pub const NOTE: &str = "sampled: ";
+
+/// What is said of a stream of which nothing was left out.
+pub const NOT_SAMPLED: &str =
+    "too short to be sampled, so all of it was run: nothing here is estimated from windows";
 
 /// The keys of `--sample`.
 const KEYS: [&str; 4] = ["interval", "window", "warm", "whole"];
@@ -77,7 +84,12 @@ impl FromStr for Sample {
                 ));
             };
             let Some(index) = KEYS.iter().position(|known| *known == key) else {
-                return Err(unknown("key", key, KEYS, "there are interval, window, warm and whole"));
+                return Err(unknown(
+                    "key",
+                    key,
+                    KEYS,
+                    "there are interval, window, warm and whole",
+                ));
             };
             if values[index].is_some() {
                 return Err(format!("{key} is given twice; give it once"));
@@ -86,7 +98,9 @@ impl FromStr for Sample {
         }
         let [interval, window, warm, whole] = values;
         let (Some(interval), Some(window)) = (interval, window) else {
-            return Err("an interval and a window are needed, as in interval=10M,window=100k".into());
+            return Err(
+                "an interval and a window are needed, as in interval=10M,window=100k".into()
+            );
         };
         let warm = warm.unwrap_or(0);
         if window == 0 {
@@ -120,6 +134,15 @@ impl fmt::Display for Sample {
     }
 }
 
+/// Refuses options of a recording that does not hold all of a stream.
+///
+/// # Errors
+/// When there is one, with what to do.
+pub fn check_recording(sample: Option<Sample>, input: &args::Input) -> Result<(), Failure> {
+    let args = RunArgs { sample, input: input.clone(), ..RunArgs::default() };
+    check(&args)
+}
+
 /// Refuses options whose results cannot be estimated from windows.
 ///
 /// # Errors
@@ -130,6 +153,7 @@ pub fn check(args: &RunArgs) -> Result<(), Failure> {
     }
     let input = &args.input;
     let refused = [
+        (!args.vm.is_empty(), "--vm", "windows of several streams do not meet"),
         (args.tables.is_some(), "--tables", "captured tables are of a short recording"),
         (args.llc.as_deref() == Some("cpu"), "--llc cpu", "sets and owners are not estimated"),
         (args.llc_ways.is_some(), "--llc-ways", "owners of ways are not estimated"),

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::number::count;
-use crate::prepared;
+use crate::{prepared, sample};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -151,6 +151,12 @@ impl Input {
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
         let mut source = self.source(sampling, interrupted)?;
+        if is_sampled(&source.info()) && (sampling.is_some() || !part.is_whole()) {
+            return Err(OpenError(
+                "the recording is sampled: leave --sample, --skip, --limit and --marked out"
+                    .to_owned(),
+            ));
+        }
         if let Some(sampling) = sampling.filter(|_| !self.is_live()) {
             source = Box::new(Sampled::new(source, sampling));
         }
@@ -216,6 +222,12 @@ impl Input {
             }
         }
     }
+}
+
+/// Whether a stream is a recording that does not hold all of one.
+fn is_sampled(info: &WorkloadInfo) -> bool {
+    let notes = info.recorded.iter().flat_map(|outcome| &outcome.notes);
+    notes.into_iter().any(|note| note.starts_with(sample::NOTE))
 }
 
 /// Whether a file begins as what the kernel can execute.

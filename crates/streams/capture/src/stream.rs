@@ -11,13 +11,13 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use strata_addr::{Range, space::Virtual};
 use strata_stream::{
     Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
     command_line,
 };
-use strata_addr::{Range, space::Virtual};
-use strata_workloads::Touches;
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
+use strata_workloads::Touches;
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
 /// and with it a chance to do something else.

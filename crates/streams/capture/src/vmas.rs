@@ -91,7 +91,8 @@ impl Vmas {
     pub(crate) fn data_in(&self, range: Range<Virtual>) -> Vec<Range<Virtual>> {
         let first = self.map.range(..=range.start).next_back().map_or(range.start, |(at, _)| *at);
         let inside = self.map.range(first..range.end);
-        let data = inside.filter(|(_, vma)| vma.backing != Backing::File || !vma.protection.execute);
+        let data =
+            inside.filter(|(_, vma)| vma.backing != Backing::File || !vma.protection.execute);
         let cut = data.map(|(&at, vma)| {
             let end = vma.end.min(range.end);
             Range::new(at.max(range.start).min(end), end)

@@ -37,9 +37,8 @@ pub unsafe fn may_jump_back(block: *mut qemu_plugin_tb) -> bool {
 /// SDM volume 2, Jcc, JMP, LOOP, JRCXZ: jumps with a negative distance, and those to an address in a
 /// register or in memory.
 fn jumps_back(bytes: &[u8]) -> bool {
-    let is_prefix = |byte: &&u8| {
-        matches!(byte, 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3 | 0x40..=0x4f)
-    };
+    let is_prefix =
+        |byte: &&u8| matches!(byte, 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3 | 0x40..=0x4f);
     let after = &bytes[bytes.iter().take_while(is_prefix).count()..];
     let is_negative = after.last().is_some_and(|byte| *byte >= 0x80);
     match *after {
@@ -96,8 +95,14 @@ mod tests {
             &[0x3e, 0xff, 0xe0],
             &[0x41, 0xff, 0x24, 0xc5, 0, 0, 0, 0],
         ];
-        let no: [&[u8]; 6] =
-            [&[0x75, 0x10], &[0xe9, 0, 1, 0, 0], &[0xc3], &[0xff, 0xd0], &[0x0f, 0xaf, 0xc0], &[0x90]];
+        let no: [&[u8]; 6] = [
+            &[0x75, 0x10],
+            &[0xe9, 0, 1, 0, 0],
+            &[0xc3],
+            &[0xff, 0xd0],
+            &[0x0f, 0xaf, 0xc0],
+            &[0x90],
+        ];
         assert!(yes.into_iter().all(jumps_back));
         assert!(!no.into_iter().any(jumps_back));
     }

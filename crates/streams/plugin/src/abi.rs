@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use strata_emulator::{Arguments, instructions_counted, may_jump_back, shape};
 use strata_addr::{Range, space::Virtual};
+use strata_emulator::{Arguments, instructions_counted, may_jump_back, shape};
 use strata_stream::{Backing, Pid, Tid};
 use strata_wire::{Emulator, Wire};
 

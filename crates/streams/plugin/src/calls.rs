@@ -122,13 +122,17 @@ pub fn hides(call: &Call) -> Option<Range<Virtual>> {
     let [a, b, c, d, ..] = call.args;
     match call.number {
         libc::SYS_munmap | libc::SYS_mremap => pages(a, b),
-        libc::SYS_mmap if d as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 => pages(a, b),
+        libc::SYS_mmap if d as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 => {
+            pages(a, b)
+        }
         libc::SYS_madvise if matches!(advice(c as i32), Some(Advice::DontNeed | Advice::Free)) => {
             pages(a, b)
         }
-        libc::SYS_execve | libc::SYS_execveat | libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone => {
-            Some(Range::new(Gva::new(0), Gva::new(1 << 47)))
-        }
+        libc::SYS_execve
+        | libc::SYS_execveat
+        | libc::SYS_fork
+        | libc::SYS_vfork
+        | libc::SYS_clone => Some(Range::new(Gva::new(0), Gva::new(1 << 47))),
         _ => None,
     }
 }

@@ -129,8 +129,12 @@ mod tests {
         assert!(all.is_sorted_by_key(|(at, _)| *at));
         for (number, interval) in all.chunks(4).enumerate() {
             let start = 500 + 1000 * number as u64;
-            let [(begin, Edge::Interval), (warm, Edge::Warm), (window, Edge::Window), (end, Edge::Gap)] =
-                interval
+            let [
+                (begin, Edge::Interval),
+                (warm, Edge::Warm),
+                (window, Edge::Window),
+                (end, Edge::Gap),
+            ] = interval
             else {
                 panic!("{interval:?}")
             };

@@ -107,7 +107,8 @@ impl Twin {
                         twin.take(child, all);
                         let copies: Vec<_> = twin.there.iter().copied().collect();
                         let copies = copies.into_iter().filter(|(pid, _)| *pid == parent);
-                        twin.there.extend(copies.map(|(_, page)| (child, page)).collect::<Vec<_>>());
+                        twin.there
+                            .extend(copies.map(|(_, page)| (child, page)).collect::<Vec<_>>());
                     }
                     Event::Exec { pid } | Event::ProcessExit { pid } => {
                         twin.note(pid, all);
@@ -147,9 +148,8 @@ fn part() -> impl Strategy<Value = Part> {
             protection: Protection::READ_WRITE,
             fixed: true
         }),
-        (pid(), range()).prop_map(|(pid, range)| {
-            Event::Advise { pid, range, advice: Advice::DontNeed }
-        }),
+        (pid(), range())
+            .prop_map(|(pid, range)| { Event::Advise { pid, range, advice: Advice::DontNeed } }),
         (pid(), range(), 2000u64..2100, 1u64..60).prop_map(|(pid, from, at, pages)| {
             Event::Remap { pid, from, to: Range::sized(Gva::new(at * PAGE), pages * PAGE) }
         }),

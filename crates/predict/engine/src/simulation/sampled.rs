@@ -61,8 +61,7 @@ impl Simulation {
                 let mut counted = self.totals(guest);
                 let Self { guests, machine, .. } = self;
                 let sampling = &mut guests[guest].sampling;
-                if let (Some(opened), Some(strata)) =
-                    (sampling.opened.take(), &mut sampling.strata)
+                if let (Some(opened), Some(strata)) = (sampling.opened.take(), &mut sampling.strata)
                 {
                     counted -= &opened;
                     strata.window(counted, machine);
@@ -80,7 +79,9 @@ impl Simulation {
         let now = totals.instructions.saturating_add(sampling.skipped);
         match &mut sampling.strata {
             None => sampling.strata = Some(Box::new(Strata::new(totals, machine))),
-            Some(strata) => strata.interval(now.saturating_sub(sampling.before), sampling.has_window, machine),
+            Some(strata) => {
+                strata.interval(now.saturating_sub(sampling.before), sampling.has_window, machine)
+            }
         }
         (sampling.before, sampling.has_window, sampling.opened) = (now, false, None);
     }

@@ -7,14 +7,8 @@ use strata_stream::{Advice, Edge, Event, Pid, Sampling, Tid};
 const PAGE: u64 = 4096;
 
 /// No window is reached: all is one gap.
-const GAP: Sampling = Sampling {
-    interval: u64::MAX / 4,
-    window: 1,
-    warm: 0,
-    whole: 0,
-    doubling: 0,
-    seed: 1,
-};
+const GAP: Sampling =
+    Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, doubling: 0, seed: 1 };
 
 /// Windows every few thousand instructions.
 const MANY: Sampling =
@@ -159,7 +153,8 @@ fn what_covers_everything_is_the_whole_stream() {
     let program = Program::build("sampling", Linked::Static);
     let all = Sampling { interval: 100, window: 100, ..GAP };
     let (full, sampled) = (program.run(&[]), program.sample(&[], all));
-    let of = |record: &Record| record.entries.iter().filter(|e| matches!(e, Entry::Access(..))).count();
+    let of =
+        |record: &Record| record.entries.iter().filter(|e| matches!(e, Entry::Access(..))).count();
     assert!(of(&full).abs_diff(of(&sampled)) < 200, "{} {}", of(&full), of(&sampled));
     assert!(sampled.events().all(|event| !matches!(event, Event::Sampling(_))));
 }

@@ -38,31 +38,30 @@ impl<S: Source> Sampled<S> {
         }
     }
 
-    /// Accesses by one thread, cut where the sampled parts begin and end; accesses in proportion to
-    /// instructions.
+    /// Accesses by one thread, cut where the sampled parts begin and end; accesses are where they would be
+    /// if all instructions of the run had as many.
     fn run(&mut self, tid: Tid, instructions: u64, accesses: &[Access], batch: &mut Batch) {
-        let (mut instructions, mut accesses) = (instructions, accesses);
+        let (mut done, mut used) = (0, 0);
         loop {
             let (at, edge) = self.schedule.peek();
             let left = at - self.clock;
-            if left >= instructions && (left > 0 || instructions > 0) {
-                return self.piece(tid, instructions, accesses, batch);
+            // An edge that is due comes before what follows it.
+            if left > 0 && left >= instructions - done {
+                break;
             }
-            if left >= instructions && accesses.is_empty() {
+            if instructions == done && accesses.len() == used {
                 return;
             }
-            // An edge that is due comes before what follows it.
-            let count = match instructions {
+            done += left;
+            let until = match instructions {
                 0 => 0,
-                all => {
-                    (accesses.len() as u128 * u128::from(left) / u128::from(all)) as usize
-                }
+                all => (accesses.len() as u128 * u128::from(done) / u128::from(all)) as usize,
             };
-            let (piece, rest) = accesses.split_at(count);
-            self.piece(tid, left, piece, batch);
-            (instructions, accesses) = (instructions - left, rest);
+            self.piece(tid, left, &accesses[used..until], batch);
+            used = until;
             self.pass(edge, batch);
         }
+        self.piece(tid, instructions - done, &accesses[used..], batch);
     }
 
     /// Part of a run that lies between two edges.

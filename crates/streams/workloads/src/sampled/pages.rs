@@ -187,11 +187,7 @@ impl Touches {
     }
 
     /// Tells of first touches: all, or those of a process in a range.
-    pub fn tell(
-        &mut self,
-        place: Option<(Pid, Range<Virtual>)>,
-        tell: &mut impl FnMut(Event),
-    ) {
+    pub fn tell(&mut self, place: Option<(Pid, Range<Virtual>)>, tell: &mut impl FnMut(Event)) {
         if self.pending.is_empty() {
             return;
         }

@@ -14,6 +14,11 @@ use strata_stream::command_line;
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
 
+/// What is said of figures of a sampled stream.
+const SAMPLED: &str = "Sampled: figures with ~ are estimated from windows of the stream, as are cycles and \
+                       their shares where sentences tell of them. Faults, exits, huge pages and memory are \
+                       of the whole stream.";
+
 /// What a report begins with that does not hold everything asked for.
 const PARTIAL: &str = "PARTIAL RESULT";
 
@@ -36,6 +41,9 @@ pub fn render(report: &Report, width: usize) -> String {
     partial(&mut out, report, width);
     for note in &workload.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
+    }
+    if report.runs.iter().any(|run| run.sampled.is_some()) {
+        paragraph(&mut out, SAMPLED, width);
     }
     for sentence in crate::captured_tables::sentences(report) {
         paragraph(&mut out, &sentence, width);

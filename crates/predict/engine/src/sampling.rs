@@ -292,7 +292,8 @@ pub(crate) struct Elapsed {
 fn half(strata: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     let strata: Vec<(f64, f64)> = strata.collect();
     let count = strata.len();
-    if count < FEWEST {
+    // What no window has seen may be rare, and how rare they do not say.
+    if count < FEWEST || strata.iter().all(|(_, rate)| *rate == 0.0) {
         return None;
     }
     let squares = strata.windows(2).map(|pair| {

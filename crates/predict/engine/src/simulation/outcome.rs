@@ -172,7 +172,8 @@ impl Simulation {
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
             samples,
-            service_times: state.served.times().map(Box::new),
+            // A request that begins or ends in a gap is not what it was.
+            service_times: state.served.times().filter(|_| sampled.is_none()).map(Box::new),
             requests: None,
             sampled: sampled.as_ref().map(|(said, ..)| said.clone()),
             strata: sampled.map(|(_, strata, elapsed)| (strata, elapsed)),

@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn every_option_is_kept() {
-        let options = serde_json::to_value(Options::default()).unwrap();
+        let sampled = Options { sample: Some("auto".to_owned()), ..Options::default() };
+        let options = serde_json::to_value(sampled).unwrap();
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();
         for name in run.get_arguments().filter_map(|argument| argument.get_long()) {

@@ -9,8 +9,7 @@ pub use crate::layers::PerLayer;
 use crate::layers::StackKind;
 use crate::options::{Options, Version};
 pub use crate::requests::{Requests, ServiceTimes, Times};
-pub use crate::sampling::{Bounds, Sampled};
-use crate::sampling::{Elapsed, Strata};
+pub use crate::sampling::{Bounds, Sampled, Windows};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 pub use strata_hardware::MissCauses;
@@ -317,7 +316,7 @@ pub struct RunResult {
     pub sampled: Option<Sampled>,
     /// What the bounds of relations between runs are made of.
     #[serde(skip)]
-    pub(crate) strata: Option<(Box<Strata>, Elapsed)>,
+    pub windows: Option<Windows>,
 }
 
 impl RunResult {

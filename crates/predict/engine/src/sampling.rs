@@ -281,6 +281,13 @@ impl Strata {
     }
 }
 
+/// What the bounds of relations between runs are made of: each window of one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windows {
+    pub(crate) strata: Box<Strata>,
+    pub(crate) elapsed: Elapsed,
+}
+
 /// Elapsed cycles, and those for each cycle of all CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Elapsed {

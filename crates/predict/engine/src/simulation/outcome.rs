@@ -175,8 +175,8 @@ impl Simulation {
             // A request that begins or ends in a gap is not what it was.
             service_times: state.served.times().filter(|_| sampled.is_none()).map(Box::new),
             requests: None,
-            sampled: sampled.as_ref().map(|(said, ..)| said.clone()),
-            strata: sampled.map(|(_, strata, elapsed)| (strata, elapsed)),
+            sampled: sampled.as_ref().map(|(said, _)| said.clone()),
+            windows: sampled.map(|(_, windows)| windows),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::cores::GuestId;
-use crate::sampling::{Elapsed, Sampled, Strata};
+use crate::sampling::{Elapsed, Sampled, Strata, Windows};
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stream::{Access, Edge, Pid, Tid};
@@ -203,12 +203,12 @@ impl Simulation {
         guest: GuestId,
         totals: &HardwareCounters,
         elapsed: u64,
-    ) -> Option<(Sampled, Box<Strata>, Elapsed)> {
+    ) -> Option<(Sampled, Windows)> {
         let sampling = &self.guests[guest].sampling;
         let strata = sampling.strata.as_ref()?;
         let cycles = self.machine.explain(totals).total();
         let elapsed = Elapsed { cycles: elapsed as f64, share: elapsed as f64 / cycles.max(1.0) };
         let said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
-        Some((said, strata.clone(), elapsed))
+        Some((said, Windows { strata: strata.clone(), elapsed }))
     }
 }

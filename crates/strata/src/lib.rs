@@ -47,6 +47,7 @@ mod terminal;
 pub mod terms;
 mod text_file;
 mod top;
+mod unsampled;
 mod values;
 pub mod verdict;
 mod version;

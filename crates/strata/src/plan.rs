@@ -9,7 +9,7 @@ use crate::output::{self, Target};
 use crate::prepared;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
-use crate::{captured_tables, given, sample, text_file};
+use crate::{captured_tables, given, text_file, unsampled};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
@@ -86,7 +86,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
     args.memory.map_or(Ok(()), GuestMemory::check)?;
-    sample::check(&args)?;
+    unsampled::check(&args)?;
     let request_load = request_load(&args, &pairs)?;
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;
     Ok(Plan {

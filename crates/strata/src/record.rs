@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::number::{bytes, count};
 use crate::output::{self, Target};
 use crate::workload::{nothing_left, part_taken, unopened};
-use crate::{given, sample};
+use crate::{given, sample, unsampled};
 use std::path::Path;
 use strata_stream::{Batch, Fill, SourceError};
 use strata_workloads::Before;
@@ -25,7 +25,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     }
     let target = Target::File(args.output.clone());
     output::apart(&[("--output", &target)], &args.input.files())?;
-    sample::check_recording(args.sample, &args.input)?;
+    unsampled::check_recording(args.sample, &args.input)?;
     let sampling = args.sample.map(|lengths| lengths.sampling(args.seed.unwrap_or(DEFAULT_SEED)));
     let part = given::part(&args.input);
     let input = given::input(args.input)?;

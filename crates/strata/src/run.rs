@@ -22,7 +22,7 @@ use strata_workloads::{Before, Part};
 /// When the options make no sense, the workload cannot be opened or a result not written.
 pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     let args = config::complete(args)?;
-    crate::sample::check(&args)?;
+    crate::unsampled::check(&args)?;
     if !args.vm.is_empty() {
         return hosts::run(args, catalogue);
     }

@@ -2,10 +2,9 @@
 //! `unsafe`.
 
 use crate::calls::Call;
-use crate::image::{self, Row};
 use crate::process::Process;
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{environment, guest, observation, sampling, switch};
+use crate::{environment, guest, image, observation, sampling, switch};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -14,7 +13,6 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use strata_addr::{Range, space::Virtual};
 use strata_emulator::{Arguments, instructions_counted, may_jump_back, shape};
 use strata_stream::{Backing, Pid, Tid};
 use strata_wire::{Emulator, Wire};
@@ -27,9 +25,6 @@ pub static qemu_plugin_version: c_int = QEMU_PLUGIN_VERSION as c_int;
 static ID: OnceLock<qemu_plugin_id_t> = OnceLock::new();
 
 static PROCESS: OnceLock<Box<Process>> = OnceLock::new();
-
-/// Host mappings when the plugin was installed.
-static BEFORE: OnceLock<Vec<Row>> = OnceLock::new();
 
 // ---- per access ----
 
@@ -77,11 +72,6 @@ unsafe extern "C" fn on_look(vcpu: c_uint, _: *mut c_void) {
     if sampling::is_look_due() {
         process().look(vcpu, 0);
     }
-}
-
-/// No thread runs translated code: what observes may change.
-pub unsafe extern "C" fn on_alone(_: *mut c_void, number: *mut c_void) {
-    process().switch(number as usize);
 }
 
 // ---- per translation ----
@@ -182,20 +172,12 @@ fn process() -> &'static Process {
     PROCESS.get().expect("callbacks are registered after the process was set up")
 }
 
-fn maps() -> Vec<Row> {
-    image::rows(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
-}
-
-/// The guest's mappings among the emulator's, in the order of addresses.
-pub fn guest_ranges() -> Vec<Range<Virtual>> {
-    let floor = image::floor(BEFORE.get().map_or(&[], Vec::as_slice));
-    let guest = maps().into_iter().filter(|row| row.range.end <= floor && row.protection.read);
-    guest.map(|row| row.range).collect()
+fn when_alone(number: usize) {
+    process().switch(number);
 }
 
 fn program_loaded() {
-    let floor = image::floor(BEFORE.get().map_or(&[], Vec::as_slice));
-    let mappings = image::mappings(&maps(), floor, guest::read);
+    let mappings = image::mappings(&image::own_rows(), image::own_floor(), guest::read);
     for stack in mappings.iter().filter(|mapping| mapping.backing == Backing::Stack) {
         for (address, word) in environment::corrections(stack.range, guest::read) {
             guest::write_word(address, word);
@@ -282,7 +264,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         }
     };
     ID.get_or_init(|| id);
-    BEFORE.get_or_init(maps);
+    image::note_before();
+    switch::call(when_alone);
     if let Some(name) = arguments.bytes("name") {
         guest::set_name(OsStr::from_bytes(name));
     }

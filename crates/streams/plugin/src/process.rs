@@ -7,7 +7,7 @@ use crate::pending::{PENDING, Pending};
 use crate::requests::{self, Connections};
 use crate::sampling::{Found, Progress};
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{abi, glib, guest, image, observation, sampling, switch, touched};
+use crate::{glib, guest, image, observation, sampling, switch, touched};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -279,7 +279,7 @@ impl Process {
     fn begin_switch(&self, vcpu: u32, edge: Option<Edge>) {
         if !self.switching.swap(true, Relaxed) {
             let edge = edge.map_or(0, |edge| 1 + edge as usize);
-            switch::alone(crate::abi::on_alone, edge << 32 | vcpu as usize);
+            switch::alone(edge << 32 | vcpu as usize);
         }
     }
 
@@ -293,7 +293,7 @@ impl Process {
             None => !sampling::is_in_gap(),
         };
         if sampling::is_in_gap() && !in_gap {
-            self.tell_touched(vcpu, &abi::guest_ranges());
+            self.tell_touched(vcpu, &image::guest_ranges());
         }
         match edge {
             Some(edge) => self.send(vcpu, &[Message::Event(Event::Sampling(edge))]),
@@ -329,7 +329,7 @@ impl Process {
         if sampling::is_in_gap()
             && let Some(range) = calls::hides(call)
         {
-            let guest = abi::guest_ranges();
+            let guest = image::guest_ranges();
             let overlap = guest.into_iter().filter_map(|mapping| {
                 let start = mapping.start.max(range.start);
                 let end = mapping.end.min(range.end);
@@ -566,7 +566,7 @@ impl Process {
         if sampling::is_in_gap()
             && let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some())
         {
-            self.tell_touched(vcpu, &abi::guest_ranges());
+            self.tell_touched(vcpu, &image::guest_ranges());
         }
         let mut last = None;
         for vcpu in 0..self.vcpus.load(Acquire) {

@@ -22,11 +22,14 @@ const NO_CHAIN: c_int = 1 << 13;
 /// What `async_safe_run_on_cpu` calls, with a vCPU and what it was given.
 type Work = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
+/// `async_safe_run_on_cpu`: a vCPU, what to call, and what that is given.
+type RunAlone = unsafe extern "C" fn(*mut c_void, Work, *mut c_void);
+
 /// What is used of the emulator.
 #[derive(Clone, Copy, Debug)]
 struct Emulator {
     log_mask: &'static AtomicI32,
-    run_alone: unsafe extern "C" fn(*mut c_void, Work, *mut c_void),
+    run_alone: RunAlone,
 }
 
 fn find(name: &CStr) -> Option<*mut c_void> {
@@ -43,7 +46,8 @@ fn emulator() -> Option<Emulator> {
         // there without a lock.
         let log_mask = unsafe { &*find(c"qemu_loglevel")?.cast::<AtomicI32>() };
         // SAFETY: the function of this name has this type; its last argument is a union of a word.
-        let run_alone = unsafe { transmute(find(c"async_safe_run_on_cpu")?) };
+        let run_alone =
+            unsafe { transmute::<*mut c_void, RunAlone>(find(c"async_safe_run_on_cpu")?) };
         Some(Emulator { log_mask, run_alone })
     })
 }
@@ -68,15 +72,29 @@ pub fn observes() -> bool {
     emulator().is_some_and(|emulator| emulator.log_mask.load(Relaxed) & NO_CHAIN != 0)
 }
 
-/// Calls `work` on the calling thread, a vCPU's, as soon as no thread runs translated code.
-pub fn alone(work: Work, number: usize) {
+/// What is called while no thread runs translated code.
+static CALLED: OnceLock<fn(usize)> = OnceLock::new();
+
+/// Says what [`alone`] calls.
+pub fn call(called: fn(usize)) {
+    CALLED.get_or_init(|| called);
+}
+
+unsafe extern "C" fn on_alone(_: *mut c_void, number: *mut c_void) {
+    if let Some(called) = CALLED.get() {
+        called(number as usize);
+    }
+}
+
+/// Has the calling thread, a vCPU's, do what [`call`] said, as soon as no thread runs translated code.
+pub fn alone(number: usize) {
     let Some(Emulator { run_alone, .. }) = emulator() else { return };
     let Some(cpu) = find(c"current_cpu") else { return };
     // SAFETY: a thread's own pointer to its vCPU, which is set as the thread is one.
     unsafe {
         let cpu = *cpu.cast::<*mut c_void>();
         if !cpu.is_null() {
-            run_alone(cpu, work, ptr::without_provenance_mut(number));
+            run_alone(cpu, on_alone, ptr::without_provenance_mut(number));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::clock::Clock;
 use super::relocation::Relocation;
-use super::sampled::Sampling;
 use super::samples::Samples;
+use super::sampling::Sampling;
 use crate::layers::{PerLayer, StackKind};
 use crate::report::{Alignment, Cause, RunResult};
 use crate::requests::Served;

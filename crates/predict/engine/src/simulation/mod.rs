@@ -11,6 +11,7 @@ mod relocation;
 mod requests;
 mod sampled;
 mod samples;
+mod sampling;
 pub(crate) mod setup;
 mod tell_hardware;
 pub(crate) mod together;

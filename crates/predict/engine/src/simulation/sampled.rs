@@ -16,37 +16,6 @@ const LINE: u64 = 64;
 /// Lines that are touched between two looks at whether the process still lives.
 const LINES: u64 = 1 << 14;
 
-/// What a guest knows of the sampling of its stream.
-#[derive(Debug, Default)]
-pub(super) struct Sampling {
-    /// `None` for a stream that is whole so far.
-    strata: Option<Box<Strata>>,
-    /// Counted before the window that is open.
-    opened: Option<Box<HardwareCounters>>,
-    /// Whether the present interval has had its window.
-    has_window: bool,
-    /// Instructions before the present interval.
-    before: u64,
-    /// Instructions in gaps.
-    skipped: u64,
-    /// Cycles of the hardware that first touches took in the present gap: part of what the gap takes.
-    touching: f64,
-    /// Parts of cycles of gaps that have not passed.
-    rest: f64,
-}
-
-impl Sampling {
-    /// Whether the stream is not whole.
-    pub(super) fn is_sampled(&self) -> bool {
-        self.strata.is_some()
-    }
-
-    /// What a reader must know of it.
-    pub(super) fn note(&self) -> Option<String> {
-        self.strata.as_ref()?.note()
-    }
-}
-
 impl Simulation {
     /// A sampled stream goes from one part to the next.
     pub(super) fn edge(&mut self, guest: GuestId, edge: Edge) {

@@ -58,6 +58,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         l4: args.l4.map(|l4| l4.to_string()),
         colours_of: args.colours_of.map(|cache| cache.name().to_owned()),
         vllc: args.vllc.map(|colours| colours.count().to_string()),
+        sample: args.sample.as_ref().map(ToString::to_string),
         request_load: args.request_load.as_ref().map(ToString::to_string),
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
@@ -143,6 +144,7 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("l4", options.l4.clone());
     option("colours-of", options.colours_of.clone());
     option("vllc", options.vllc.clone());
+    option("sample", options.sample.clone());
     option("request-load", options.request_load.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));
@@ -201,7 +203,8 @@ mod tests {
 
     #[test]
     fn every_option_is_kept() {
-        let set = Options { detail: Some(true), ..Options::default() };
+        let set =
+            Options { detail: Some(true), sample: Some("auto".to_owned()), ..Options::default() };
         let options = serde_json::to_value(set).unwrap();
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();

@@ -2,6 +2,7 @@
 
 use crate::guest_memory::GuestMemory;
 use crate::inspect_args::{BillArgs, JoinArgs, ScanArgs, TopArgs};
+use crate::sample::Sample;
 use crate::values::{SizeAndWays, coloured_cache, l4, positive, stack, vllc, whole};
 use crate::vm_args::VmArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -490,6 +491,10 @@ pub struct RunArgs {
     /// or its size and ways, such as 512KiB/4 [default: one like the host's].
     #[arg(long, value_name = "COLOURS|SIZE/WAYS", value_parser = vllc)]
     pub vllc: Option<Colours>,
+    /// Run windows of the stream in detail and estimate the rest: auto, or lengths in instructions as
+    /// interval=10M,window=100k,warm=300k. Events and first touches of pages are all run.
+    #[arg(long, value_name = "auto|LENGTHS")]
+    pub sample: Option<Sample>,
 
     /// How often requests arrive, if the stream has any: as a share of what a policy can serve, of
     /// which the first is taken if none is named [default: 0.7].
@@ -584,6 +589,15 @@ pub struct RecordArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: Input,
+
+    /// Record windows of the stream, and what happens between them: auto, or lengths in instructions as
+    /// 'strata run' takes them.
+    #[arg(long, value_name = "auto|LENGTHS")]
+    pub sample: Option<Sample>,
+
+    /// Seed of where windows lie [default: 1].
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0, u64::MAX), requires = "sample")]
+    pub seed: Option<u64>,
 
     /// The recording to write.
     #[arg(short, long, value_name = "FILE")]

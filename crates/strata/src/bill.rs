@@ -1,6 +1,6 @@
 //! The bill as text: where every cycle of each run went, side by side.
 
-use crate::lines::{Line, print};
+use crate::lines::{Line, mark, print};
 use std::fmt::Write;
 use strata_engine::RunResult;
 use strata_engine::report::BillItem;
@@ -13,7 +13,7 @@ const COLUMNS: usize = 5;
 pub fn render(runs: &[(String, &RunResult)]) -> String {
     let mut out = String::new();
     for runs in runs.chunks(COLUMNS) {
-        let mut lines = vec![row("cycles", runs, |run| count(run.cycles))];
+        let mut lines = vec![row("cycles", runs, |run| mark(run, count(run.cycles)))];
         lines.push(Line { label: "share of cycles".to_owned(), cells: Vec::new() });
         for (name, level) in names(runs) {
             let label = format!("{name} ({level})");
@@ -39,7 +39,8 @@ fn share(label: &str, runs: &[(String, &RunResult)], belongs: impl Fn(&BillItem)
         let cycles: u64 = items.map(|item| item.cycles).sum();
         match (cycles, run.cycles) {
             (0, _) | (_, 0) => "-".to_owned(),
-            (part, all) => percent(part as f64 / all as f64),
+            // The whole is estimated, so every share of it is.
+            (part, all) => mark(run, percent(part as f64 / all as f64)),
         }
     })
 }

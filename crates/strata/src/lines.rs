@@ -33,10 +33,29 @@ impl Lines<'_> {
         self.lines.push(Line { label: format!("  {label}"), cells });
     }
 
+    /// A row of figures that are estimated where the stream was sampled.
+    pub(crate) fn estimated(&mut self, label: &str, cell: impl Fn(&RunResult) -> String) {
+        self.row(label, |run| mark(run, cell(run)));
+    }
+
+    /// The same, of a measure divided by that of the first run.
+    pub(crate) fn relative_estimated(&mut self, label: &str, measure: impl Fn(&RunResult) -> f64) {
+        let base = measure(self.runs[0]);
+        self.estimated(label, |run| ratio((base > 0.0).then(|| measure(run) / base)));
+    }
+
     /// A row of a measure divided by that of the first run.
     pub(crate) fn relative(&mut self, label: &str, measure: impl Fn(&RunResult) -> f64) {
         let base = measure(self.runs[0]);
         self.row(label, |run| ratio((base > 0.0).then(|| measure(run) / base)));
+    }
+}
+
+/// A figure, marked where it is estimated from windows of the stream.
+pub(crate) fn mark(run: &RunResult, figure: String) -> String {
+    match &run.sampled {
+        Some(_) if figure != "-" => format!("~{figure}"),
+        _ => figure,
     }
 }
 

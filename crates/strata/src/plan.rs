@@ -10,7 +10,7 @@ use crate::prepared;
 use crate::values::SizeAndWays;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
-use crate::{captured_tables, drawn, given, text_file};
+use crate::{captured_tables, drawn, given, text_file, unsampled};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use strata_engine::options::Options;
@@ -20,7 +20,7 @@ use strata_engine::{
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_params::{Parameter, Parameters};
-use strata_stream::WorkloadInfo;
+use strata_stream::{Sampling, WorkloadInfo};
 use strata_tables::Capture;
 use strata_workloads::Part;
 
@@ -37,6 +37,8 @@ pub struct Plan {
     pub options: Options,
     /// Memory of the guest; `None` has it chosen.
     pub memory: Option<GuestMemory>,
+    /// Which parts of the stream are run in detail; `None` runs all.
+    pub sampling: Option<Sampling>,
     /// How often requests arrive.
     pub request_load: RequestLoad,
     /// Page tables captured from a real machine, instead of modelled stacks.
@@ -84,10 +86,12 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
     args.memory.map_or(Ok(()), GuestMemory::check)?;
+    unsampled::check(&args)?;
     let request_load = request_load(&args, &pairs)?;
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;
     Ok(Plan {
         options: again::options(&args, &setups),
+        sampling: args.sample.map(|sample| sample.sampling(setups[0].seed)),
         setups,
         request_load,
         memory: args.memory,

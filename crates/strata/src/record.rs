@@ -1,11 +1,12 @@
 //! `strata record`: a program, a generator or another trace becomes a recording.
 
 use crate::args::RecordArgs;
+use crate::defaults::DEFAULT_SEED;
 use crate::failure::{FAILED, Failure};
-use crate::given;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Target};
 use crate::workload::{nothing_left, part_taken, unopened};
+use crate::{given, sample, unsampled};
 use std::path::Path;
 use strata_stream::{Batch, Fill, SourceError};
 use strata_text::number::{bytes, count};
@@ -24,6 +25,8 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     }
     let target = Target::File(args.output.clone());
     output::apart(&[("--output", &target)], &args.input.files())?;
+    unsampled::check_recording(args.sample, &args.input)?;
+    let sampling = args.sample.map(|lengths| lengths.sampling(args.seed.unwrap_or(DEFAULT_SEED)));
     let part = given::part(&args.input);
     let input = given::input(args.input)?;
     let path = &args.output;
@@ -33,7 +36,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     if input.is_live() {
         interrupt.pass_on();
     }
-    let source = input.open(part, Before::Nothing, &interrupt.flag);
+    let source = input.open_sampled(part, Before::Nothing, sampling, &interrupt.flag);
     let mut source = source.map_err(|error| unopened(&error, &interrupt))?;
     let mut batch = Batch::new();
     let mut accesses = 0;
@@ -56,7 +59,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     }
     let info = source.info();
     // A copy is what its source is, be it nothing.
-    let copies = part.is_whole() && info.recorded.is_some();
+    let copies = part.is_whole() && sampling.is_none() && info.recorded.is_some();
     if accesses == 0 && !copies && failed.is_none() && !interrupt.happened() {
         return Err(Failure::failed(nothing_left(part, 0)));
     }
@@ -75,6 +78,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         },
     };
     outcome.notes.extend(part_taken(part));
+    outcome.notes.extend(args.sample.map(|lengths| format!("{}{lengths}", sample::NOTE)));
     writer.finish(outcome).map_err(cannot)?;
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let (number, size) = (count(accesses), bytes(size));

@@ -1,6 +1,6 @@
 //! The text report: what each policy costs, side by side.
 
-use crate::lines::{BOLD, CELL, LABEL, Line, Lines, print};
+use crate::lines::{BOLD, CELL, LABEL, Line, Lines, mark, print};
 use crate::{again, last_level, requests, verdict, version};
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
@@ -15,6 +15,11 @@ use strata_text::number::{bytes, count, percent, ratio, share};
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
 
+/// What is said of figures of a sampled stream.
+const SAMPLED: &str = "Sampled: figures with ~ are estimated from windows of the stream, as are cycles and \
+                       their shares where sentences tell of them. Faults, exits, huge pages and memory are \
+                       of the whole stream.";
+
 /// What a report begins with that does not hold everything asked for.
 const PARTIAL: &str = "PARTIAL RESULT";
 
@@ -27,7 +32,8 @@ pub fn render(report: &Report, width: usize) -> String {
     let _ = write!(out, "{BOLD:#}");
     // One that ran out of memory saw less.
     if let Some(run) = report.runs.iter().max_by_key(|run| run.accesses) {
-        let (accesses, instructions) = (count(run.accesses), count(run.instructions));
+        let accesses = mark(run, count(run.accesses));
+        let instructions = count(run.instructions);
         let touched = bytes(run.memory.touched_bytes);
         let text = format!("{accesses} accesses, {instructions} instructions, {touched} touched");
         paragraph(&mut out, &text, width);
@@ -36,6 +42,9 @@ pub fn render(report: &Report, width: usize) -> String {
     partial(&mut out, report, width);
     for note in &workload.notes {
         paragraph(&mut out, &format!("Note: {note}."), width);
+    }
+    if report.runs.iter().any(|run| run.sampled.is_some()) {
+        paragraph(&mut out, SAMPLED, width);
     }
     for sentence in crate::captured_tables::sentences(report) {
         paragraph(&mut out, &sentence, width);
@@ -157,10 +166,10 @@ impl std::fmt::Display for Cells {
 fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
     let mut lines = Lines { runs, lines: Vec::new() };
     lines.heading(&format!("relative to {}", runs[0].policy));
-    lines.row("throughput, estimated", |run| ratio(run.relative_throughput));
-    lines.relative("L1 TLB misses", |run| run.tlb.l1_misses as f64);
-    lines.relative("L2 TLB misses", |run| run.tlb.l2_misses as f64);
-    lines.relative("cycles in walks", |run| run.walk_cycles as f64);
+    lines.estimated("throughput, estimated", |run| ratio(run.relative_throughput));
+    lines.relative_estimated("L1 TLB misses", |run| run.tlb.l1_misses as f64);
+    lines.relative_estimated("L2 TLB misses", |run| run.tlb.l2_misses as f64);
+    lines.relative_estimated("cycles in walks", |run| run.walk_cycles as f64);
     // With captured tables no kernel is modelled: there is nothing to say of what one does.
     let modelled = runs.iter().any(|run| !run.layers.is_empty());
     if modelled {
@@ -168,6 +177,7 @@ fn section(out: &mut String, stack: StackKind, runs: &[&RunResult]) {
     }
     requests::relative(&mut lines);
     translation(&mut lines);
+    sampled(&mut lines);
     last_level::section(&mut lines);
     huge_pages(&mut lines);
     if modelled {
@@ -183,12 +193,37 @@ fn translation(lines: &mut Lines<'_>) {
         ratio((run.accesses > 0).then(|| events as f64 * 1000.0 / run.accesses as f64))
     };
     lines.heading("translation");
-    lines.row("L1 TLB misses per 1000", |run| per_thousand(run.tlb.l1_misses, run));
-    lines.row("L2 TLB misses per 1000", |run| per_thousand(run.tlb.l2_misses, run));
-    lines.row("references per walk", |run| {
+    lines.estimated("L1 TLB misses per 1000", |run| per_thousand(run.tlb.l1_misses, run));
+    lines.estimated("L2 TLB misses per 1000", |run| per_thousand(run.tlb.l2_misses, run));
+    lines.estimated("references per walk", |run| {
         ratio((run.walks > 0).then(|| run.walk_refs as f64 / run.walks as f64))
     });
-    lines.row("share of cycles in walks", |run| percent(share(run.walk_cycles, run.cycles)));
+    lines.estimated("share of cycles in walks", |run| percent(share(run.walk_cycles, run.cycles)));
+}
+
+/// How far what is estimated may be off, where the stream was sampled.
+fn sampled(lines: &mut Lines<'_>) {
+    if lines.runs.iter().all(|run| run.sampled.is_none()) {
+        return;
+    }
+    lines.heading("sampled, within 95 of 100 times");
+    lines.row("windows", |run| run.sampled.as_ref().map_or("-".to_owned(), |s| count(s.windows)));
+    for (label, figure) in [
+        ("throughput", "relative_throughput"),
+        ("cycles", "cycles"),
+        ("L1 TLB misses", "tlb.l1_misses"),
+        ("L2 TLB misses", "tlb.l2_misses"),
+        ("cycles in walks", "walk_cycles"),
+    ] {
+        lines.row(label, |run| {
+            let bounds = run.sampled.as_ref().and_then(|sampled| sampled.bounds.get(figure));
+            bounds.map_or("-".to_owned(), |bounds| {
+                let middle = (bounds.low + bounds.high) / 2.0;
+                let part = if middle > 0.0 { bounds.half() / middle } else { 0.0 };
+                format!("±{}", percent(part))
+            })
+        });
+    }
 }
 
 fn huge_pages(lines: &mut Lines<'_>) {
@@ -267,7 +302,8 @@ fn across_stacks(out: &mut String, stacks: &[(StackKind, Vec<&RunResult>)]) {
     let cell = |runs: &[&RunResult], policy: &str| {
         let run = runs.iter().find(|run| run.policy == policy);
         let base = first.throughput();
-        ratio(run.and_then(|run| run.throughput()).zip(base).map(|(own, base)| base / own))
+        let time = run.and_then(|run| run.throughput()).zip(base).map(|(own, base)| base / own);
+        run.map_or_else(|| ratio(time), |run| mark(run, ratio(time)))
     };
     let lines: Vec<Line> = stacks
         .iter()

@@ -22,6 +22,7 @@ use strata_workloads::{Before, Part};
 /// When the options make no sense, the workload cannot be opened or a result not written.
 pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     let args = config::complete(args)?;
+    crate::unsampled::check(&args)?;
     if !args.vm.is_empty() {
         return hosts::run(args, catalogue);
     }
@@ -157,6 +158,9 @@ fn measure(
     report.tables = plan.tables.as_ref().map(CapturedTables::new);
     let part = Part { limit: plan.options.limit, ..plan.part };
     report.workload.notes.extend(part_taken(part));
+    if plan.sampling.is_some() && report.runs.iter().all(|run| run.sampled.is_none()) {
+        report.workload.notes.push(crate::sample::NOT_SAMPLED.to_owned());
+    }
     let failed = match swept.cut_short {
         Some(CutShort::Failed(error)) => Some(error.to_string()),
         _ => None,
@@ -177,5 +181,5 @@ fn measure(
 
 /// Opens the part of the stream that is to be run.
 fn open(plan: &Plan, interrupt: &Interrupt) -> Result<Box<dyn Source>, OpenError> {
-    plan.input.open(plan.part, Before::Touches, &interrupt.flag)
+    plan.input.open_sampled(plan.part, Before::Touches, plan.sampling, &interrupt.flag)
 }

@@ -50,6 +50,9 @@ const TERMS: [(&str, &[(&str, &str)]); 12] = [
             ("cycles per access", "all cycles, over the accesses"),
             ("throughput, estimated", "accesses per cycle, over those of the first policy"),
             ("throughput", "accesses per cycle, over those of the present state"),
+            ("cycles", "all cycles of all CPUs"),
+            ("~", "before a figure: estimated from windows of a sampled stream"),
+            ("windows", "parts of a sampled stream that were run in detail"),
         ],
     ),
     (

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::prepared;
+use crate::{prepared, sample};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
-use strata_stream::{Source, WorkloadInfo, command_line};
+use strata_stream::{Sampling, Source, WorkloadInfo, command_line};
 use strata_text::number::count;
 use strata_workloads::record::Reader;
-use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part};
+use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part, Sampled};
 
 /// Why nothing was counted or recorded, and what to do.
 pub fn nothing_left(part: Part, warmup: u64) -> String {
@@ -136,7 +136,30 @@ impl Input {
         before: Before,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
-        let source = self.source(interrupted)?;
+        self.open_sampled(part, before, None, interrupted)
+    }
+
+    /// The same, of which only what `sampling` leaves is seen in detail, if anything is left out.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open_sampled(
+        &self,
+        part: Part,
+        before: Before,
+        sampling: Option<Sampling>,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn Source>, OpenError> {
+        let mut source = self.source(sampling, interrupted)?;
+        if is_sampled(&source.info()) && (sampling.is_some() || !part.is_whole()) {
+            return Err(OpenError(
+                "the recording is sampled: leave --sample, --skip, --limit and --marked out"
+                    .to_owned(),
+            ));
+        }
+        if let Some(sampling) = sampling.filter(|_| !self.is_live()) {
+            source = Box::new(Sampled::new(source, sampling));
+        }
         // Recordings know their footprint; counting it again would cost for nothing.
         Ok(match source.info().footprint_bytes.is_some() && self.is_trace() {
             _ if !part.is_whole() => Box::new(Measured::new(Excerpt::new(source, part, before))),
@@ -149,12 +172,16 @@ impl Input {
         matches!(self, Self::Trace(..) | Self::Prepared(..))
     }
 
-    fn source(&self, interrupted: &Arc<AtomicBool>) -> Result<Box<dyn Source>, OpenError> {
+    fn source(
+        &self,
+        sampling: Option<Sampling>,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Box<dyn Source>, OpenError> {
         match self {
             Self::Live(command) => {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
                 let interrupted = Some(interrupted.clone());
-                let options = Options { interrupted, ..Options::default() };
+                let options = Options { interrupted, sampling, ..Options::default() };
                 let capture = Capture::spawn(program, arguments, options);
                 Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
             }
@@ -195,6 +222,12 @@ impl Input {
             }
         }
     }
+}
+
+/// Whether a stream is a recording that does not hold all of one.
+fn is_sampled(info: &WorkloadInfo) -> bool {
+    let notes = info.recorded.iter().flat_map(|outcome| &outcome.notes);
+    notes.into_iter().any(|note| note.starts_with(sample::NOTE))
 }
 
 /// Whether a file begins as what the kernel can execute.

@@ -51,6 +51,8 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     report.runs[0].series = Some(Default::default());
     report.runs[0].regions = Some(Default::default());
     report.runs[0].layers[0].free_blocks = vec![1];
+    report.runs[0].sampled = Some(Default::default());
+    report.options.sample = Some("auto".to_owned());
     report.vms.push(Default::default());
     report.hosts.push(Default::default());
     let mut report = serde_json::to_value(report).unwrap();

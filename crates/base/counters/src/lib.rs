@@ -25,6 +25,12 @@ pub trait Count {
 
     /// Takes away what was counted up to an earlier moment.
     fn subtract(&mut self, earlier: &Self);
+
+    /// Each single count, in order.
+    fn visit(&self, visit: &mut dyn FnMut(u64));
+
+    /// Sets each single count, in the same order.
+    fn set(&mut self, next: &mut dyn FnMut() -> u64);
 }
 
 /// Counts that a report shows under names of their own.
@@ -45,6 +51,14 @@ impl Count for u64 {
     fn subtract(&mut self, earlier: &Self) {
         *self -= earlier;
     }
+
+    fn visit(&self, visit: &mut dyn FnMut(u64)) {
+        visit(*self);
+    }
+
+    fn set(&mut self, next: &mut dyn FnMut() -> u64) {
+        *self = next();
+    }
 }
 
 impl Named for u64 {
@@ -62,6 +76,14 @@ impl<const N: usize> Count for [u64; N] {
 
     fn subtract(&mut self, earlier: &Self) {
         self.iter_mut().zip(earlier).for_each(|(sum, count)| *sum -= count);
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(u64)) {
+        self.iter().for_each(|count| visit(*count));
+    }
+
+    fn set(&mut self, next: &mut dyn FnMut() -> u64) {
+        self.iter_mut().for_each(|count| *count = next());
     }
 }
 
@@ -127,6 +149,14 @@ macro_rules! counters {
 
             fn subtract(&mut self, earlier: &Self) {
                 $($crate::Count::subtract(&mut self.$field, &earlier.$field);)*
+            }
+
+            fn visit(&self, visit: &mut dyn FnMut(u64)) {
+                $($crate::Count::visit(&self.$field, visit);)*
+            }
+
+            fn set(&mut self, next: &mut dyn FnMut() -> u64) {
+                $($crate::Count::set(&mut self.$field, next);)*
             }
         }
 

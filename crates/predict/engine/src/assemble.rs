@@ -1,8 +1,9 @@
 //! From what machines found to a report: runs related to each other, and what a reader must know.
 
 use crate::options::{Options, Version};
-use crate::report::{HostRun, Report, RunResult, VERSION, VmReport, Workload};
+use crate::report::{Bounds, HostRun, Report, RunResult, VERSION, VmReport, Workload};
 use crate::room;
+use crate::sampling::Windows;
 use crate::simulation::together::GuestOutcome;
 use std::collections::BTreeMap;
 use strata_stream::WorkloadInfo;
@@ -125,12 +126,27 @@ fn out_of_memory(runs: &[RunResult]) -> Option<String> {
 
 fn relate(runs: &mut [RunResult]) {
     let mut first = BTreeMap::new();
+    let mut first_windows = BTreeMap::new();
     for run in runs {
         let own = run.throughput().filter(|_| !run.out_of_memory);
         let (base, accesses) = *first.entry(run.stack).or_insert((own, run.accesses));
         // Runs that saw different parts of the stream cannot be compared.
         let comparable = own.zip(base).filter(|_| run.accesses == accesses);
         run.relative_throughput = comparable.map(|(own, base)| own / base);
+        bound_relation(run, first_windows.entry(run.stack).or_insert_with(|| run.windows.clone()));
+    }
+}
+
+/// Bounds of the throughput relative to the first run of the stack, where the stream is sampled.
+fn bound_relation(run: &mut RunResult, base: &Option<Windows>) {
+    let (Some(value), Some(own), Some(base), Some(said)) =
+        (run.relative_throughput, &run.windows, base, &mut run.sampled)
+    else {
+        return;
+    };
+    if let Some(half) = own.strata.relative(&base.strata, own.elapsed, base.elapsed) {
+        let bounds = Bounds { low: (value - half).max(0.0), high: value + half };
+        said.bounds.insert("relative_throughput".to_owned(), bounds);
     }
 }
 

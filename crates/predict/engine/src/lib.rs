@@ -23,6 +23,7 @@ pub mod report;
 pub mod requests;
 mod room;
 mod run;
+mod sampling;
 mod setup;
 mod simulation;
 mod sweep;

@@ -56,6 +56,9 @@ pub struct Options {
     /// The last-level cache that VMs are told of, as `--vllc` takes it; `None` for one like the host's.
     #[serde(default)]
     pub vllc: Option<String>,
+    /// How the stream is sampled, as `--sample` takes it; not there when it is run whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<String>,
     /// How often requests arrive, as `--request-load` takes it, if it was said.
     #[serde(default)]
     pub request_load: Option<String>,

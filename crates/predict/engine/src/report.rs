@@ -9,6 +9,7 @@ pub use crate::layers::PerLayer;
 use crate::layers::StackKind;
 use crate::options::{Options, Version};
 pub use crate::requests::{Requests, ServiceTimes, Times};
+pub use crate::sampling::{Bounds, Sampled, Windows};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 pub use strata_hardware::MissCauses;
@@ -370,6 +371,13 @@ pub struct RunResult {
     /// What [`Requests`] is made of.
     #[serde(skip)]
     pub service_times: Option<Box<ServiceTimes>>,
+    /// What of a sampled stream is estimated, and how far it may be off; `None` for one that was run
+    /// whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<Sampled>,
+    /// What the bounds of relations between runs are made of.
+    #[serde(skip)]
+    pub windows: Option<Windows>,
 }
 
 impl RunResult {

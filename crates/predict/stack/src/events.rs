@@ -55,7 +55,11 @@ impl Stack {
             Event::Advise { pid, range, advice } => {
                 return self.advise(policy, guest, pid, self.pages_of(range), advice);
             }
-            Event::Mark(_) | Event::Request { .. } => Ok(()),
+            Event::Mark(_)
+            | Event::Request { .. }
+            | Event::Sampling(_)
+            | Event::Skipped { .. }
+            | Event::Touched { .. } => Ok(()),
         };
         let settled = self.settle(policy, guest, Spending::GuestFault);
         done.map_err(|_| Exhausted { node: guest }).and(settled)
@@ -72,6 +76,12 @@ impl Stack {
     pub fn thread_space(&self, guest: NodeId, tid: Tid) -> Option<SpaceId> {
         let pid = self.nodes[guest].guest.threads.get(&tid)?;
         self.nodes[guest].guest.processes.get(pid).copied()
+    }
+
+    /// The threads of a process.
+    pub fn threads(&self, guest: NodeId, pid: Pid) -> impl Iterator<Item = Tid> {
+        let threads = self.nodes[guest].guest.threads.iter();
+        threads.filter(move |(_, of)| **of == pid).map(|(tid, _)| *tid)
     }
 
     /// The space of a process.

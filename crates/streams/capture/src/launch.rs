@@ -13,6 +13,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use strata_stream::Sampling;
 use strata_wire::{Emulator, Execution, Identity, PLUGIN_FILE, ProcessId, Wire, program};
 
 /// Choices for a capture; the defaults are right for installed software.
@@ -24,6 +25,8 @@ pub struct Options {
     pub plugin: Option<PathBuf>,
     /// Once set, processes that outlive the program are not waited for.
     pub interrupted: Option<Arc<AtomicBool>>,
+    /// Which parts of the stream are seen in detail; all, if nothing is said.
+    pub sampling: Option<Sampling>,
     /// The program's environment as `NAME=value`, instead of the caller's.
     pub environment: Option<Vec<OsString>>,
 }

@@ -11,11 +11,13 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use strata_addr::{Range, space::Virtual};
 use strata_stream::{
     Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
     command_line,
 };
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
+use strata_workloads::Touches;
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
 /// and with it a chance to do something else.
@@ -44,6 +46,8 @@ pub struct Capture {
     /// How much of each slot was delivered, by index: a cut delivers a part ahead.
     progress: Vec<Progress>,
     processes: Processes,
+    /// What was touched, if the stream is sampled.
+    touches: Option<Touches>,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
     checked: Instant,
@@ -87,6 +91,10 @@ impl Capture {
             context: "making memory for the capture",
             source,
         })?;
+        let touches = options.sampling.map(|sampling| {
+            wire.sample(&sampling);
+            Touches::default()
+        });
         let wire = Arc::new(wire);
         let interrupted = options.interrupted.clone();
         let launch = Launch::prepare(program, args, options, &file)?;
@@ -101,6 +109,7 @@ impl Capture {
             drain: Drain::default(),
             progress: Vec::new(),
             processes: Processes::default(),
+            touches,
             dying: Vec::new(),
             checked: Instant::now(),
             begun: false,
@@ -162,6 +171,14 @@ impl Capture {
         let end = limit.unwrap_or(accesses.len()).min(accesses.len()).max(before.accesses);
         self.progress[at] = Progress { taking, accesses: end, instructions };
         let owner = slot.owner();
+        if owner.in_gap {
+            // The few accesses in it are of blocks that were running when the gap began.
+            let instructions = instructions - before.instructions;
+            if instructions > 0 && self.processes.get(owner.pid).is_some() {
+                batch.event(Event::Skipped { tid: owner.tid, instructions });
+            }
+            return;
+        }
         let piece = &accesses[before.accesses..end];
         self.run(owner.pid, owner.tid, instructions - before.instructions, piece, batch);
     }
@@ -188,6 +205,10 @@ impl Capture {
                     used = index;
                 }
             });
+            if let Some(touches) = &mut self.touches {
+                let all = batch.accesses();
+                touches.run(tid, &all[all.len() - used..], false);
+            }
             let Some(at) = outside else { return };
             instructions = 0;
             rest = &rest[used..];
@@ -236,6 +257,9 @@ impl Capture {
     }
 
     fn event(&mut self, event: Event, batch: &mut Batch) {
+        if let Event::Touched { pid, range, store } = event {
+            return self.touched(pid, range, store, batch);
+        }
         match event {
             Event::ProcessStart { pid } => {
                 self.begun = true;
@@ -261,7 +285,21 @@ impl Capture {
             },
             _ => {}
         }
+        if let Some(touches) = &mut self.touches {
+            touches.event(&event, &mut |told| batch.event(told));
+        }
         batch.event(event);
+    }
+
+    /// Page tables show pages of a process.
+    fn touched(&mut self, pid: Pid, range: Range<Virtual>, store: bool, batch: &mut Batch) {
+        let (Some(process), Some(touches)) = (self.processes.get(pid), &mut self.touches) else {
+            return;
+        };
+        for data in process.vmas.data_in(range) {
+            touches.shown(pid, data, store);
+        }
+        touches.tell(None, &mut |told| batch.event(told));
     }
 
     /// A sibling of the sender had come this far when what follows happened.

@@ -86,6 +86,20 @@ impl Vmas {
         (vma.end >= at).then_some((vma.backing, vma.protection))
     }
 
+    /// The parts of a range that programs use as data: mapped, and not the code of a file, which the
+    /// emulator reads itself.
+    pub(crate) fn data_in(&self, range: Range<Virtual>) -> Vec<Range<Virtual>> {
+        let first = self.map.range(..=range.start).next_back().map_or(range.start, |(at, _)| *at);
+        let inside = self.map.range(first..range.end);
+        let data =
+            inside.filter(|(_, vma)| vma.backing != Backing::File || !vma.protection.execute);
+        let cut = data.map(|(&at, vma)| {
+            let end = vma.end.min(range.end);
+            Range::new(at.max(range.start).min(end), end)
+        });
+        cut.filter(|range| !range.is_empty()).collect()
+    }
+
     /// Cuts the mapping that spans `at` in two there.
     fn split(&mut self, at: Gva) {
         let Some((_, vma)) = self.map.range_mut(..at).next_back() else { return };

@@ -9,5 +9,5 @@ mod instruction;
 mod shape;
 
 pub use arguments::Arguments;
-pub use instruction::{instructions_counted, is_repeated_string};
+pub use instruction::{instructions_counted, is_repeated_string, may_jump_back};
 pub use shape::{Shape, shape};

@@ -2,10 +2,9 @@
 //! `unsafe`.
 
 use crate::calls::Call;
-use crate::image::{self, Row};
 use crate::process::Process;
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{environment, guest, observation};
+use crate::{environment, guest, image, observation, sampling, switch};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -14,7 +13,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use strata_emulator::{Arguments, instructions_counted, shape};
+use strata_emulator::{Arguments, instructions_counted, may_jump_back, shape};
 use strata_stream::{Backing, Pid, Tid};
 use strata_wire::{Emulator, Wire};
 
@@ -26,9 +25,6 @@ pub static qemu_plugin_version: c_int = QEMU_PLUGIN_VERSION as c_int;
 static ID: OnceLock<qemu_plugin_id_t> = OnceLock::new();
 
 static PROCESS: OnceLock<Box<Process>> = OnceLock::new();
-
-/// Host mappings when the plugin was installed.
-static BEFORE: OnceLock<Vec<Row>> = OnceLock::new();
 
 // ---- per access ----
 
@@ -64,6 +60,20 @@ unsafe extern "C" fn on_block(vcpu: c_uint, count: *mut c_void) {
     unsafe { (*slot).retire(count as u64) };
 }
 
+/// The same in a sampled stream, where it may be time for an edge.
+unsafe extern "C" fn on_sampled_block(vcpu: c_uint, count: *mut c_void) {
+    // SAFETY: as for `on_block`.
+    unsafe { on_block(vcpu, count) };
+    process().look_as_one_of_many(vcpu, count as u64);
+}
+
+/// A block of a lone thread, where it may be time for an edge of a sampled stream.
+unsafe extern "C" fn on_look(vcpu: c_uint, _: *mut c_void) {
+    if sampling::is_look_due() {
+        process().look(vcpu, 0);
+    }
+}
+
 // ---- per translation ----
 
 unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin_tb) {
@@ -75,6 +85,12 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
     unsafe {
         let length = qemu_plugin_tb_n_insns(block);
         count_instructions(block);
+        if sampling::is_sampled() {
+            look_at_clock(block);
+            if !switch::observes() {
+                return;
+            }
+        }
         for index in 0..length {
             let instruction = qemu_plugin_tb_get_insn(block, index);
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
@@ -104,7 +120,8 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
         } else if process().is_parallel() {
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
             let count = ptr::without_provenance_mut(count);
-            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(on_block), flags, count);
+            let each = if sampling::is_sampled() { on_sampled_block } else { on_block };
+            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(each), flags, count);
         } else {
             qemu_plugin_register_vcpu_tb_exec_inline(
                 block,
@@ -112,6 +129,21 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
                 SERIAL_INSTRUCTIONS.as_ptr().cast(),
                 count as u64,
             );
+        }
+    }
+}
+
+/// Lets a lone thread look at the clock of a sampled stream: where accesses are observed, in every block;
+/// in a gap in those that no loop can do without, which are those that may jump back.
+///
+/// # Safety
+/// `block` is valid.
+unsafe fn look_at_clock(block: *mut qemu_plugin_tb) {
+    // SAFETY: by contract.
+    unsafe {
+        if !process().is_parallel() && (switch::observes() || may_jump_back(block)) {
+            let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
+            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(on_look), flags, ptr::null_mut());
         }
     }
 }
@@ -140,13 +172,12 @@ fn process() -> &'static Process {
     PROCESS.get().expect("callbacks are registered after the process was set up")
 }
 
-fn maps() -> Vec<Row> {
-    image::rows(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+fn when_alone(number: usize) {
+    process().switch(number);
 }
 
 fn program_loaded() {
-    let floor = image::floor(BEFORE.get().map_or(&[], Vec::as_slice));
-    let mappings = image::mappings(&maps(), floor, guest::read);
+    let mappings = image::mappings(&image::own_rows(), image::own_floor(), guest::read);
     for stack in mappings.iter().filter(|mapping| mapping.backing == Backing::Stack) {
         for (address, word) in environment::corrections(stack.range, guest::read) {
             guest::write_word(address, word);
@@ -233,7 +264,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         }
     };
     ID.get_or_init(|| id);
-    BEFORE.get_or_init(maps);
+    image::note_before();
+    switch::call(when_alone);
     if let Some(name) = arguments.bytes("name") {
         guest::set_name(OsStr::from_bytes(name));
     }
@@ -264,5 +296,12 @@ fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
         (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
         _ => None,
     };
+    if wire.sampling().is_some() && !switch::is_possible() {
+        return Err(format!(
+            "{}: this emulator does not let itself be sampled, as it exports none of its functions; \
+             take Debian 12's qemu-user, or leave --sample out",
+            emulator.qemu.display()
+        ));
+    }
     Ok(Process::new(wire, emulator, caller, stop_observing))
 }

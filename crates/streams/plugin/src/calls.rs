@@ -116,6 +116,27 @@ fn pages(start: u64, bytes: u64) -> Option<Range<Virtual>> {
     (start.is_multiple_of(PAGE) && start < end).then(|| Range::new(Gva::new(start), Gva::new(end)))
 }
 
+/// What a call may hide from page tables: pages in this range may be gone or elsewhere after it, or somebody
+/// else's too.
+pub fn hides(call: &Call) -> Option<Range<Virtual>> {
+    let [a, b, c, d, ..] = call.args;
+    match call.number {
+        libc::SYS_munmap | libc::SYS_mremap => pages(a, b),
+        libc::SYS_mmap if d as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 => {
+            pages(a, b)
+        }
+        libc::SYS_madvise if matches!(advice(c as i32), Some(Advice::DontNeed | Advice::Free)) => {
+            pages(a, b)
+        }
+        libc::SYS_execve
+        | libc::SYS_execveat
+        | libc::SYS_fork
+        | libc::SYS_vfork
+        | libc::SYS_clone => Some(Range::new(Gva::new(0), Gva::new(1 << 47))),
+        _ => None,
+    }
+}
+
 /// What must be told before the call is made; only calls that will succeed.
 pub fn before(call: &Call, pid: Pid, space: &mut Space) -> Option<Message> {
     let [a, b, ..] = call.args;
@@ -273,6 +294,7 @@ pub fn divides_siblings(message: &Message) -> bool {
                 | Event::Advise { advice: Advice::DontNeed | Advice::Free, .. }
                 | Event::Fork { .. }
                 | Event::Mark(_)
+                | Event::Sampling(_)
         )
     )
 }

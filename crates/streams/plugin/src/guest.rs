@@ -100,6 +100,12 @@ pub fn set_name(name: &OsStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
+/// Has the kernel of this machine give the process no huge pages, nor what it starts.
+pub fn forbid_huge_pages() {
+    // SAFETY: touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+}
+
 /// Ends the process at once.
 pub fn end_process() -> ! {
     // SAFETY: a signal to oneself touches no memory.

@@ -10,6 +10,8 @@
 //! 0x7...        libraries, code buffer, plugin, wire  host     before the program was loaded
 //! ```
 
+use std::fs;
+use std::sync::OnceLock;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_stream::{Backing, Protection};
 
@@ -39,6 +41,32 @@ pub struct Mapping {
     pub protection: Protection,
     /// What it holds.
     pub backing: Backing,
+}
+
+/// Host mappings when the plugin was installed.
+static BEFORE: OnceLock<Vec<Row>> = OnceLock::new();
+
+/// The mappings of the emulator's process.
+pub fn own_rows() -> Vec<Row> {
+    rows(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+}
+
+/// The program has not been loaded yet: what is mapped is the emulator's.
+pub fn note_before() {
+    BEFORE.get_or_init(own_rows);
+}
+
+/// Below this address lie guest mappings only.
+pub fn own_floor() -> Gva {
+    floor(BEFORE.get().map_or(&[], Vec::as_slice))
+}
+
+/// The guest's mappings among the emulator's that can be read, in the order of addresses.
+pub fn guest_ranges() -> Vec<Range<Virtual>> {
+    let floor = own_floor();
+    let rows = own_rows().into_iter();
+    let guest = rows.filter(|row| row.range.end <= floor && row.protection.read);
+    guest.map(|row| row.range).collect()
 }
 
 /// The rows of a `/proc/self/maps`.

@@ -15,10 +15,13 @@
 //! | `image` | what is mapped before the first instruction |
 //! | `environment` | the program's variables under their true names |
 //! | `exec` | `execve` into a new emulator instead of out of it |
+//! | `sampling` | how far the process is by the clock of all, and whether it is in a gap |
+//! | `switch` | from translations that observe to those that count, and back |
+//! | `touched` | pages that the emulator's own page tables show |
 //! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
 //! | `guest` | reading the program's memory safely |
 //!
-//! `unsafe` is in `abi`, `glib` and `guest`, and in `process` where a thread's slot is looked up.
+//! `unsafe` is in `abi`, `glib`, `guest` and `switch`, and in `process` where a thread's slot is looked up.
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
@@ -37,4 +40,7 @@ mod observation;
 mod pending;
 mod process;
 mod requests;
+mod sampling;
 mod slots;
+mod switch;
+mod touched;

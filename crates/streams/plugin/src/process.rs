@@ -5,16 +5,21 @@
 use crate::calls::{self, Call, Space};
 use crate::pending::{PENDING, Pending};
 use crate::requests::{self, Connections};
+use crate::sampling::{Found, Progress};
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{glib, guest, image, observation};
+use crate::{glib, guest, image, observation, sampling, switch, touched};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use strata_stream::{Event, Mark, Pid, Tid};
+use strata_addr::{Range, space::Virtual};
+use strata_stream::{Edge, Event, Mark, Pid, Tid};
 use strata_wire::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Slot, Wire, encode};
 
 const NO_THREAD: u32 = u32::MAX;
+
+/// Instructions that one of several threads adds at a time to the clock of a sampled stream.
+const TELL: u64 = 1 << 12;
 
 /// The traced process.
 #[derive(Debug)]
@@ -43,6 +48,10 @@ pub struct Process {
     lock: Lock,
     space: Mutex<Space>,
     connections: Connections,
+    /// How far it is in a sampled stream.
+    sampling: Option<Progress>,
+    /// A switch between gap and no gap is under way.
+    switching: AtomicBool,
     /// Stands in `SLOTS` where there is no thread; nothing is written to it.
     nowhere: Box<Slot>,
 }
@@ -60,6 +69,12 @@ impl Process {
             Some((pid, tid, image)) => (pid, tid.0, image),
             None => (wire.new_pid(), NO_THREAD, 0),
         };
+        let sampling = wire.sampling().map(|sampling| Progress::new(sampling, &wire));
+        if sampling.is_some() {
+            switch::observe(!sampling::is_in_gap());
+            // A huge page would show 512 pages touched where one was.
+            guest::forbid_huge_pages();
+        }
         let nowhere = Slot::detached();
         for slot in &SLOTS {
             slot.store(ptr::from_ref(&*nowhere).cast_mut(), Relaxed);
@@ -79,6 +94,8 @@ impl Process {
             lock: Lock::new(),
             space: Mutex::default(),
             connections: Connections::default(),
+            sampling,
+            switching: AtomicBool::new(false),
             nowhere,
         })
     }
@@ -93,7 +110,12 @@ impl Process {
     }
 
     fn owner(&self, tid: Tid) -> Owner {
-        Owner { pid: self.pid(), tid, image: self.image.load(Relaxed) }
+        Owner {
+            pid: self.pid(),
+            tid,
+            image: self.image.load(Relaxed),
+            in_gap: sampling::is_in_gap(),
+        }
     }
 
     fn slot(&self, vcpu: u32) -> &Slot {
@@ -220,6 +242,103 @@ impl Process {
             .collect()
     }
 
+    // ---- sampling ----
+
+    /// A thread looks at the clock of a sampled stream, to which it adds instructions that are not counted
+    /// inline.
+    pub fn look(&self, vcpu: u32, instructions: u64) {
+        let Some(sampling) = &self.sampling else { return };
+        if self.switching.load(Relaxed) {
+            return;
+        }
+        match sampling.look(&self.wire, instructions) {
+            Found::Nothing => {}
+            // What counts follows what warms up: nothing changes but what it is for.
+            Found::Passed(Edge::Window) if !sampling::is_in_gap() => {
+                self.send(vcpu, &[Message::Event(Event::Sampling(Edge::Window))]);
+            }
+            Found::Passed(Edge::Interval) if sampling::is_in_gap() => {
+                self.send(vcpu, &[Message::Event(Event::Sampling(Edge::Interval))]);
+            }
+            Found::Passed(edge) => self.begin_switch(vcpu, Some(edge)),
+            Found::Lags { .. } => self.begin_switch(vcpu, None),
+        }
+    }
+
+    /// The same for one of several threads, which adds what it has done from time to time.
+    pub fn look_as_one_of_many(&self, vcpu: u32, instructions: u64) {
+        if self.slot(vcpu).is_in_gap() != sampling::is_in_gap() {
+            self.notice_switch(vcpu);
+        }
+        let slot = self.slot(vcpu);
+        if let Some(instructions) = slot.tell(instructions, TELL) {
+            self.look(vcpu, instructions);
+        }
+    }
+
+    fn begin_switch(&self, vcpu: u32, edge: Option<Edge>) {
+        if !self.switching.swap(true, Relaxed) {
+            let edge = edge.map_or(0, |edge| 1 + edge as usize);
+            switch::alone(edge << 32 | vcpu as usize);
+        }
+    }
+
+    /// No thread runs translated code: what was done before is handed over, and what observes changes.
+    pub fn switch(&self, number: usize) {
+        const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+        let vcpu = number as u32;
+        let edge = (number >> 32).checked_sub(1).map(|edge| EDGES[edge]);
+        let in_gap = match edge {
+            Some(edge) => matches!(edge, Edge::Interval | Edge::Gap),
+            None => !sampling::is_in_gap(),
+        };
+        if sampling::is_in_gap() && !in_gap {
+            self.tell_touched(vcpu, &image::guest_ranges());
+        }
+        match edge {
+            Some(edge) => self.send(vcpu, &[Message::Event(Event::Sampling(edge))]),
+            None => self.hand_over(vcpu),
+        }
+        sampling::set_in_gap(in_gap);
+        switch::observe(!in_gap);
+        self.notice_switch(vcpu);
+        self.switching.store(false, Relaxed);
+    }
+
+    /// What a thread fills is of a gap, or no more: each thread sees to its own slot.
+    fn notice_switch(&self, vcpu: u32) {
+        let in_gap = sampling::is_in_gap();
+        if self.slot(vcpu).is_in_gap() != in_gap {
+            self.hand_over(vcpu);
+            // One that was empty was kept.
+            self.slot(vcpu).relabel(in_gap);
+        }
+    }
+
+    /// Tells of pages in these ranges that page tables show.
+    fn tell_touched(&self, vcpu: u32, ranges: &[Range<Virtual>]) {
+        let found = touched::pages(ranges.iter().copied(), self.pid());
+        let messages: Vec<Message> = found.into_iter().map(Message::Event).collect();
+        if !messages.is_empty() {
+            self.send(vcpu, &messages);
+        }
+    }
+
+    /// The same before a call hides what was touched.
+    fn tell_before(&self, vcpu: u32, call: &Call) {
+        if sampling::is_in_gap()
+            && let Some(range) = calls::hides(call)
+        {
+            let guest = image::guest_ranges();
+            let overlap = guest.into_iter().filter_map(|mapping| {
+                let start = mapping.start.max(range.start);
+                let end = mapping.end.min(range.end);
+                (start < end).then(|| Range::new(start, end))
+            });
+            self.tell_touched(vcpu, &overlap.collect::<Vec<_>>());
+        }
+    }
+
     // ---- threads ----
 
     /// A vCPU appears: the process's first thread, or one that another is about to start.
@@ -297,16 +416,23 @@ impl Process {
             number if unobserved && number != libc::SYS_clone => {}
             number if calls::changes_space(number) => {
                 self.lock.acquire();
+                self.tell_before(vcpu, &call);
                 let message = self.with_space(|space| calls::before(&call, self.pid(), space));
                 if let Some(message) = message {
                     self.send(vcpu, &[message]);
                 }
                 PENDING.set(Some(Pending::Space(call)));
             }
-            libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu),
+            libc::SYS_fork | libc::SYS_vfork => {
+                self.tell_before(vcpu, &call);
+                self.fork_starts(vcpu);
+            }
             // The emulator refuses clone3, as an old kernel would.
-            libc::SYS_clone => self.clone_starts(vcpu, call.args[0]),
-            libc::SYS_execve | libc::SYS_execveat => self.exec(vcpu, &call),
+            libc::SYS_clone => self.clone_starts(vcpu, &call),
+            libc::SYS_execve | libc::SYS_execveat => {
+                self.tell_before(vcpu, &call);
+                self.exec(vcpu, &call);
+            }
             // What waits or wakes orders the threads: give what was done before it.
             number if self.is_parallel() && !calls::is_private(number) => self.hand_over(vcpu),
             _ => {}
@@ -359,7 +485,8 @@ impl Process {
 
     // ---- fork and exec ----
 
-    fn clone_starts(&self, vcpu: u32, flags: u64) {
+    fn clone_starts(&self, vcpu: u32, call: &Call) {
+        let flags = call.args[0];
         let has = |flag: i32| flags & flag as u64 != 0;
         // The emulator makes a fork of a vfork.
         if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
@@ -367,6 +494,7 @@ impl Process {
             self.parallel.store(true, Relaxed);
             PENDING.set(Some(Pending::Thread));
         } else if observation::is_wanted() {
+            self.tell_before(vcpu, call);
             self.fork_starts(vcpu);
         }
     }
@@ -391,6 +519,9 @@ impl Process {
         self.pid.store(child.0, Relaxed);
         self.image.store(0, Relaxed);
         requests::forget();
+        if let Some(sampling) = &self.sampling {
+            sampling.fork(&self.wire);
+        }
         for other in 0..self.vcpus.load(Relaxed) {
             self.tids[other as usize].store(NO_THREAD, Relaxed);
             self.set_slot(other, &self.nowhere);
@@ -432,6 +563,11 @@ impl Process {
 
     /// The process ends; no thread runs observed code any more.
     pub fn ends(&self) {
+        if sampling::is_in_gap()
+            && let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some())
+        {
+            self.tell_touched(vcpu, &image::guest_ranges());
+        }
         let mut last = None;
         for vcpu in 0..self.vcpus.load(Acquire) {
             if let Some(tid) = self.tid(vcpu) {

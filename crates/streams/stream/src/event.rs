@@ -93,6 +93,20 @@ pub enum Mark {
     End,
 }
 
+/// Where a sampled stream goes from one part to the next. A stream without any is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Edge {
+    /// An interval begins, and a gap: no access of what follows is in the stream. What was counted in
+    /// the interval before stands for all of that one.
+    Interval,
+    /// The gap is over: accesses follow that only warm up what they meet.
+    Warm,
+    /// Accesses follow that count, and stand for those of the whole interval.
+    Window,
+    /// The window is over, and a gap begins.
+    Gap,
+}
+
 /// One change. Ranges are page-aligned and non-empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -182,6 +196,26 @@ pub enum Event {
     },
     /// The program gave a mark. Changes nothing.
     Mark(Mark),
+    /// A sampled stream goes from one part to the next.
+    Sampling(Edge),
+    /// In a gap of a sampled stream a thread retired instructions whose accesses are not in the stream.
+    Skipped {
+        /// The thread.
+        tid: Tid,
+        /// Instructions retired.
+        instructions: u64,
+    },
+    /// In a gap of a sampled stream a process touched these pages first. Told in the order of addresses,
+    /// which need not be that of the touches, where the gap ends or, before that, where something happens
+    /// to the pages. Pages that a `fork` left to two processes have been touched, by both.
+    Touched {
+        /// The process.
+        pid: Pid,
+        /// The pages.
+        range: Range<Virtual>,
+        /// Whether each was stored to.
+        store: bool,
+    },
     /// A thread begins to serve a request, or has served it. Changes nothing. A thread serves one at a
     /// time: a beginning within a request drops that one, an end outside of any means nothing.
     Request {

@@ -10,11 +10,13 @@ mod batch;
 mod event;
 mod numbers;
 mod outcome;
+mod schedule;
 mod source;
 
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
-pub use event::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
+pub use event::{Advice, Backing, Edge, Event, Mark, Pid, Protection, Tid};
 pub use numbers::Numbers;
 pub use outcome::{Outcome, command_line};
+pub use schedule::{Sampling, Schedule};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};

@@ -1,6 +1,6 @@
 //! An event as numbers: what a recording and a slot hold of it.
 
-use crate::event::{Advice, Backing, Event, Mark, Pid, Protection, Tid};
+use crate::event::{Advice, Backing, Edge, Event, Mark, Pid, Protection, Tid};
 use strata_addr::{Gva, Range, space::Virtual};
 
 const PROCESS_START: u8 = 1;
@@ -16,6 +16,9 @@ const PROTECT: u8 = 10;
 const ADVISE: u8 = 11;
 const MARK: u8 = 12;
 const REQUEST: u8 = 13;
+const SAMPLING: u8 = 14;
+const SKIPPED: u8 = 15;
+const TOUCHED: u8 = 16;
 
 /// Set beside the rights of a mapping whose address the program insisted on.
 const FIXED: u32 = 1 << 3;
@@ -31,6 +34,8 @@ const ADVICES: [Advice; 6] = [
     Advice::Collapse,
 ];
 const MARKS: [Mark; 2] = [Mark::Begin, Mark::End];
+const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+const STORES: [bool; 2] = [false, true];
 
 /// An event's tag and its numbers, of which each kind has as many as it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +48,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// The highest tag there is.
-    pub const LAST_TAG: u8 = REQUEST;
+    pub const LAST_TAG: u8 = TOUCHED;
 
     fn new(tag: u8) -> Self {
         Self { tag, numbers: [0; 5], length: 0 }
@@ -96,6 +101,13 @@ impl From<&Event> for Numbers {
             Event::Request { tid, mark } => {
                 Self::new(REQUEST).with([tid.0.into(), code(&MARKS, &mark)])
             }
+            Event::Sampling(edge) => Self::new(SAMPLING).with([code(&EDGES, &edge)]),
+            Event::Skipped { tid, instructions } => {
+                Self::new(SKIPPED).with([tid.0.into(), instructions])
+            }
+            Event::Touched { pid, range, store } => {
+                of(TOUCHED, pid).range(range).with([code(&STORES, &store)])
+            }
         }
     }
 }
@@ -132,6 +144,12 @@ impl Event {
             },
             MARK => Self::Mark(from.code(&MARKS)?),
             REQUEST => Self::Request { tid: from.tid()?, mark: from.code(&MARKS)? },
+            SAMPLING => Self::Sampling(from.code(&EDGES)?),
+            SKIPPED => Self::Skipped { tid: from.tid()?, instructions: (from.0)()? },
+            TOUCHED => {
+                let (pid, range) = (from.pid()?, from.range()?);
+                Self::Touched { pid, range, store: from.code(&STORES)? }
+            }
             _ => return None,
         })
     }
@@ -204,7 +222,7 @@ mod tests {
             .map(|event| format!("{event:?}").split([' ', '(']).next().unwrap().to_owned())
             .collect();
         let expected = "ProcessStart Fork Exec ProcessExit ThreadStart ThreadExit Map Unmap Remap \
-                        Protect Advise Mark Request";
+                        Protect Advise Mark Request Sampling Skipped Touched";
         assert_eq!(names.join(" "), expected);
     }
 }

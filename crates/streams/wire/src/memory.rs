@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use std::time::{Duration, Instant};
-use strata_stream::{Pid, Tid};
+use strata_stream::{Pid, Sampling, Tid};
 
 /// Slots in the wire; memory is used only for those ever taken. Bounds the live threads of all
 /// traced processes together, with a good margin.
@@ -23,7 +23,7 @@ const WAKE_AT: u32 = 8;
 const STREAM: u32 = 0;
 const NOTHING: u32 = 1;
 const END: u32 = 2;
-const MAGIC: u64 = u64::from_le_bytes(*b"strata\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"strata\0\x02");
 
 #[repr(C, align(64))]
 struct Header {
@@ -35,6 +35,7 @@ struct Header {
     next_tid: AtomicU32,
     producers: Line<Producers>,
     free: Line<FreeList>,
+    sampled: Line<Sampled>,
 }
 
 /// Keeps what different sides write on different cache lines.
@@ -54,6 +55,19 @@ struct Producers {
     takings: AtomicU64,
     /// Accesses that found no slot.
     lost: AtomicU64,
+}
+
+/// One clock for all processes, and how far they are by it.
+#[repr(C)]
+struct Sampled {
+    /// Instructions of all threads, as far as they were told.
+    clock: AtomicU64,
+    /// Edges of the schedule that were passed.
+    passed: AtomicU64,
+    /// Live processes.
+    processes: AtomicU32,
+    /// Of [`Sampling`]: interval, window, warm, whole, doubling, seed. An interval of 0: not sampled.
+    lengths: [AtomicU64; 6],
 }
 
 #[repr(C)]
@@ -230,6 +244,7 @@ impl Wire {
         slot.pid.store(owner.pid.0, Relaxed);
         slot.tid.store(owner.tid.0, Relaxed);
         slot.image.store(owner.image, Relaxed);
+        slot.in_gap.store(owner.in_gap.into(), Relaxed);
         slot.accesses.store(0, Relaxed);
         slot.message_words.store(0, Relaxed);
         slot.instructions.store(0, Relaxed);
@@ -296,6 +311,52 @@ impl Wire {
             started: header.consumer_started.load(Relaxed),
         };
         id.is_running()
+    }
+
+    // ---- sampling ----
+
+    /// The producers are to sample. Before any of them starts.
+    pub fn sample(&self, sampling: &Sampling) {
+        let Sampling { interval, window, warm, whole, doubling, seed } = *sampling;
+        let lengths = [interval, window, warm, whole, doubling.into(), seed];
+        let known = &self.header().sampled.0.lengths;
+        known.iter().zip(lengths).for_each(|(known, length)| known.store(length, Relaxed));
+    }
+
+    /// How the producers are to sample, if they are.
+    pub fn sampling(&self) -> Option<Sampling> {
+        let lengths = &self.header().sampled.0.lengths;
+        let [interval, window, warm, whole, doubling, seed] =
+            [0, 1, 2, 3, 4, 5].map(|at| lengths[at].load(Relaxed));
+        let doubling = doubling as u32;
+        (interval > 0).then_some(Sampling { interval, window, warm, whole, doubling, seed })
+    }
+
+    /// Adds instructions to the clock of all processes, and reads it.
+    pub fn advance(&self, instructions: u64) -> u64 {
+        self.header().sampled.0.clock.fetch_add(instructions, Relaxed) + instructions
+    }
+
+    /// How many edges of the schedule were passed.
+    #[inline]
+    pub fn edges_passed(&self) -> u64 {
+        self.header().sampled.0.passed.load(Acquire)
+    }
+
+    /// Passes the edge after `passed`; `false` when another thread did so before.
+    pub fn pass_edge(&self, passed: u64) -> bool {
+        let edges = &self.header().sampled.0.passed;
+        edges.compare_exchange(passed, passed + 1, AcqRel, Relaxed).is_ok()
+    }
+
+    /// A process begins.
+    pub fn begin_process(&self) {
+        self.header().sampled.0.processes.fetch_add(1, Relaxed);
+    }
+
+    /// Whether there was never a second process, so that the clock is that of one.
+    pub fn is_lone(&self) -> bool {
+        self.header().sampled.0.processes.load(Relaxed) <= 1
     }
 
     // ---- the consumer ----

@@ -28,6 +28,8 @@ pub struct Owner {
     pub tid: Tid,
     /// How many `execve` the process has behind it.
     pub image: u32,
+    /// Its accesses are not to be seen: it fills the slot in a gap of a sampled stream.
+    pub in_gap: bool,
 }
 
 /// How far a thread had come in the slot it was filling.
@@ -57,10 +59,12 @@ pub struct Slot {
     pub(crate) image: AtomicU32,
     pub(crate) accesses: AtomicU32,
     pub(crate) message_words: AtomicU32,
-    unused: AtomicU32,
+    pub(crate) in_gap: AtomicU32,
     pub(crate) taking: AtomicU64,
     pub(crate) instructions: AtomicU64,
-    spare: [AtomicU64; HEADER_WORDS - 6],
+    /// Instructions since the thread last told of them.
+    untold: AtomicU64,
+    spare: [AtomicU64; HEADER_WORDS - 7],
     words: [UnsafeCell<u64>; CAPACITY],
 }
 
@@ -98,6 +102,27 @@ impl Slot {
         self.instructions.store(self.instructions.load(Relaxed) + instructions, Relaxed);
     }
 
+    /// Adds to the instructions that the clock of a sampled stream lacks; gives them once they are as many
+    /// as `most`. For the owner.
+    #[inline(always)]
+    pub fn tell(&self, instructions: u64, most: u64) -> Option<u64> {
+        let untold = self.untold.load(Relaxed) + instructions;
+        let due = untold >= most;
+        self.untold.store(if due { 0 } else { untold }, Relaxed);
+        due.then_some(untold)
+    }
+
+    /// Whether it is filled in a gap of a sampled stream.
+    #[inline(always)]
+    pub fn is_in_gap(&self) -> bool {
+        self.in_gap.load(Relaxed) != 0
+    }
+
+    /// An empty slot is filled in a gap from now on, or no more. For the owner.
+    pub fn relabel(&self, in_gap: bool) {
+        self.in_gap.store(in_gap.into(), Relaxed);
+    }
+
     /// Appends the words of messages after the accesses, if there is room. For the owner.
     pub fn append(&self, message: &[u64]) -> bool {
         let accesses = self.accesses.load(Relaxed) as usize;
@@ -133,6 +158,7 @@ impl Slot {
             pid: Pid(self.pid.load(Relaxed)),
             tid: Tid(self.tid.load(Relaxed)),
             image: self.image.load(Relaxed),
+            in_gap: self.in_gap.load(Relaxed) != 0,
         }
     }
 

@@ -15,7 +15,7 @@ fn reopen(file: &std::fs::File) -> Wire {
 }
 
 fn owner(number: u32) -> Owner {
-    Owner { pid: Pid(number), tid: Tid(number), image: 0 }
+    Owner { pid: Pid(number), tid: Tid(number), image: 0, in_gap: false }
 }
 
 /// Pushes the numbers from 0 to `count`, handing over full slots and, at every number `at_event`

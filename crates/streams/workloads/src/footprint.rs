@@ -33,7 +33,7 @@ impl Default for Pages {
 }
 
 impl Footprint {
-    /// Notes which process a thread belongs to.
+    /// Notes which process a thread belongs to, and what a sampled stream says was touched.
     pub fn event(&mut self, event: &Event) {
         match *event {
             Event::ThreadStart { pid, tid } => {
@@ -41,6 +41,12 @@ impl Footprint {
             }
             Event::ThreadExit { tid } => {
                 self.owners.remove(&tid);
+            }
+            Event::Touched { pid, range, .. } => {
+                let pages = self.processes.entry(pid).or_default();
+                let first = range.start.page().get();
+                let number = range.bytes() >> PageSize::BASE_SHIFT;
+                self.pages += (first..first + number).map(|page| pages.touch(page)).sum::<u64>();
             }
             _ => {}
         }

@@ -23,6 +23,7 @@ mod infer;
 mod input;
 mod interruptible;
 mod measured;
+mod sampled;
 mod spool;
 mod suggest;
 
@@ -33,6 +34,7 @@ pub use generate::Generator;
 pub use input::Input;
 pub use interruptible::Interruptible;
 pub use measured::Measured;
+pub use sampled::{Sampled, Touches};
 
 use std::path::Path;
 use std::sync::Arc;

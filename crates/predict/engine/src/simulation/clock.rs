@@ -1,6 +1,7 @@
 //! Simulated time. Every CPU has a clock of its own cycles; what the stream orders is respected.
 
 use super::cores::Cores;
+use std::collections::BTreeMap;
 use strata_hardware::{Charge, CpuId, Machine};
 
 /// The clock of a guest, over those of the CPUs that it runs on.
@@ -19,6 +20,8 @@ pub(crate) struct Clock {
     now: u64,
     /// Where counting began.
     start: u64,
+    /// Cycles of gaps in a sampled stream that have passed on CPUs.
+    gaps: BTreeMap<CpuId, u64>,
     /// Parts of cycles of background work not charged yet, by kind.
     rest: [f64; Charge::ALL.len()],
 }
@@ -28,7 +31,8 @@ impl Clock {
     /// `start` on, in cycles. Background work sees time pass `scale` times as fast.
     pub(crate) fn new(frequency: f64, scale: f64, first: CpuId, start: u64) -> Self {
         let rest = Default::default();
-        Self { frequency, scale, floor: start, last: first, now: start, start, rest }
+        let gaps = BTreeMap::new();
+        Self { frequency, scale, floor: start, last: first, now: start, start, gaps, rest }
     }
 
     /// A thread begins on a CPU: not before the thread that ran last, nor before any end.
@@ -51,6 +55,25 @@ impl Clock {
     /// A thread ended.
     pub(crate) fn end(&mut self, cpu: CpuId, cores: &Cores, machine: &Machine) {
         self.floor = self.floor.max(cores.reading(cpu, machine));
+    }
+
+    /// A gap in a sampled stream takes so many cycles of a CPU.
+    pub(crate) fn pass_gap(
+        &mut self,
+        cpu: CpuId,
+        cycles: u64,
+        cores: &mut Cores,
+        machine: &Machine,
+    ) {
+        let until = cores.reading(cpu, machine).saturating_add(cycles);
+        cores.wait_until(cpu, machine, until);
+        let gaps = self.gaps.entry(cpu).or_default();
+        *gaps = gaps.saturating_add(cycles);
+    }
+
+    /// Cycles of gaps that have passed on a CPU.
+    pub(crate) fn gaps(&self, cpu: CpuId) -> u64 {
+        self.gaps.get(&cpu).copied().unwrap_or(0)
     }
 
     /// Cycles were spent on a CPU.

@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::moments::Moments;
 use super::relocation::Relocation;
 use super::samples::Samples;
+use super::sampling::Sampling;
 use crate::layers::{PerLayer, StackKind};
 use crate::report::{Alignment, Cause, Regions, RunResult};
 use crate::requests::Served;
@@ -71,6 +72,7 @@ pub(super) struct Guest {
     pub(super) samples: Samples,
     pub(super) moments: Moments,
     pub(super) warmup: Warmup,
+    pub(super) sampling: Sampling,
     pub(super) served: Served,
     /// Frames in use before the workload.
     pub(super) frames_before: u64,

@@ -11,7 +11,9 @@ mod oom;
 pub(crate) mod outcome;
 mod relocation;
 mod requests;
+mod sampled;
 mod samples;
+mod sampling;
 pub(crate) mod setup;
 mod tell_hardware;
 pub(crate) mod together;
@@ -159,6 +161,7 @@ impl Simulation {
         if !self.guests[guest].warmup.is_over() {
             self.end_warmup(guest);
         }
+        self.end_sampling(guest);
         self.take_sample(guest);
         self.last_moment(guest);
         self.note_state(guest);
@@ -239,6 +242,11 @@ impl Simulation {
                 return;
             }
             Event::Request { tid, mark } => return self.request(guest, *tid, *mark),
+            Event::Sampling(edge) => return self.edge(guest, *edge),
+            Event::Skipped { tid, instructions } => return self.skip(guest, *tid, *instructions),
+            Event::Touched { pid, range, store } => {
+                return self.touched(guest, *pid, *range, *store);
+            }
             Event::ThreadStart { pid, tid } if self.stack.process_space(node, *pid).is_some() => {
                 self.cpu_of(guest, *tid);
             }
@@ -453,9 +461,14 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Unmap { pid, .. }
         | Event::Remap { pid, .. }
         | Event::Protect { pid, .. }
-        | Event::Advise { pid, .. } => Some(pid),
+        | Event::Advise { pid, .. }
+        | Event::Touched { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
-        Event::ThreadExit { .. } | Event::Mark(_) | Event::Request { .. } => None,
+        Event::ThreadExit { .. }
+        | Event::Mark(_)
+        | Event::Request { .. }
+        | Event::Sampling(_)
+        | Event::Skipped { .. } => None,
     }
 }
 

@@ -67,14 +67,14 @@ impl Simulation {
     }
 
     pub(super) fn sample_if_due(&mut self, guest: GuestId) {
-        let accesses = self.totals(guest).accesses;
+        let accesses = self.estimated(guest).accesses;
         if self.guests[guest].samples.is_due(accesses) {
             self.take_sample(guest);
         }
     }
 
     pub(super) fn take_sample(&mut self, guest: GuestId) {
-        let totals = self.totals(guest);
+        let totals = self.estimated(guest);
         let breakdown = self.machine.explain(&totals);
         let frames = self.used_frames(guest);
         let node = self.guests[guest].node;
@@ -116,11 +116,12 @@ impl Simulation {
 
     /// The result of a guest, at its end.
     pub(super) fn outcome(&mut self, guest: GuestId) -> RunResult {
-        let counted = self.totals(guest);
+        let counted = self.estimated(guest);
         let work = self.work_for(guest);
         let kernels = self.kernels(guest, &work);
         let sum = |count: fn(&KernelCounters) -> u64| kernels.values().map(count).sum::<u64>();
-        let elapsed_cycles = self.elapsed_cycles(guest);
+        let elapsed_cycles = self.estimated_elapsed(guest, &counted);
+        let sampled = self.sampled(guest, &counted, elapsed_cycles);
         let breakdown = self.machine.explain(&counted);
         let cycles_by_kind = cycles(&breakdown);
         let bill = self.account(guest, &counted, breakdown, &kernels).bill(&cycles_by_kind);
@@ -168,7 +169,7 @@ impl Simulation {
                 placement.as_ref(),
                 trade.as_ref(),
             ),
-            cpus: self.cpu_totals(guest),
+            cpus: self.cpu_totals(guest, &counted),
             notes: self.notes(guest, placement.as_ref(), trade.as_ref()),
             explained: state.context.explain,
             explain: state.fullest.causes.clone(),
@@ -176,8 +177,11 @@ impl Simulation {
             samples,
             series,
             regions: state.fullest.regions.clone(),
-            service_times: state.served.times().map(Box::new),
+            // A request that begins or ends in a gap is not what it was.
+            service_times: state.served.times().filter(|_| sampled.is_none()).map(Box::new),
             requests: None,
+            sampled: sampled.as_ref().map(|(said, _)| said.clone()),
+            windows: sampled.map(|(_, windows)| windows),
         }
     }
 
@@ -235,13 +239,30 @@ impl Simulation {
         state.clock.elapsed(cpus, &self.cores, &self.machine)
     }
 
-    fn cpu_totals(&self, guest: GuestId) -> Vec<CpuTotals> {
+    /// What each CPU did; of a sampled stream its share of `all` that was estimated.
+    fn cpu_totals(&self, guest: GuestId, all: &HardwareCounters) -> Vec<CpuTotals> {
         let cpus = self.guests[guest].all_cpus.iter();
-        cpus.map(|cpu| {
+        let seen = cpus.map(|cpu| {
             let counters = self.cores.counters(*cpu, guest, &self.machine);
             cpu_totals(*cpu, &counters, &self.machine)
-        })
-        .collect()
+        });
+        let mut seen: Vec<CpuTotals> = seen.collect();
+        if self.guests[guest].sampling.is_sampled() {
+            let all = cpu_totals(CpuId(0), all, &self.machine);
+            let figures: [fn(&mut CpuTotals) -> &mut u64; 5] = [
+                |cpu| &mut cpu.accesses,
+                |cpu| &mut cpu.instructions,
+                |cpu| &mut cpu.cycles,
+                |cpu| &mut cpu.walk_cycles,
+                |cpu| &mut cpu.l2_misses,
+            ];
+            for figure in figures {
+                let sum: u64 = seen.iter_mut().map(|cpu| *figure(cpu)).sum();
+                let scale = *figure(&mut all.clone()) as f64 / sum.max(1) as f64;
+                seen.iter_mut().map(figure).for_each(|own| *own = (*own as f64 * scale) as u64);
+            }
+        }
+        seen
     }
 
     /// Exits of the guest and, together, of the hypervisors between it and the host.
@@ -368,6 +389,9 @@ impl Simulation {
                  {coloured} are coloured page by page; where both were compared, the policy expected rows \
                  to save {row_gain} cycles and colours {colour_gain}: estimates, not measured"
             ));
+        }
+        if let Some(note) = guest.sampling.note() {
+            notes.push(note);
         }
         if guest.context.plain_colours {
             notes.push(

@@ -616,6 +616,7 @@ impl Simulation {
                 samples: Samples::default(),
                 moments: Moments::default(),
                 warmup: Warmup::new(&setup.common),
+                sampling: Default::default(),
                 served: Served::new(frequency),
                 frames_before: frames,
                 peak_frames: frames,

@@ -6,4 +6,5 @@ mod mappings;
 mod processes;
 mod refusals;
 mod requests;
+mod sampling;
 mod support;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_addr::Gva;
 use strata_capture::{Capture, Options};
-use strata_stream::{Access, Batch, Event, Fill, Source, Step, Tid, WorkloadInfo};
+use strata_stream::{Access, Batch, Event, Fill, Sampling, Source, Step, Tid, WorkloadInfo};
 
 /// How a program is linked.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +62,13 @@ impl Program {
     pub fn spawn(&self, more: &[&str]) -> Capture {
         let program = self.path.as_os_str();
         Capture::spawn(program, &self.arguments(more), Options::default()).unwrap()
+    }
+
+    /// Runs it to its end, sampled.
+    pub fn sample(&self, more: &[&str], sampling: Sampling) -> Record {
+        let options = Options { sampling: Some(sampling), ..Options::default() };
+        let program = self.path.as_os_str();
+        Record::take(Capture::spawn(program, &self.arguments(more), options).unwrap())
     }
 
     /// Runs it to its end.
@@ -162,8 +169,11 @@ impl Record {
                     | Event::Remap { pid, .. }
                     | Event::Protect { pid, .. }
                     | Event::Advise { pid, .. } => assert!(processes.contains_key(&pid)),
-                    Event::Request { tid, .. } => assert!(threads.contains_key(&tid)),
-                    Event::Mark(_) => {}
+                    Event::Request { tid, .. } | Event::Skipped { tid, .. } => {
+                        assert!(threads.contains_key(&tid));
+                    }
+                    Event::Touched { pid, .. } => assert!(processes.contains_key(&pid)),
+                    Event::Mark(_) | Event::Sampling(_) => {}
                 },
             }
         }

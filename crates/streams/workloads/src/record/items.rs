@@ -6,8 +6,8 @@ use strata_stream::{Event, Item, Mark, Numbers, Tid};
 /// The tag of a run; those of events follow.
 const RUN: u8 = 0;
 
-/// The first tag of an event that is written as a run.
-const FIRST_MARK_TAG: u8 = Numbers::LAST_TAG - 1;
+/// The tags of events that are written as runs.
+const MARK_TAGS: std::ops::RangeInclusive<u8> = 12..=13;
 
 /// Threads whose empty runs are marks: a reader that does not know of marks passes over an empty run.
 const MARKS: [(Mark, Tid); 2] = [(Mark::Begin, Tid(u32::MAX)), (Mark::End, Tid(u32::MAX - 1))];
@@ -69,7 +69,7 @@ pub fn take_item(input: &mut &[u8]) -> Option<Item> {
             }
         }
         // Marks of both kinds are runs.
-        FIRST_MARK_TAG.. => return None,
+        tag if MARK_TAGS.contains(&tag) => return None,
         tag => Item::Event(Event::from_numbers(tag, || take(input))?),
     })
 }
@@ -130,7 +130,7 @@ mod tests {
         for event in [Event::Mark(Mark::Begin), Event::Request { tid: Tid(0), mark: Mark::End }] {
             let numbers = Numbers::from(&event);
             assert_eq!(take_item(&mut &[numbers.tag, 0, 0, 0][..]), None);
+            assert!(MARK_TAGS.contains(&numbers.tag));
         }
-        assert_eq!(Numbers::from(&Event::Mark(Mark::End)).tag, FIRST_MARK_TAG);
     }
 }

@@ -90,6 +90,9 @@ impl<W: Write> Encoder<W> {
         match event {
             Event::ProcessStart { .. } | Event::Fork { .. } => self.summary.processes += 1,
             Event::ThreadStart { .. } => self.summary.threads += 1,
+            Event::Skipped { instructions, .. } => {
+                self.summary.instructions = self.summary.instructions.saturating_add(*instructions);
+            }
             _ => {}
         }
     }

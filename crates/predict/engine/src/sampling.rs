@@ -1,0 +1,359 @@
+//! What is estimated of a sampled stream, and how far it may be off.
+//!
+//! Each interval of the stream is a stratum with one window at a random place in it. What was counted in
+//! the window, times the instructions of the interval over those of the window, is the estimate for the
+//! interval; the part that is traced whole is added as it is. The variance is that of successive
+//! differences: neighbouring intervals are alike where a program has phases longer than an interval, and
+//! where they are not the interval becomes too wide rather than too narrow (Wolter, Introduction to
+//! Variance Estimation, 2nd edition, chapter 8, estimator v2; Wunderlich et al., SMARTS, ISCA 2003, sample
+//! in the same way, with the variance of simple random samples).
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use strata_counters::Count;
+use strata_hardware::{HardwareCounters, Machine};
+
+/// Windows from which on an interval is told.
+const FEWEST: usize = 4;
+
+/// Bounds of a figure that was estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// The figure of the whole stream is not below this, with the confidence of
+    /// [`Sampled::confidence`].
+    pub low: f64,
+    /// Nor above this.
+    pub high: f64,
+}
+
+impl Bounds {
+    fn around(value: f64, half: f64) -> Self {
+        Self { low: (value - half).max(0.0), high: value + half }
+    }
+
+    /// Half the width.
+    pub fn half(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+}
+
+/// What a sampled run says besides its figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// Windows that count.
+    pub windows: u64,
+    /// Instructions at the beginning, traced whole: what they did counts as it is.
+    pub whole_instructions: u64,
+    /// Instructions in windows.
+    pub window_instructions: u64,
+    /// Instructions of which no access was seen.
+    pub skipped_instructions: u64,
+    /// How often in 100 runs with other seeds the bounds hold the figure of the whole stream.
+    pub confidence: u32,
+    /// The bounds of figures, by their names in the result.
+    pub bounds: BTreeMap<String, Bounds>,
+    /// Fields of the result that are estimated; all others are exact, as far as the order of touches in
+    /// gaps does not matter to them.
+    pub estimated: Vec<String>,
+}
+
+/// What has bounds: names in a result, and the figure of what was counted.
+pub(crate) const FIGURES: [&str; 7] = [
+    "accesses",
+    "tlb.l1_misses",
+    "tlb.l2_misses",
+    "walk_refs",
+    "walk_cycles",
+    "counters.strata.data_memory",
+    "cycles",
+];
+
+const CYCLES: usize = FIGURES.len() - 1;
+
+/// What is estimated and has no bounds of its own, or those of another figure.
+const OTHERS: [&str; 13] = [
+    "tlb.fills",
+    "walks",
+    "walk_positions",
+    "elapsed_cycles",
+    "elapsed_seconds",
+    "cycles_by_kind.execution",
+    "cycles_by_kind.data",
+    "cycles_by_kind.walks",
+    "bill",
+    "relative_throughput",
+    "counters of hardware",
+    "cpus",
+    "samples",
+];
+
+/// The figures with bounds, of counters without what was charged.
+fn figures(counters: &HardwareCounters, machine: &Machine) -> [f64; FIGURES.len()] {
+    [
+        counters.accesses as f64,
+        counters.l1_misses as f64,
+        counters.l2_misses as f64,
+        counters.walk_refs as f64,
+        counters.walk_cycles as f64,
+        counters.data.memory as f64,
+        machine.explain(counters).total(),
+    ]
+}
+
+/// One interval of the stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stratum {
+    /// Instructions of the interval.
+    instructions: f64,
+    /// Figures of its window for each instruction.
+    rates: [f64; FIGURES.len()],
+}
+
+/// The intervals of a stream so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Strata {
+    /// What was traced whole, without what was charged.
+    whole: HardwareCounters,
+    /// Each single count of all intervals that are over.
+    sums: Vec<f64>,
+    intervals: Vec<Stratum>,
+    /// What the last window counted.
+    last: HardwareCounters,
+    /// Instructions of intervals that ended before their window did, and are not accounted for.
+    orphaned: u64,
+    window_instructions: u64,
+    /// Cycles of the hardware, and instructions, in what counts.
+    cycles: f64,
+    instructions: f64,
+}
+
+impl Strata {
+    /// After a part traced whole, of which this was counted.
+    pub(crate) fn new(whole: HardwareCounters, machine: &Machine) -> Self {
+        let mut strata = Self { whole: without_charges(whole), ..Self::default() };
+        strata.cycles = machine.explain(&strata.whole).total();
+        strata.instructions = strata.whole.instructions as f64;
+        strata
+    }
+
+    /// Cycles of the hardware for an instruction, as far as is known.
+    pub(crate) fn cycles_per_instruction(&self, machine: &Machine) -> f64 {
+        match self.instructions {
+            0.0 => machine.model().core.base_cpi,
+            all => self.cycles / all,
+        }
+    }
+
+    /// A window is over.
+    pub(crate) fn window(&mut self, counted: HardwareCounters, machine: &Machine) {
+        self.last = without_charges(counted);
+        self.cycles += machine.explain(&self.last).total();
+        self.instructions += self.last.instructions as f64;
+        self.window_instructions += self.last.instructions;
+    }
+
+    /// An interval is over, in which a window ended, or none did.
+    pub(crate) fn interval(&mut self, instructions: u64, has_window: bool, machine: &Machine) {
+        if !has_window || self.last.instructions == 0 {
+            self.orphaned += instructions;
+            return;
+        }
+        let all = instructions + std::mem::take(&mut self.orphaned);
+        let mut rates = figures(&self.last, machine);
+        rates.iter_mut().for_each(|figure| *figure /= self.last.instructions as f64);
+        self.intervals.push(Stratum { instructions: all as f64, rates });
+        self.add(all);
+    }
+
+    /// Adds the last window, for so many instructions.
+    fn add(&mut self, instructions: u64) {
+        let weight = instructions as f64 / self.last.instructions as f64;
+        let mut at = 0;
+        let sums = &mut self.sums;
+        self.last.visit(&mut |count| {
+            if at == sums.len() {
+                sums.push(0.0);
+            }
+            sums[at] += count as f64 * weight;
+            at += 1;
+        });
+    }
+
+    /// The stream is over.
+    pub(crate) fn end(&mut self) {
+        let orphaned = std::mem::take(&mut self.orphaned);
+        if orphaned == 0 {
+            return;
+        }
+        match self.intervals.last_mut() {
+            Some(last) => last.instructions += orphaned as f64,
+            // No window at all: the beginning has to stand for the rest.
+            None => self.last = self.whole.clone(),
+        }
+        if self.last.instructions > 0 {
+            self.add(orphaned);
+        }
+    }
+
+    /// What was counted and estimated of intervals that are over. Instructions and charges are those
+    /// of `exact`.
+    pub(crate) fn totals(&self, exact: &HardwareCounters) -> HardwareCounters {
+        let mut totals = self.whole.clone();
+        let mut sums = self.sums.iter();
+        let mut estimated = HardwareCounters::default();
+        estimated.set(&mut || sums.next().map_or(0, |sum| sum.round() as u64));
+        totals += &estimated;
+        totals.instructions = exact.instructions;
+        totals.charged = exact.charged;
+        totals
+    }
+
+    /// What is to be said of a run whose elapsed cycles are that many for each cycle of all CPUs.
+    pub(crate) fn describe(
+        &self,
+        totals: &HardwareCounters,
+        elapsed: f64,
+        skipped: u64,
+        machine: &Machine,
+    ) -> Sampled {
+        let values = figures(&without_charges(totals.clone()), machine);
+        let charged: u64 = totals.charged.iter().sum();
+        let mut bounds = BTreeMap::new();
+        for (index, name) in FIGURES.iter().enumerate() {
+            let Some(half) = self.half(|stratum| stratum.rates[index]) else { continue };
+            let exact = if index == CYCLES { charged as f64 } else { 0.0 };
+            let around = Bounds::around(values[index] + exact, half);
+            bounds.insert((*name).to_owned(), around);
+            if index == CYCLES {
+                let value = (values[index] + exact) * elapsed;
+                bounds.insert("elapsed_cycles".to_owned(), Bounds::around(value, half * elapsed));
+            }
+        }
+        let others = OTHERS.iter().chain(&FIGURES).map(|name| (*name).to_owned());
+        let mut estimated: Vec<String> = others.collect();
+        estimated.sort();
+        Sampled {
+            windows: self.intervals.len() as u64,
+            whole_instructions: self.whole.instructions,
+            window_instructions: self.window_instructions,
+            skipped_instructions: skipped,
+            confidence: 95,
+            bounds,
+            estimated,
+        }
+    }
+
+    /// What a reader must know of it.
+    pub(crate) fn note(&self) -> Option<String> {
+        match self.intervals.len() {
+            0 => Some(
+                "sampled, but no window was over before the stream was: its beginning stands for the \
+                 rest; take shorter intervals, or run it whole"
+                    .to_owned(),
+            ),
+            few if few < FEWEST => Some(format!(
+                "sampled with {few} windows, too few to say how far estimates are off: take shorter \
+                 intervals, or run it whole"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Half the width of the interval of a figure, given for each instruction of each stratum.
+    fn half(&self, rate: impl Fn(&Stratum) -> f64) -> Option<f64> {
+        half(self.intervals.iter().map(|stratum| (stratum.instructions, rate(stratum))))
+    }
+
+    /// Half the width of the interval of the time of one run over that of another on the same stream.
+    /// `own` and `base` are elapsed cycles of each, and for each cycle of all CPUs.
+    pub(crate) fn relative(&self, base: &Self, own: Elapsed, of_base: Elapsed) -> Option<f64> {
+        if self.intervals.len() != base.intervals.len() {
+            return None;
+        }
+        let relative = of_base.cycles / own.cycles;
+        let both = self.intervals.iter().zip(&base.intervals);
+        let residuals = both.map(|(own_part, base_part)| {
+            let own = own_part.rates[CYCLES] * own.share;
+            let base = base_part.rates[CYCLES] * of_base.share;
+            (own_part.instructions, (base - relative * own))
+        });
+        Some(half(residuals)? / own.cycles)
+    }
+}
+
+/// What the bounds of relations between runs are made of: each window of one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windows {
+    pub(crate) strata: Box<Strata>,
+    pub(crate) elapsed: Elapsed,
+}
+
+/// Elapsed cycles, and those for each cycle of all CPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Elapsed {
+    pub(crate) cycles: f64,
+    pub(crate) share: f64,
+}
+
+/// Half the width of the 95 % interval of a sum over strata, of each its instructions and its rate.
+fn half(strata: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+    let strata: Vec<(f64, f64)> = strata.collect();
+    let count = strata.len();
+    // What no window has seen may be rare, and how rare they do not say.
+    if count < FEWEST || strata.iter().all(|(_, rate)| *rate == 0.0) {
+        return None;
+    }
+    let squares = strata.windows(2).map(|pair| {
+        let [(first, before), (second, after)] = pair else { unreachable!("windows of two") };
+        let difference = (after - before) * (first + second) / 2.0;
+        difference * difference
+    });
+    let pairs = (count - 1) as f64;
+    let variance = squares.sum::<f64>() / (2.0 * pairs) * count as f64;
+    // Successive differences have about two thirds of the degrees of freedom (Wolter, 8.2).
+    Some(quantile(2.0 / 3.0 * pairs) * variance.sqrt())
+}
+
+/// The 0.975 quantile of Student's t distribution, to a percent (Abramowitz and Stegun, 26.7.5).
+fn quantile(freedom: f64) -> f64 {
+    const TABLE: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
+    let below = freedom.floor().max(1.0) as usize;
+    if below < TABLE.len() {
+        let part = (freedom - below as f64).max(0.0);
+        return TABLE[below - 1] * (1.0 - part) + TABLE[below] * part;
+    }
+    let (z, v) = (1.959_964_f64, freedom);
+    let g1 = (z.powi(3) + z) / 4.0;
+    let g2 = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    z + g1 / v + g2 / (v * v)
+}
+
+fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {
+    counters.charged = Default::default();
+    counters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_tables() {
+        for (freedom, expected) in [(1.0, 12.706), (4.0, 2.776), (10.0, 2.228), (30.0, 2.042)] {
+            assert!((quantile(freedom) / expected - 1.0).abs() < 0.01, "{freedom}");
+        }
+        assert!((quantile(1e9) - 1.959_964).abs() < 1e-6);
+    }
+
+    #[test]
+    fn intervals_of_independent_strata_are_those_of_a_random_sample() {
+        // Rates 1 and 3 in turn: each difference is 2, the variance of one is 2, as of a sample of two.
+        let strata = (0..100).map(|index| (10.0, 1.0 + 2.0 * f64::from(index % 2)));
+        let expected = quantile(66.0) * (2.0 * 100.0 * 100.0_f64).sqrt();
+        assert!((half(strata).unwrap() / expected - 1.0).abs() < 1e-9);
+        // A slow trend is no noise.
+        let trend = half((0..100).map(|index| (10.0, f64::from(index)))).unwrap();
+        assert!(trend < 0.01 * 10.0 * 4950.0 * 2.0, "{trend}");
+        assert_eq!(half((0..3).map(|_| (1.0, 1.0))), None, "too few to say");
+    }
+}

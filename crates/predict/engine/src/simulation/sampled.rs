@@ -1,0 +1,183 @@
+//! A sampled stream reaches a machine: windows count, gaps pass in one step, first touches fault.
+
+use super::Simulation;
+use super::cores::GuestId;
+use crate::sampling::{Elapsed, Sampled, Strata, Windows};
+use strata_addr::{Gva, Range, space::Virtual};
+use strata_hardware::{CpuId, HardwareCounters};
+use strata_stream::{Access, Edge, Pid, Tid};
+
+/// Instructions of a gap that pass at once; then background work that is due is done.
+const STEP: u64 = 1 << 18;
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
+/// Lines that are touched between two looks at whether the process still lives.
+const LINES: u64 = 1 << 14;
+
+impl Simulation {
+    /// A sampled stream goes from one part to the next.
+    pub(super) fn edge(&mut self, guest: GuestId, edge: Edge) {
+        match edge {
+            Edge::Interval => self.begin_interval(guest),
+            Edge::Warm => {}
+            Edge::Window => {
+                let totals = self.totals(guest);
+                self.guests[guest].sampling.opened = Some(Box::new(totals));
+            }
+            Edge::Gap => {
+                let mut counted = self.totals(guest);
+                let Self { guests, machine, .. } = self;
+                let sampling = &mut guests[guest].sampling;
+                if let (Some(opened), Some(strata)) = (sampling.opened.take(), &mut sampling.strata)
+                {
+                    counted -= &opened;
+                    strata.window(counted, machine);
+                    sampling.has_window = true;
+                }
+            }
+        }
+        self.guests[guest].sampling.touching = 0.0;
+    }
+
+    fn begin_interval(&mut self, guest: GuestId) {
+        let totals = self.totals(guest);
+        let Self { guests, machine, .. } = self;
+        let sampling = &mut guests[guest].sampling;
+        let now = totals.instructions.saturating_add(sampling.skipped);
+        match &mut sampling.strata {
+            None => sampling.strata = Some(Box::new(Strata::new(totals, machine))),
+            Some(strata) => {
+                strata.interval(now.saturating_sub(sampling.before), sampling.has_window, machine)
+            }
+        }
+        (sampling.before, sampling.has_window, sampling.opened) = (now, false, None);
+    }
+
+    /// The stream is over: so is its last interval.
+    pub(super) fn end_sampling(&mut self, guest: GuestId) {
+        if self.guests[guest].sampling.strata.is_some() {
+            self.begin_interval(guest);
+            let strata = &mut self.guests[guest].sampling.strata;
+            strata.as_mut().expect("there are some").end();
+        }
+    }
+
+    /// A thread retired instructions in a gap: the time passes that they take as far as is known.
+    pub(super) fn skip(&mut self, guest: GuestId, tid: Tid, instructions: u64) {
+        if self.stack.thread_space(self.guests[guest].node, tid).is_none() {
+            return;
+        }
+        let cpu = self.cpu_of(guest, tid);
+        self.cores.enter(cpu, guest, &mut self.machine);
+        self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
+        let mut left = instructions;
+        // What a damaged recording says may be any number.
+        let most = STEP.max(instructions / 4096);
+        while left > 0 {
+            let step = left.min(most);
+            left -= step;
+            let Self { guests, machine, cores, .. } = self;
+            let sampling = &mut guests[guest].sampling;
+            let Some(strata) = &sampling.strata else { return };
+            sampling.skipped = sampling.skipped.saturating_add(step);
+            let due = step as f64 * strata.cycles_per_instruction(machine) + sampling.rest;
+            let touching = sampling.touching.min(due);
+            sampling.touching -= touching;
+            let whole = (due - touching).floor();
+            sampling.rest = due - touching - whole;
+            guests[guest].clock.pass_gap(cpu, whole as u64, cores, machine);
+            self.pass_time(guest, cpu);
+        }
+    }
+
+    /// Pages were touched first in a gap: they fault as they would have.
+    pub(super) fn touched(&mut self, guest: GuestId, pid: Pid, range: Range<Virtual>, store: bool) {
+        let node = self.guests[guest].node;
+        let Some(space) = self.stack.process_space(node, pid) else { return };
+        let Some(tid) = self.running_in(guest, space).min().or_else(|| self.thread_of(guest, pid))
+        else {
+            return;
+        };
+        let cpu = self.cpu_of(guest, tid);
+        self.cores.enter(cpu, guest, &mut self.machine);
+        self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
+        let before = self.hardware_cycles(cpu);
+        // Who touches a page first in a gap mostly goes on to use all of it, and later finds its lines in
+        // the caches: as windows do not see them come, they come here.
+        let touch = |line: u64| {
+            let at: Gva = range.start + line * LINE;
+            if store { Access::store(at, 8) } else { Access::load(at, 8) }
+        };
+        let (mut line, lines) = (0, range.bytes() / LINE);
+        let mut touches = Vec::new();
+        // In pieces: the process may be killed on the way.
+        while line < lines && self.stack.thread_space(node, tid).is_some() {
+            let end = lines.min(line + LINES);
+            touches.clear();
+            touches.extend((line..end).map(touch));
+            self.accesses(guest, cpu, tid, &touches, u64::MAX);
+            self.pass_time(guest, cpu);
+            line = end;
+        }
+        let spent = self.hardware_cycles(cpu) - before;
+        self.guests[guest].sampling.touching += spent.max(0.0);
+    }
+
+    /// A thread of a process that has not run yet.
+    fn thread_of(&self, guest: GuestId, pid: Pid) -> Option<Tid> {
+        self.stack.threads(self.guests[guest].node, pid).min()
+    }
+
+    fn hardware_cycles(&self, cpu: CpuId) -> f64 {
+        let cycles = self.machine.explain(self.machine.counters(cpu));
+        cycles.total() - cycles.charged.iter().sum::<f64>()
+    }
+
+    /// What was counted for a guest on all its CPUs, or estimated where its stream is sampled.
+    pub(super) fn estimated(&self, guest: GuestId) -> HardwareCounters {
+        let mut totals = self.totals(guest);
+        let sampling = &self.guests[guest].sampling;
+        match &sampling.strata {
+            None => totals,
+            Some(strata) => {
+                totals.instructions = totals.instructions.saturating_add(sampling.skipped);
+                strata.totals(&totals)
+            }
+        }
+    }
+
+    /// Elapsed cycles of a guest; estimated as all its cycles are, where its stream is sampled.
+    pub(super) fn estimated_elapsed(&self, guest: GuestId, totals: &HardwareCounters) -> u64 {
+        let elapsed = self.elapsed_cycles(guest);
+        let state = &self.guests[guest];
+        if state.sampling.strata.is_none() {
+            return elapsed;
+        }
+        let passed: f64 =
+            state.all_cpus.iter().map(|cpu| self.busy_cycles(guest, *cpu) as f64).sum();
+        let estimated = self.machine.explain(totals).total();
+        if passed == 0.0 { elapsed } else { (elapsed as f64 * estimated / passed) as u64 }
+    }
+
+    /// Cycles in which a CPU worked, gaps included.
+    fn busy_cycles(&self, guest: GuestId, cpu: CpuId) -> u64 {
+        self.machine.clock(cpu) + self.guests[guest].clock.gaps(cpu)
+    }
+
+    /// What is to be said of the sampling, if there was any.
+    pub(super) fn sampled(
+        &self,
+        guest: GuestId,
+        totals: &HardwareCounters,
+        elapsed: u64,
+    ) -> Option<(Sampled, Windows)> {
+        let sampling = &self.guests[guest].sampling;
+        let strata = sampling.strata.as_ref()?;
+        let cycles = self.machine.explain(totals).total();
+        let elapsed = Elapsed { cycles: elapsed as f64, share: elapsed as f64 / cycles.max(1.0) };
+        let said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
+        Some((said, Windows { strata: strata.clone(), elapsed }))
+    }
+}

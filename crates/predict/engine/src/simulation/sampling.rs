@@ -1,0 +1,35 @@
+//! What is known of the sampling of a guest's stream.
+
+use crate::sampling::Strata;
+use strata_hardware::HardwareCounters;
+
+/// What a guest knows of the sampling of its stream.
+#[derive(Debug, Default)]
+pub(super) struct Sampling {
+    /// `None` for a stream that is whole so far.
+    pub(super) strata: Option<Box<Strata>>,
+    /// Counted before the window that is open.
+    pub(super) opened: Option<Box<HardwareCounters>>,
+    /// Whether the present interval has had its window.
+    pub(super) has_window: bool,
+    /// Instructions before the present interval.
+    pub(super) before: u64,
+    /// Instructions in gaps.
+    pub(super) skipped: u64,
+    /// Cycles of the hardware that first touches took in the present gap: part of what the gap takes.
+    pub(super) touching: f64,
+    /// Parts of cycles of gaps that have not passed.
+    pub(super) rest: f64,
+}
+
+impl Sampling {
+    /// Whether the stream is not whole.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.strata.is_some()
+    }
+
+    /// What a reader must know of it.
+    pub(super) fn note(&self) -> Option<String> {
+        self.strata.as_ref()?.note()
+    }
+}

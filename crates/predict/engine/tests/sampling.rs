@@ -1,0 +1,256 @@
+//! What machines estimate of sampled streams, against what they find on the whole ones.
+
+use strata_engine::{LayerFmfi, Report, RunResult, Setup, StackKind, Stop, catalogue};
+use strata_hardware::{CpuModel, Misaligned};
+use strata_stream::{Batch, Event, Fill, Pid, Sampling, Source, Step, Tid, WorkloadInfo};
+use strata_workloads::{Generator, Sampled};
+
+/// Caches are small, so that streams of a few million accesses are long for them.
+fn setup(stack: StackKind, policy: &str) -> Setup {
+    let mut cpu = CpuModel::preset("broadwell-e5-2620v4").unwrap();
+    (cpu.cache.l2.bytes, cpu.cache.l2.ways) = (64 << 10, 8);
+    (cpu.cache.llc.bytes, cpu.cache.llc.ways) = (256 << 10, 16);
+    Setup {
+        stack,
+        policy: policy.to_owned(),
+        cpu,
+        memory: Some(256 << 20),
+        levels: 4,
+        fragmentation: LayerFmfi::everywhere(0.0),
+        reused: false,
+        misaligned: Misaligned::Splinter,
+        warmup: 0,
+        from_mark: false,
+        seed: 1,
+        explain: false,
+        placement: strata_engine::PagePlacement::Linux,
+        llc: strata_engine::LlcSetup::default(),
+        overrides: Vec::new(),
+    }
+}
+
+fn run(setup: &Setup, mut source: impl Source) -> RunResult {
+    let mut run = (catalogue().build)(setup, &source.info(), &Stop::default()).unwrap();
+    let mut batch = Batch::new();
+    loop {
+        let fill = source.fill(&mut batch).unwrap();
+        run.consume(&batch);
+        if fill == Fill::End {
+            return run.finish();
+        }
+    }
+}
+
+fn made(spec: &str) -> Generator {
+    Generator::parse(spec).unwrap()
+}
+
+const SAMPLING: Sampling = Sampling {
+    interval: 200_000,
+    window: 10_000,
+    warm: 50_000,
+    whole: 600_000,
+    doubling: 0,
+    seed: 1,
+};
+
+/// A figure of a result by the name that its bounds have.
+fn figure(result: &RunResult, name: &str) -> f64 {
+    (match name {
+        "accesses" => result.accesses,
+        "tlb.l1_misses" => result.tlb.l1_misses,
+        "tlb.l2_misses" => result.tlb.l2_misses,
+        "walk_refs" => result.walk_refs,
+        "walk_cycles" => result.walk_cycles,
+        "counters.strata.data_memory" => result.counters["strata.data_memory"],
+        "cycles" => result.cycles,
+        "elapsed_cycles" => result.elapsed_cycles,
+        _ => panic!("{name}"),
+    }) as f64
+}
+
+/// Of 100 seeds 95 are to hold the truth. With 88 at least, a test of a right interval fails once in 500
+/// times; the seeds are fixed, so that it never does.
+#[test]
+fn intervals_hold_the_truth_as_often_as_they_say() {
+    let workloads = ["zipf:size=32MiB,accesses=1500k,theta=0.8", "btree:size=32MiB,accesses=1500k"];
+    for spec in workloads {
+        let setup = setup(StackKind::Vm, "base");
+        let truth = run(&setup, made(spec));
+        let mut held = std::collections::BTreeMap::<String, u32>::new();
+        for seed in 0..100 {
+            let found = run(&setup, Sampled::new(made(spec), Sampling { seed, ..SAMPLING }));
+            for (name, bounds) in &found.sampled.expect("it is sampled").bounds {
+                let truth = figure(&truth, name);
+                let holds = bounds.low <= truth && truth <= bounds.high;
+                *held.entry(name.clone()).or_default() += u32::from(holds);
+            }
+        }
+        assert_eq!(held.len(), 8, "{spec}: {held:?}");
+        println!("{spec}: {held:?}");
+        for name in ["accesses", "tlb.l1_misses", "tlb.l2_misses", "walk_cycles", "cycles"] {
+            assert!(held[name] >= 88, "{spec}: {name} in {held:?}");
+        }
+    }
+}
+
+#[test]
+fn windows_that_cover_everything_give_the_result_of_the_whole() {
+    let all = Sampling { interval: 1000, window: 700, warm: 300, ..SAMPLING };
+    for (stack, policy) in [(StackKind::Native, "thp"), (StackKind::Nested, "xgemini")] {
+        let spec = "heap:size=32MiB,accesses=300k";
+        let setup = Setup { memory: Some(512 << 20), ..setup(stack, policy) };
+        let whole = run(&setup, made(spec));
+        assert_eq!(run(&setup, Sampled::new(made(spec), all)), whole);
+        assert_eq!(whole.sampled, None);
+        // So does a program that ends before anything is left out.
+        let late = Sampling { whole: 1 << 40, ..SAMPLING };
+        assert_eq!(run(&setup, Sampled::new(made(spec), late)), whole);
+    }
+}
+
+#[test]
+fn faults_exits_and_memory_are_exact() {
+    for spec in ["heap:size=24MiB,accesses=1M", "churn:size=16MiB,accesses=1M,min=4KiB,max=1MiB"] {
+        let setup = setup(StackKind::Nested, "base");
+        let whole = run(&setup, made(spec));
+        let found = run(&setup, Sampled::new(made(spec), Sampling { whole: 0, ..SAMPLING }));
+        assert_eq!(found.instructions, whole.instructions, "{spec}");
+        assert_eq!(found.faults.guest, whole.faults.guest, "{spec}");
+        // Hypervisors' faults depend on where the guest puts its pages, which depends on the order in
+        // which they are touched.
+        let close = |a: u64, b: u64| a.abs_diff(b) <= b / 100;
+        assert!(close(found.memory.used_bytes, whole.memory.used_bytes), "{spec}");
+        let sum = |result: &RunResult| result.exits.values().sum::<u64>();
+        assert!(close(sum(&found), sum(&whole)), "{spec}: {:?} {:?}", found.exits, whole.exits);
+        let kernel = |result: &RunResult| result.cycles_by_kind.faults;
+        assert!(close(kernel(&found), kernel(&whole)), "{spec}");
+        assert!(found.cycles_by_kind.total() == found.cycles && found.cycles > 0);
+        let bill: u64 = found.bill.iter().map(|item| item.cycles).sum();
+        assert_eq!(bill, found.cycles);
+    }
+}
+
+/// Two phases in turn, each shorter than an interval; the second touches new memory and nothing else does.
+struct Phases {
+    round: u64,
+}
+
+impl Source for Phases {
+    fn info(&self) -> WorkloadInfo {
+        WorkloadInfo::default()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        use strata_addr::{Gva, Range};
+        use strata_stream::{Access, Backing, Protection};
+        batch.clear();
+        let (pid, tid) = (Pid(0), Tid(0));
+        if self.round == 0 {
+            batch.event(Event::ProcessStart { pid });
+            batch.event(Event::ThreadStart { pid, tid });
+            let range = Range::sized(Gva::new(1 << 32), 64 << 20);
+            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+        }
+        let start = (1 << 32) + (self.round << 16);
+        batch.run(tid, 20_000, |out| {
+            out.extend((0..16).map(|page| Access::store(Gva::new(start + page * 4096), 8)));
+            out.extend((0..5000).map(|at| Access::load(Gva::new((1 << 32) + at % 64 * 8), 8)));
+        });
+        self.round += 1;
+        Ok(if self.round == 500 { Fill::End } else { Fill::More })
+    }
+}
+
+#[test]
+fn short_phases_and_touches_between_windows_are_found() {
+    let setup = setup(StackKind::Native, "base");
+    let whole = run(&setup, Phases { round: 0 });
+    assert_eq!(whole.faults.guest, 8000);
+    let mut held = 0;
+    for seed in 0..100 {
+        // A window is a tenth of a round: most hold none of its new pages.
+        let sampling =
+            Sampling { interval: 100_000, window: 2000, warm: 2000, whole: 0, doubling: 0, seed };
+        let found = run(&setup, Sampled::new(Phases { round: 0 }, sampling));
+        assert_eq!((found.faults.guest, found.instructions), (8000, whole.instructions));
+        assert!(found.accesses.abs_diff(whole.accesses) < whole.accesses / 10);
+        let bounds = found.sampled.unwrap().bounds["accesses"];
+        let truth = whole.accesses as f64;
+        held += u32::from(bounds.low <= truth && truth <= bounds.high);
+    }
+    assert!(held >= 88, "{held}");
+}
+
+#[test]
+fn a_stream_that_ends_in_a_gap_or_before_any_window_has_a_result() {
+    let setup = setup(StackKind::Native, "thp");
+    let spec = "random:size=8MiB,accesses=100k";
+    let whole = run(&setup, made(spec));
+    let never = Sampling { interval: 1 << 40, whole: 100_000, ..SAMPLING };
+    let found = run(&setup, Sampled::new(made(spec), never));
+    let said = found.sampled.as_ref().unwrap();
+    assert_eq!((said.windows, said.bounds.len()), (0, 0));
+    assert!(found.notes[0].contains("no window was over"), "{:?}", found.notes);
+    assert_eq!(found.instructions, whole.instructions);
+    // The beginning stands for the rest.
+    assert!(found.accesses.abs_diff(whole.accesses) < whole.accesses / 20);
+    let few = Sampling { interval: 100_000, window: 100, whole: 0, warm: 0, ..SAMPLING };
+    let found = run(&setup, Sampled::new(made(spec), few));
+    assert_eq!(found.sampled.as_ref().unwrap().windows, 3);
+    assert!(found.notes[0].contains("too few"), "{:?}", found.notes);
+}
+
+#[test]
+fn throughput_is_related_window_by_window() {
+    let spec = "zipf:size=48MiB,accesses=2M,theta=0.5";
+    let (base, thp) = (setup(StackKind::Vm, "base"), setup(StackKind::Vm, "thp"));
+    let whole =
+        Report::new(WorkloadInfo::default(), vec![run(&base, made(spec)), run(&thp, made(spec))]);
+    let truth = whole.runs[1].relative_throughput.unwrap();
+    let mut held = 0;
+    for seed in 0..20 {
+        let sampled = |setup| run(setup, Sampled::new(made(spec), Sampling { seed, ..SAMPLING }));
+        let runs = vec![sampled(&base), sampled(&thp)];
+        let found = Report::new(WorkloadInfo::default(), runs);
+        let bounds = &found.runs[1].sampled.as_ref().unwrap().bounds;
+        let relative = bounds["relative_throughput"];
+        held += u32::from(relative.low <= truth && truth <= relative.high);
+        // What both runs have in common says nothing against their relation.
+        let own = bounds["elapsed_cycles"];
+        assert!(relative.half() / truth < 3.0 * own.half() / own.high + 0.01);
+    }
+    assert!(held >= 16, "{held} of 20 hold {truth}");
+}
+
+#[test]
+fn equal_seeds_give_equal_results_and_batches_do_not_matter() {
+    let setup = setup(StackKind::Vm, "thp");
+    let spec = "churn:size=16MiB,accesses=500k";
+    let once = run(&setup, Sampled::new(made(spec), SAMPLING));
+    assert_eq!(run(&setup, Sampled::new(made(spec), SAMPLING)), once);
+    let other = run(&setup, Sampled::new(made(spec), Sampling { seed: 9, ..SAMPLING }));
+    assert_ne!(other.tlb, once.tlb);
+    // Runs cut at any place are the same run.
+    let mut machine = (catalogue().build)(&setup, &made(spec).info(), &Stop::default()).unwrap();
+    let (mut source, mut batch, mut all) =
+        (Sampled::new(made(spec), SAMPLING), Batch::new(), Batch::new());
+    loop {
+        let fill = source.fill(&mut batch).unwrap();
+        for step in batch.steps() {
+            match step {
+                Step::Event(event) => all.event(*event),
+                Step::Run { tid, instructions, accesses } => {
+                    all.run(tid, instructions, |out| out.extend_from_slice(accesses));
+                }
+            }
+        }
+        if fill == Fill::End {
+            break;
+        }
+    }
+    machine.consume(&all);
+    let found = machine.finish();
+    assert_eq!((&found.tlb, found.cycles, &found.sampled), (&once.tlb, once.cycles, &once.sampled));
+}

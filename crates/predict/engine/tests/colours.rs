@@ -285,7 +285,8 @@ fn a_cache_without_whole_colours_is_refused_only_where_colours_are_asked_for() {
 /// moving pages that the other leaves where they are, whatever the memory is like.
 #[test]
 fn rows_and_colours_together_are_about_as_fast_as_the_better_of_the_two() {
-    const MARGIN: f64 = 1.05;
+    // With unsync tables the host no longer fills on a write, which made up for some of the moves.
+    const MARGIN: f64 = 1.08;
     for (fragmentation, workload) in [
         (0.0, "random:size=16MiB,accesses=1M"),
         (0.5, "random:size=16MiB,accesses=1M"),

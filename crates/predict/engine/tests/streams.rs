@@ -490,6 +490,10 @@ fn in_a_vm_whose_slot_is_not_aligned_no_huge_page_is_well_aligned() {
         let batches = batches(&ops, 1);
         let result = run(&machine, &batches).unwrap();
         check(&machine, &batches, &result);
+        if entry.words.upper_bound {
+            assert!(result.alignment.well_aligned > 0, "it is what the offset costs the others");
+            continue;
+        }
         assert_eq!(result.alignment.well_aligned, 0, "{}", entry.name);
         if entry.name == "gemini" {
             assert!(run(&aligned, &batches).unwrap().alignment.well_aligned > 0);

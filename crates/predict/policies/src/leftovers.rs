@@ -162,7 +162,8 @@ impl Leftovers {
         let memory = kernel.memory();
         let is_whole = |at| u64::from(memory.free_in_region(at)) == REGION;
         match placement {
-            Placement::BaseAt(frame) if colours.of(frame) == colour => placement,
+            // Where nobody knows, it is in the row of the page that it is expected to be.
+            Placement::BaseAt(frame) if known.is_none() || colours.of(frame) == colour => placement,
             Placement::Linux if huge && memory.free_regions() > 0 => placement,
             Placement::HugeAt(at) if huge && (is_whole(at) || memory.free_regions() > 0) => {
                 placement

@@ -60,7 +60,23 @@ impl XGemini {
             let Some((guest, page)) = backs else { continue };
             let region = (guest, page.floor(PageSize::Huge).get());
             if size != PageSize::Base {
-                leftovers.enqueue(region);
+                // All of it lies in its row already where the host placed it as it was touched.
+                let may_be_row = page.is_aligned(size) && !leftovers.is_coloured(region);
+                let first = Frame::new(region.1);
+                let shadow = stack.hardware_second_stage(guest);
+                let row = shadow.is_some_and(|s| matches!(s.region(first), Region::Huge(_)));
+                if row || may_be_row && stack.promote_shadow(self, guest, first)? {
+                    continue;
+                }
+                if !self.leftovers.as_ref().is_some_and(|own| own.is_coloured(region))
+                    && self.steer(stack, guest, page)?
+                {
+                    self.placed(stack, guest, page)?;
+                    continue;
+                }
+                if let Some(leftovers) = &mut self.leftovers {
+                    leftovers.enqueue(region);
+                }
                 continue;
             }
             let may_be_row = !leftovers.is_coloured(region);

@@ -233,6 +233,13 @@ fn policies_of_base_pages_do_not_place_by_colours_of_huge_ones() {
         why.contains("the 16 colours of the cache at the memory are those of huge pages"),
         "{why}"
     );
+    setup.policy = "thp".to_owned();
+    setup.placement = PagePlacement::Colouring;
+    assert_eq!(refused(&setup), None);
+    setup.llc.vllc = Colours::counted(8);
+    assert!(refused(&setup).unwrap().contains("leave out one of the two"));
+    setup.llc.vllc = None;
+    setup.policy = "coplace".to_owned();
     // With 16 ways they are those of base pages again.
     setup.cpu.cache.l4.ways = 16;
     assert_eq!(refused(&setup), None);

@@ -367,6 +367,14 @@ impl<'a> Blueprint<'a> {
                     colours.count()
                 )));
             }
+            if colours.are_of_huge_pages()
+                && config.kernels.iter().any(|kernel| kernel.cache.is_some())
+            {
+                return Err(refused(
+                    "a VM's own last-level cache (vllc) has colours of base pages, and those of the cache at \
+                     the memory are of huge pages: leave out one of the two",
+                ));
+            }
             if let Some(why) = policies.refuses(colours) {
                 return Err(refused(why));
             }

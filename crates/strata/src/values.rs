@@ -1,10 +1,10 @@
 //! Values of options that are read the same way wherever they stand.
 
 use crate::failure::unknown;
-use crate::number::exact_size;
 use std::fmt;
 use std::num::NonZeroUsize;
 use strata_engine::{ColouredCache, Colours, StackKind};
+use strata_text::number::exact_size;
 
 /// Reads whole numbers from `least` to `most`. What it says of anything else is what would have
 /// been right.

@@ -173,7 +173,7 @@ pub struct LayerMemory {
     /// The fewest there were since.
     #[serde(default)]
     pub free_huge_least: u64,
-    /// Free blocks of the buddy allocator by order, from one base page to a huge page, if `--detail`
+    /// Free blocks of the buddy allocator by order, from one base page up, if `--detail`
     /// asked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub free_blocks: Vec<u64>,

@@ -158,6 +158,7 @@ fn no_policy_misses_the_tlb_less_than_the_upper_bound() {
                 from_mark: false,
                 seed: 1,
                 explain: false,
+                detail: false,
                 placement: PagePlacement::Linux,
                 llc: LlcSetup::default(),
                 overrides: vec![("time.scale".to_owned(), "1000".to_owned())],

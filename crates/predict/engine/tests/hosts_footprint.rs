@@ -75,6 +75,7 @@ fn all() -> HostSetup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: PagePlacement::Linux,
         llc: LlcSetup::default(),
         overrides: Vec::new(),

@@ -12,7 +12,7 @@ use crate::report::{
 use std::collections::BTreeMap;
 use std::mem;
 use strata_addr::PageSize;
-use strata_frames::HUGE_ORDER;
+use strata_frames::{HUGE_ORDER, MAX_ORDER};
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, LlcUse, Machine};
 use strata_stack::{
     ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
@@ -319,7 +319,7 @@ impl Simulation {
                     free_huge_before: layer.free_huge,
                     free_huge_least: memory.least_free_regions(),
                     free_blocks: match guest.context.detail {
-                        true => (0..=HUGE_ORDER).map(|order| memory.free_blocks(order)).collect(),
+                        true => (0..=MAX_ORDER).map(|order| memory.free_blocks(order)).collect(),
                         false => Vec::new(),
                     },
                 }

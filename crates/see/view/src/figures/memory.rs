@@ -57,7 +57,7 @@ pub fn figure(groups: &[Group<'_>]) -> String {
         exact: Some(100.0),
         unit: "share of the layer's memory, %",
     };
-    let orders: Vec<String> = (0..FREE.len()).map(|order| format!("order {order}")).collect();
+    let orders: Vec<String> = (0..=FREE.len()).map(|order| format!("order {order}")).collect();
     let mut head = vec!["", "policy", "layer", "bytes", "bytes free", "bytes of page tables"];
     head.extend(orders.iter().map(String::as_str));
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -90,7 +90,9 @@ fn bar(layer: &LayerMemory) -> Bar {
             let words = format!("{name}: {what}: {}, {}", bytes(amount), percent(part));
             Part { class, words, value: part * 100.0 }
         });
-    let huge = layer.free_blocks.get(9).copied().unwrap_or(0);
+    // A larger block is several.
+    let blocks = layer.free_blocks.iter().enumerate().skip(FREE.len() - 1);
+    let huge: u64 = blocks.map(|(order, blocks)| blocks << (order + 1 - FREE.len())).sum();
     let note = format!("{} huge pages free", whole(huge));
     Bar { label: name.clone(), parts: parts.collect(), note, note_apart: true, ..Bar::default() }
 }

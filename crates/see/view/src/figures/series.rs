@@ -216,7 +216,7 @@ fn summed_up(points: &[(f64, f64)]) -> [f64; 4] {
     let mean = values().sum::<f64>() / points.len().max(1) as f64;
     let least = values().fold(f64::INFINITY, f64::min);
     let least = if least.is_finite() { least } else { 0.0 };
-    [least, mean, values().fold(0.0, f64::max), values().last().unwrap_or(0.0)]
+    [least, mean, values().fold(0.0, f64::max), values().next_back().unwrap_or(0.0)]
 }
 
 fn summary(title: &str, lines: &[(&Row<'_>, &Series)]) -> Vec<Vec<String>> {

@@ -81,6 +81,10 @@ impl Policy for PerVm {
         self.of(node, fault.vm).place(node, kernel, fault)
     }
 
+    fn wants_backs(&self) -> bool {
+        self.of_host.iter().any(|policy| self.policies[*policy].wants_backs())
+    }
+
     fn mapped(
         &mut self,
         stack: &mut Stack,

@@ -560,6 +560,10 @@ impl Policy for XGemini {
         }
     }
 
+    fn wants_backs(&self) -> bool {
+        self.nested || self.leftovers.is_some()
+    }
+
     fn mapped(
         &mut self,
         stack: &mut Stack,

@@ -57,6 +57,10 @@ impl Policy for XPlace {
         wanted.map_or(Placement::Linux, |(_, colour)| Placement::BaseOf(colour))
     }
 
+    fn wants_backs(&self) -> bool {
+        true
+    }
+
     fn mapped(
         &mut self,
         stack: &mut Stack,

@@ -48,6 +48,10 @@ impl Policy for WithHugePages {
         self.0.place(node, kernel, fault)
     }
 
+    fn wants_backs(&self) -> bool {
+        self.0.wants_backs()
+    }
+
     fn mapped(
         &mut self,
         stack: &mut Stack,

@@ -20,8 +20,8 @@ pub struct PageFault {
     /// The page of that VM's memory.
     pub vm_page: Option<Frame<Upper>>,
     /// The guest whose memory it is in the end, and the page of it, if the host knows: the guest hypervisors
-    /// between map it in their second stages. `None` for other kernels' faults, and where the host's memory
-    /// has no cache colours.
+    /// between map it in their second stages. `None` for other kernels' faults, and where the policy does
+    /// not ask for it ([`Policy::wants_backs`](crate::Policy::wants_backs)).
     pub backs: Option<(NodeId, Frame<Upper>)>,
     /// The base page.
     pub page: Frame<Upper>,

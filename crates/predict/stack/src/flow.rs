@@ -117,7 +117,7 @@ impl Stack {
         let writes = self.second_stage_writes;
         if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
             (fault.vm, fault.vm_page) = (Some(vm), Some(page));
-            fault.backs = self.backs_of_fault(below, vm, page);
+            fault.backs = self.backs_of_fault(policy, below, vm, page);
             self.kernel_fault(policy, below, &fault)?;
             self.settle(policy, below, Spending::HypervisorFault)?;
         } else if store {
@@ -136,17 +136,17 @@ impl Stack {
         mapping.is_some_and(|mapping| mapping.rights.write || !store)
     }
 
-    /// What is backed by a page that a hypervisor is about to map: asked by policies that tell cache colours
-    /// apart, which the host's memory then does, and by those that put a nested guest's pages in rows.
+    /// What is backed by a page that a hypervisor is about to map, where the policy asks for it: to tell cache
+    /// colours apart, or to put a nested guest's pages in rows.
     fn backs_of_fault(
         &self,
+        policy: &dyn Policy,
         below: NodeId,
         vm: NodeId,
         page: Frame<Upper>,
     ) -> Option<(NodeId, Frame<Upper>)> {
-        let coloured = self.nodes[below].kernel.memory().colours().is_some();
-        let asked = coloured || !self.position(vm).is_guest();
-        if below == NodeId::HOST && asked { self.backs(vm, page) } else { None }
+        let asked = below == NodeId::HOST && policy.wants_backs();
+        if asked { self.backs(vm, page) } else { None }
     }
 
     /// A page of a VM's memory that its hypervisor maps is stored to. If it is merged with others it is
@@ -159,7 +159,7 @@ impl Stack {
     ) -> Result<(), Exhausted> {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
-        let backs = self.backs_of_fault(below, vm, page);
+        let backs = self.backs_of_fault(policy, below, vm, page);
         let kernel = &mut self.nodes[below].kernel;
         let Some(place) = kernel.space(process) else { return Ok(()) };
         let (mapping, vma) = (place.table.mapping(hva.addr()), place.vmas.find(hva.addr()));

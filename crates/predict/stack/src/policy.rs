@@ -100,6 +100,12 @@ pub trait Policy: Send {
         Placement::Linux
     }
 
+    /// Whether a fault of the host is to say which guest's page it backs ([`PageFault::backs`]); finding that
+    /// out takes time.
+    fn wants_backs(&self) -> bool {
+        false
+    }
+
     /// The page of a fault was mapped with this size.
     ///
     /// # Errors

@@ -9,14 +9,17 @@ pub(crate) mod host;
 mod moments;
 mod oom;
 pub(crate) mod outcome;
+mod parameters;
 mod relocation;
 mod requests;
 mod sampled;
 mod samples;
 mod sampling;
 pub(crate) mod setup;
+mod sizes;
 mod tell_hardware;
 pub(crate) mod together;
+mod tree;
 
 use crate::layers::hypervisor_name;
 use crate::report::RunResult;

@@ -6,91 +6,25 @@ use super::cores::Cores;
 use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
 use super::moments::Moments;
+use super::parameters::ModelParameters;
+use super::sizes::{LEAST_MEMORY, vm_memory};
+use super::tree::{GuestPlan, Tree};
 use super::{Relocation, Samples, Simulation, owner};
 use crate::memory::{Extent, Need};
 use crate::requests::Served;
 use crate::warmup::Warmup;
-use crate::{
-    Catalogue, ColouredCache, LayerFmfi, PolicyInfo, Run, Setup, SetupError, StackKind, Stop,
-};
+use crate::{Catalogue, ColouredCache, PolicyInfo, Run, Setup, SetupError, StackKind, Stop};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::iter;
 use strata_addr::PageSize;
-use strata_colours::{Colours, VirtualCache};
+use strata_colours::Colours;
 use strata_hardware::{Caches, CpuId, LlcOptions, Machine, PHYSICAL_LIMIT};
-use strata_nested::ExitCosts;
-use strata_params::{Parameter, ParameterError, Parameters};
-use strata_policies::{ParameterSet, PerVm, PolicyParameters, REGISTRY};
+use strata_params::Parameters;
+use strata_policies::{ParameterSet, PerVm, REGISTRY};
 use strata_stack::{
-    BalloonParameters, BuildError, ColouredParameters, Costs, Feedback, HostWork, KernelConfig,
-    KernelSettings, KsmParameters, MemoryParameters, NodeId, PagePlacement, Policy, Stack,
-    StackConfig, ThpMode, ThpParameters,
+    BuildError, Feedback, HostWork, KernelSettings, NodeId, PagePlacement, Policy, Stack,
+    StackConfig, ThpMode,
 };
-
-strata_params::parameters! {
-    /// Time.
-    pub struct TimeParameters {
-        /// How much faster time passes for background work than for the program, above 0. 1 is the
-        /// truth; more lets a short stream stand for a long one.
-        scale: f64 = 1.0, "time.scale", "";
-    }
-}
-
-strata_params::parameters! {
-    /// Cores that several VMs have in turn.
-    pub struct SchedulerParameters {
-        /// Time that a vCPU has a core for when others want it too: the base slice of Linux 6.12's
-        /// fair scheduler on 8 or more CPUs, 0.75 ms times 1 + log2(8) (`kernel/sched/fair.c`,
-        /// `sysctl_sched_base_slice`).
-        slice: f64 = 0.003, "host.time_slice", "s";
-    }
-}
-
-/// Every parameter that is not the CPU's.
-#[derive(Clone, Debug, Default)]
-struct ModelParameters {
-    costs: Costs,
-    exits: ExitCosts,
-    thp: ThpParameters,
-    memory: MemoryParameters,
-    policies: PolicyParameters,
-    time: TimeParameters,
-    scheduler: SchedulerParameters,
-    coloured: ColouredParameters,
-    balloon: BalloonParameters,
-    ksm: KsmParameters,
-}
-
-impl ModelParameters {
-    fn sets(&self) -> [&dyn Parameters; 10] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm } =
-            self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm]
-    }
-
-    fn sets_mut(&mut self) -> [&mut dyn Parameters; 10] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm } =
-            self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm]
-    }
-}
-
-impl Parameters for ModelParameters {
-    fn parameters(&self) -> Vec<Parameter> {
-        self.sets().iter().flat_map(|set| set.parameters()).collect()
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError> {
-        for set in self.sets_mut() {
-            match set.set(name, value) {
-                Err(ParameterError::Unknown(_)) => {}
-                done => return done,
-            }
-        }
-        Err(ParameterError::Unknown(name.to_owned()))
-    }
-}
 
 /// Everything machines can be made of.
 pub fn catalogue() -> Catalogue {
@@ -110,182 +44,6 @@ pub fn catalogue() -> Catalogue {
         build: |setup, workload, stop| {
             Ok(Box::new(Simulation::new(setup, workload, stop)?) as Box<dyn Run>)
         },
-    }
-}
-
-const GIB: u64 = 1 << 30;
-
-/// Least memory of a guest whose size nobody gave. A guest has several times what one program
-/// touches, as in the papers' testbeds; in fragmented memory a smaller one runs out of huge blocks
-/// before a program of 1 GiB is there, and no policy matters any more.
-const ORDINARY_MEMORY: u64 = 8 * GIB;
-
-/// Bytes of memory asked of a guest, or chosen for it.
-fn guest_memory(vm: &VmSetup) -> u64 {
-    let known = vm.workload.as_ref().and_then(|workload| workload.footprint_bytes).unwrap_or(0);
-    vm.memory.unwrap_or_else(|| ORDINARY_MEMORY.max(known + known / 2))
-}
-
-/// Hypervisors have more memory than their guests in the proportions of the xGemini testbed: 100 GB for
-/// L2, 110 GB for L1, 128 GB for L0 (xGemini, table I).
-const L1_PERCENT: u64 = 110;
-const HOST_PERCENT: u64 = 128;
-
-fn percent(bytes: u64, percent: u64) -> u64 {
-    (u128::from(bytes) * u128::from(percent) / 100) as u64
-}
-
-/// Bytes of memory of the lowest of so many hypervisors, one in the other, around VMs of so many bytes.
-fn hypervisor_memory(vms: u64, hypervisors: usize) -> u64 {
-    (0..hypervisors).fold(vms, |above, _| percent(above, L1_PERCENT))
-}
-
-/// Bytes of memory asked of a VM that is given by itself, or chosen for it: a guest hypervisor has room for
-/// the VMs in it.
-fn vm_memory(setup: &HostSetup, vm: &VmSetup) -> u64 {
-    if vm.workload.is_some() {
-        return guest_memory(vm);
-    }
-    let inside = || setup.within(&vm.name).map(|inside| vm_memory(setup, inside)).sum();
-    vm.memory.unwrap_or_else(|| hypervisor_memory(inside(), 1))
-}
-
-/// Whole HPAS regions, so that the slot of a guest is one too.
-fn whole_regions(bytes: u64) -> u64 {
-    bytes & !((2 << 20) - 1)
-}
-
-/// Less memory than this holds no kernel worth modelling.
-const LEAST_MEMORY: u64 = 16 << 20;
-
-/// A guest of a host that can be built.
-struct GuestPlan {
-    /// Its VM, by its place in [`HostSetup::vms`].
-    vm: usize,
-    /// Its kernel and those below it down to the host, by their places in [`StackConfig::kernels`].
-    path: Vec<usize>,
-}
-
-/// The kernels of a host: the host's, and those of one VM of the host after the other.
-struct Tree<'a> {
-    setup: &'a HostSetup,
-    kernels: Vec<KernelConfig>,
-    guests: Vec<GuestPlan>,
-    /// The policies' names: of each VM of the host, and of each guest that has another than its guest
-    /// hypervisor.
-    policies: Vec<String>,
-    /// Which of them govern a VM of the host.
-    of_host: Vec<usize>,
-    /// Which of them governs each kernel.
-    governs: Vec<usize>,
-    /// Colours given to VMs that are told of a cache of their own: those of the next one come after them.
-    given: u32,
-}
-
-impl<'a> Tree<'a> {
-    fn new(setup: &'a HostSetup) -> Self {
-        let guests = setup.vms.iter().filter(|vm| vm.workload.is_some());
-        let asked: u64 = guests.map(guest_memory).sum();
-        let layers = setup.vms.iter().map(|vm| setup.layers(vm)).max().unwrap_or(1);
-        let LayerFmfi { guest, host, .. } = setup.common.fragmentation;
-        let placement = setup.vms.first().map_or(PagePlacement::Linux, |vm| vm.placement);
-        let (memory, fragmentation, placement) = match layers {
-            1 => (asked, guest, placement),
-            _ => {
-                let memory = || percent(hypervisor_memory(asked, layers.max(3) - 3), HOST_PERCENT);
-                (setup.memory.unwrap_or_else(memory), host, PagePlacement::Linux)
-            }
-        };
-        let host = KernelConfig {
-            below: None,
-            memory: whole_regions(memory),
-            fragmentation,
-            seed: setup.seed,
-            placement,
-            cache: None,
-        };
-        let mut tree = Self {
-            setup,
-            kernels: vec![host],
-            guests: Vec::new(),
-            policies: Vec::new(),
-            of_host: Vec::new(),
-            governs: vec![0],
-            given: 0,
-        };
-        let on_host = setup.vms.iter().enumerate().filter(|(_, vm)| vm.within.is_none());
-        on_host.for_each(|(index, vm)| tree.add_vm_of_host(index, vm));
-        tree
-    }
-
-    fn add_vm_of_host(&mut self, index: usize, vm: &VmSetup) {
-        let policy = self.add_policy(vm);
-        self.of_host.push(policy);
-        match vm.stack {
-            StackKind::Native => self.guests.push(GuestPlan { vm: index, path: vec![0] }),
-            _ => self.add_vm(index, vm, &[0], policy),
-        }
-    }
-
-    fn add_policy(&mut self, vm: &VmSetup) -> usize {
-        self.policies.push(vm.policy.clone());
-        self.policies.len() - 1
-    }
-
-    /// Adds a VM with what is in it, on the kernels `below` down to the host, the next of which
-    /// `policy` governs.
-    fn add_vm(&mut self, index: usize, vm: &VmSetup, below: &[usize], policy: usize) {
-        let same = self.policies[policy] == vm.policy;
-        let policy = if same { policy } else { self.add_policy(vm) };
-        if vm.workload.is_some() {
-            let mut below = below.to_vec();
-            // The guest hypervisors of its own, the lowest first, which holds all others.
-            for above in (1..vm.stack.layers() - 1).rev() {
-                let memory = hypervisor_memory(guest_memory(vm), above);
-                let hypervisor = self.add_kernel(vm, above as u64, memory, below[0], policy);
-                below.insert(0, hypervisor);
-            }
-            return self.add_guest(index, &below, policy);
-        }
-        let vms = self.setup.vms.iter().enumerate();
-        let inside = vms.filter(|(_, other)| other.within.as_deref() == Some(&vm.name));
-        let hypervisor = self.add_kernel(vm, 1, vm_memory(self.setup, vm), below[0], policy);
-        let on_it: Vec<usize> = iter::once(hypervisor).chain(below.iter().copied()).collect();
-        inside.for_each(|(index, vm)| self.add_vm(index, vm, &on_it, policy));
-    }
-
-    fn add_guest(&mut self, vm: usize, below: &[usize], policy: usize) {
-        let guest = &self.setup.vms[vm];
-        let kernel = self.add_kernel(guest, 0, guest_memory(guest), below[0], policy);
-        self.kernels[kernel].cache = guest.vllc.map(|colours| {
-            let first = self.given;
-            self.given = first.wrapping_add(colours.count());
-            VirtualCache { colours, first }
-        });
-        let path = iter::once(kernel).chain(below.iter().copied()).collect();
-        self.guests.push(GuestPlan { vm, path });
-    }
-
-    /// Adds a kernel on the one `below`, with so many `above` it up to its guest, for `policy` to govern.
-    fn add_kernel(
-        &mut self,
-        vm: &VmSetup,
-        above: u64,
-        memory: u64,
-        below: usize,
-        policy: usize,
-    ) -> usize {
-        let LayerFmfi { guest, l1, .. } = self.setup.common.fragmentation;
-        self.kernels.push(KernelConfig {
-            below: Some(below),
-            memory: whole_regions(memory),
-            fragmentation: if above == 0 { guest } else { l1 },
-            seed: vm.seed.wrapping_add(above),
-            placement: if above == 0 { vm.placement } else { PagePlacement::Linux },
-            cache: None,
-        });
-        self.governs.push(policy);
-        self.kernels.len() - 1
     }
 }
 

@@ -1,0 +1,145 @@
+//! Options of `strata lab`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use strata_lab::{KernelVariant, Make};
+
+/// What `strata lab` does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LabCommand {
+    /// Get Debian's kernel image and build the lab's own kernels; goes on where it was interrupted.
+    Build {
+        /// A kernel to build besides vanilla, which always is: aligned has Strata's alignment, debug
+        /// has it too and checks itself. May be given again.
+        #[arg(long, value_name = "KERNEL", value_enum)]
+        kernel: Vec<KernelChoice>,
+
+        /// The machine that they are for; of an Intel one the emulator is built too.
+        #[arg(long, value_name = "MACHINE", value_enum, default_value = "amd")]
+        machine: MachineChoice,
+    },
+    /// Boot the layers, run a program or a scenario's steps in them, and report what happened.
+    Run(LabRunArgs),
+    /// Boot the layers and look around in one of them.
+    Shell {
+        /// The layer: 0 for L0, 1 for L1, 2 for L2.
+        #[arg(long, value_name = "N", value_parser = whole::<u8>(0, 2))]
+        level: u8,
+
+        /// The layers: a name from 'strata list scenarios', or a file.
+        #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
+        scenario: String,
+
+        /// The machine instead of the scenario's.
+        #[arg(long, value_name = "MACHINE", value_enum)]
+        machine: Option<MachineChoice>,
+    },
+    /// Remove what was built, downloaded and logged.
+    Clean,
+    /// Print help on the lab or one of its commands.
+    Help {
+        /// The command.
+        #[arg(value_name = "COMMAND")]
+        topic: Vec<String>,
+    },
+}
+
+/// Kernels that `strata lab build` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelChoice {
+    /// Debian's source as it is.
+    Vanilla,
+    /// With Strata's alignment.
+    Aligned,
+    /// The same, checking itself: slow.
+    Debug,
+}
+
+impl From<KernelChoice> for KernelVariant {
+    fn from(choice: KernelChoice) -> Self {
+        match choice {
+            KernelChoice::Vanilla => Self::Vanilla,
+            KernelChoice::Aligned => Self::Aligned,
+            KernelChoice::Debug => Self::Debug,
+        }
+    }
+}
+
+/// Machines that the lab emulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MachineChoice {
+    /// AMD's processors, emulated by QEMU.
+    Amd,
+    /// Intel's, emulated by Bochs.
+    Intel,
+}
+
+impl From<MachineChoice> for Make {
+    fn from(choice: MachineChoice) -> Self {
+        match choice {
+            MachineChoice::Amd => Self::Amd,
+            MachineChoice::Intel => Self::Intel,
+        }
+    }
+}
+
+/// Options of `strata lab run`.
+#[derive(Args, Clone, Debug)]
+pub struct LabRunArgs {
+    /// The layers and what happens in them: a name from 'strata list scenarios', or a file.
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
+    pub scenario: String,
+
+    /// The kernel of L0 instead of the scenario's.
+    #[arg(long, value_name = "KERNEL", value_enum)]
+    pub kernel: Option<KernelChoice>,
+
+    /// The machine instead of the scenario's.
+    #[arg(long, value_name = "MACHINE", value_enum)]
+    pub machine: Option<MachineChoice>,
+
+    /// Write everything found as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write the report here [default: standard output; with a program standard error, since standard
+    /// output is the program's].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Seconds the program may take; then it is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>(1, u64::MAX))]
+    pub limit: u64,
+
+    /// Copy a file or a directory with all that is in it to the same place in the innermost layer;
+    /// may be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub with: Vec<PathBuf>,
+
+    /// Give the program this file as its standard input; - is the standard input, read to its end
+    /// before anything boots [default: empty].
+    #[arg(long, value_name = "FILE", requires = "program")]
+    pub stdin: Option<PathBuf>,
+
+    /// Record the true accesses of the program in the innermost layer here, and the true page tables
+    /// of the same moment in FILE.tables; 'strata run FILE --tables FILE.tables' replays them.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Accesses to leave out before recording begins.
+    #[arg(long, value_name = "N", default_value = "0", requires = "trace", value_parser = strata_text::parse_count)]
+    pub trace_skip: u64,
+
+    /// Accesses to record at most.
+    #[arg(long, value_name = "N", default_value = "10M", requires = "trace", value_parser = strata_text::parse_count)]
+    pub trace_limit: u64,
+
+    /// A program to run in the innermost layer instead of the scenario's steps, after --.
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}

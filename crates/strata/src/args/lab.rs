@@ -1,5 +1,6 @@
 //! Options of `strata lab`.
 
+use crate::values::whole;
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 
 use crate::values::positive;
 use clap::{Args, ValueEnum};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Papers whose figures can be shown.

@@ -1,7 +1,6 @@
 //! Options of `strata workloads`.
 
 use clap::{Args, Subcommand};
-use std::path::PathBuf;
 
 /// What `strata workloads` does.
 #[derive(Clone, Debug, Subcommand)]

@@ -23,6 +23,7 @@ fn setup(stack: StackKind, policy: &str) -> Setup {
         from_mark: false,
         seed: 1,
         explain: false,
+        detail: false,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),

@@ -316,7 +316,7 @@ fn half(strata: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
 
 /// The 0.975 quantile of Student's t distribution, to a percent (Abramowitz and Stegun, 26.7.5).
 fn quantile(freedom: f64) -> f64 {
-    const TABLE: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
+    const TABLE: [f64; 6] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447];
     let below = freedom.floor().max(1.0) as usize;
     if below < TABLE.len() {
         let part = (freedom - below as f64).max(0.0);
@@ -339,7 +339,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_tables() {
-        for (freedom, expected) in [(1.0, 12.706), (4.0, 2.776), (10.0, 2.228), (30.0, 2.042)] {
+        for (freedom, expected) in
+            [(1.0, 12.706), (4.0, 2.776), (6.0, 2.447), (7.0, 2.365), (10.0, 2.228), (30.0, 2.042)]
+        {
             assert!((quantile(freedom) / expected - 1.0).abs() < 0.01, "{freedom}");
         }
         assert!((quantile(1e9) - 1.959_964).abs() < 1e-6);

@@ -74,13 +74,18 @@ fn figure(result: &RunResult, name: &str) -> f64 {
 /// times; the seeds are fixed, so that it never does.
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
-    let workloads = ["zipf:size=32MiB,accesses=1500k,theta=0.8", "btree:size=32MiB,accesses=1500k"];
-    for spec in workloads {
+    // Bounds are of chance alone: too short a warming shifts what they are around. After 50,000 instructions
+    // the walks of the tree are still 8 % dearer than they should be.
+    let workloads = [
+        ("zipf:size=32MiB,accesses=1500k,theta=0.8", 50_000),
+        ("btree:size=32MiB,accesses=1500k", 150_000),
+    ];
+    for (spec, warm) in workloads {
         let setup = setup(StackKind::Vm, "base");
         let truth = run(&setup, made(spec));
         let mut held = std::collections::BTreeMap::<String, u32>::new();
         for seed in 0..100 {
-            let found = run(&setup, Sampled::new(made(spec), Sampling { seed, ..SAMPLING }));
+            let found = run(&setup, Sampled::new(made(spec), Sampling { seed, warm, ..SAMPLING }));
             for (name, bounds) in &found.sampled.expect("it is sampled").bounds {
                 let truth = figure(&truth, name);
                 let holds = bounds.low <= truth && truth <= bounds.high;

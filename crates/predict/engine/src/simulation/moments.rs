@@ -48,6 +48,8 @@ impl Moments {
             let interval = self.interval;
             let number = |moment: &Moment| (moment.seconds / interval).floor();
             self.taken.dedup_by(|later, earlier| number(later) == number(earlier));
+            let last = self.taken.last().map_or(0.0, |last| last.seconds);
+            self.next = ((last / interval).floor() + 1.0) * interval;
         }
     }
 }

@@ -9,8 +9,8 @@ use strata_addr::{Frame, PageSize, space::Lower};
 use strata_paging::Region;
 use strata_params::{ParameterError, Value};
 use strata_stack::{
-    Collapsed, Exhausted, Feedback, Kernel, NodeId, PageFault, Policy, Position, PromoteError,
-    Stack,
+    Collapsed, Feedback, Kernel, KernelOutOfMemory, NodeId, PageFault, Policy, Position,
+    PromoteError, Stack,
 };
 
 /// An HPAS region of a guest's memory.
@@ -366,7 +366,7 @@ pub(crate) fn after_fault<P: Coordinating>(
     node: NodeId,
     fault: &PageFault,
     size: PageSize,
-) -> Result<(), Exhausted> {
+) -> Result<(), KernelOutOfMemory> {
     let region = fault.page.floor(PageSize::Huge);
     let allocator = policy.coordination().allocator(node);
     let Some(target) = allocator.offsets.target(fault.space, region) else { return Ok(()) };
@@ -387,7 +387,7 @@ pub(crate) fn promote_upper<P: Coordinating>(
     upper: NodeId,
     scan: &Scan,
     budget: &Budget,
-) -> Result<(), Exhausted> {
+) -> Result<(), KernelOutOfMemory> {
     for region in scan.lower_only() {
         if budget.is_spent(stack) {
             break;
@@ -419,7 +419,7 @@ pub(crate) fn promote_lower<P: Coordinating>(
     lower: NodeId,
     scan: &Scan,
     budget: &Budget,
-) -> Result<(), Exhausted> {
+) -> Result<(), KernelOutOfMemory> {
     for region in scan.upper_only() {
         if budget.is_spent(stack) {
             break;

@@ -10,7 +10,7 @@ use crate::recolour::{coloured_vm, keeps_colours, of_vm};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, VirtualCache};
 use strata_stack::{
-    AlignAreas, Exhausted, Kernel, KernelSettings, Move, NodeId, PageFault, Placement,
+    AlignAreas, Kernel, KernelOutOfMemory, KernelSettings, Move, NodeId, PageFault, Placement,
     PlacementCounts, Policy, Position, Stack, ThpMode,
 };
 
@@ -61,7 +61,7 @@ impl Policy for CoPlace {
         node: NodeId,
         fault: &PageFault,
         _: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let kernel = stack.kernel(node);
         if let (Some(colours), Some(vm), Some(page), NodeId::HOST) =
             (kernel.memory().colours(), fault.vm, fault.vm_page, node)

@@ -12,8 +12,8 @@ use crate::coordination::{
 use crate::scanner::Scan;
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_stack::{
-    AlignAreas, Exhausted, Feedback, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy,
-    Position, Stack, ThpMode,
+    AlignAreas, Feedback, Kernel, KernelOutOfMemory, KernelSettings, NodeId, PageFault, Placement,
+    Policy, Position, Stack, ThpMode,
 };
 
 /// Gemini between all neighbouring layers.
@@ -40,7 +40,7 @@ pub(crate) fn scan_all<P: Coordinating>(
     policy: &mut P,
     stack: &mut Stack,
     now: f64,
-) -> Result<(), Exhausted> {
+) -> Result<(), KernelOutOfMemory> {
     if !policy.coordination().scan_is_due(now) {
         return Ok(());
     }
@@ -81,7 +81,7 @@ impl Policy for Gemini {
         node: NodeId,
         fault: &PageFault,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         after_fault(self, stack, node, fault, size)
     }
 
@@ -109,7 +109,7 @@ impl Policy for Gemini {
         _: NodeId,
         now: f64,
         feedback: Feedback,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.coordination.feedback = feedback;
         let nodes = self.coordination.governed();
         self.coordination.adjust(stack, now, nodes.into_iter().rev());

@@ -8,8 +8,8 @@
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours, VirtualCache};
 use strata_stack::{
-    AlignAreas, Exhausted, Feedback, HugeAdvice, Kernel, KernelSettings, Move, NodeId, PageFault,
-    Placement, PlacementCounts, Policy, Position, Stack, ThpMode, TradeCounts,
+    AlignAreas, Feedback, HugeAdvice, Kernel, KernelOutOfMemory, KernelSettings, Move, NodeId,
+    PageFault, Placement, PlacementCounts, Policy, Position, Stack, ThpMode, TradeCounts,
 };
 
 /// The policies of the VMs on one host.
@@ -91,7 +91,7 @@ impl Policy for PerVm {
         node: NodeId,
         fault: &PageFault,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.of(node, fault.vm).mapped(stack, node, fault, size)
     }
 
@@ -101,7 +101,7 @@ impl Policy for PerVm {
         vm: NodeId,
         page: Frame<Upper>,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.of(vm, None).second_stage_written(stack, vm, page, size)
     }
 
@@ -159,7 +159,7 @@ impl Policy for PerVm {
         vm: NodeId,
         now: f64,
         feedback: Feedback,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.of(vm, None).wake(stack, vm, now, feedback)
     }
 

@@ -10,7 +10,7 @@ use crate::colour_table::{ColourTableParameters, ColourTables};
 use strata_addr::{Frame, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours, VirtualCache};
 use strata_stack::{
-    Exhausted, Kernel, Move, NodeId, PageFault, PlacementCounts, Policy, Position, Stack,
+    Kernel, KernelOutOfMemory, Move, NodeId, PageFault, PlacementCounts, Policy, Position, Stack,
 };
 
 /// What a policy knows of the colours of guests' memory.
@@ -188,7 +188,7 @@ pub(crate) fn check<P: Recolours>(
     stack: &mut Stack,
     guest: NodeId,
     page: Frame<Upper>,
-) -> Result<(), Exhausted> {
+) -> Result<(), KernelOutOfMemory> {
     // Down to the host's own VM: that is what the host can place.
     let (mut at, mut vm) = (page, guest);
     while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {

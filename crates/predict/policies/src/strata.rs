@@ -18,7 +18,7 @@ use crate::worker::{StrataParameters, Worker};
 use crate::xgemini::{XGemini, XGeminiSettings};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_paging::Region;
-use strata_stack::{Exhausted, NodeId, SpaceId, Stack};
+use strata_stack::{KernelOutOfMemory, NodeId, SpaceId, Stack};
 
 /// The sets of parameters that it reads.
 pub const SETS: &[ParameterSet] =
@@ -48,7 +48,7 @@ impl XGemini {
         guest: NodeId,
         page: Frame<Upper>,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let Some(worker) = &self.worker else { return Ok(()) };
         let StrataParameters { fill_ahead, one_by_one, .. } = worker.settings;
         let region = page.floor(PageSize::Huge);
@@ -74,7 +74,7 @@ impl XGemini {
         stack: &mut Stack,
         guest: NodeId,
         region: Frame<Upper>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         if stack.promote_shadow(self, guest, region)? {
             return Ok(true);
         }
@@ -94,7 +94,7 @@ impl XGemini {
     }
 
     /// One round of the worker, if it is due.
-    pub(crate) fn work(&mut self, stack: &mut Stack, now: f64) -> Result<(), Exhausted> {
+    pub(crate) fn work(&mut self, stack: &mut Stack, now: f64) -> Result<(), KernelOutOfMemory> {
         let Some(worker) = &self.worker else { return Ok(()) };
         if worker.next_round > now {
             return Ok(());
@@ -134,7 +134,7 @@ impl XGemini {
         guest: NodeId,
         region: Frame<Upper>,
         budget: &Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let shadow = stack.hardware_second_stage(guest);
         if shadow.is_some_and(|shadow| matches!(shadow.region(region), Region::Huge(_))) {
             return Ok(());
@@ -174,7 +174,7 @@ impl XGemini {
         stack: &mut Stack,
         guest: NodeId,
         budget: &Budget,
-    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+    ) -> Result<Option<Frame<Lower>>, KernelOutOfMemory> {
         let Some(worker) = &self.worker else { return Ok(None) };
         let StrataParameters { compact, take_apart, .. } = worker.settings;
         if compact && let Some(region) = stack.free_by_compaction(self, NodeId::HOST)? {

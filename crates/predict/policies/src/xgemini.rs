@@ -25,8 +25,9 @@ use strata_colours::{Colour, Colours, VirtualCache};
 use strata_frames::Memory;
 use strata_paging::{Format, Region, X86};
 use strata_stack::{
-    AlignAreas, AlignerParameters, Exhausted, Feedback, Kernel, KernelSettings, Move, NodeId,
-    PageFault, Placement, PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode, TradeCounts,
+    AlignAreas, AlignerParameters, Feedback, Kernel, KernelOutOfMemory, KernelSettings, Move,
+    NodeId, PageFault, Placement, PlacementCounts, Policy, Position, SpaceId, Stack, ThpMode,
+    TradeCounts,
 };
 
 strata_params::parameters! {
@@ -313,7 +314,7 @@ impl XGemini {
         stack: &mut Stack,
         guest: NodeId,
         page: Frame<Upper>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let Some(home) = self.home(stack, guest, page) else { return Ok(false) };
         let wanted = home + page.index_in(PageSize::Huge);
         // Follow the page down to the host's own guest: that is what the host can move.
@@ -340,7 +341,7 @@ impl XGemini {
         stack: &mut Stack,
         guest: NodeId,
         page: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let region = page.floor(PageSize::Huge);
         let Some(home) = self.homes.get_mut(&(guest, region.get())) else { return Ok(()) };
         home.placed += 1;
@@ -354,7 +355,7 @@ impl XGemini {
     }
 
     /// The guests' half of scanner and promoter, with the shadow table in place of the kernel below.
-    fn scan_guests(&mut self, stack: &mut Stack, now: f64) -> Result<(), Exhausted> {
+    fn scan_guests(&mut self, stack: &mut Stack, now: f64) -> Result<(), KernelOutOfMemory> {
         if !self.coordination.scan_is_due(now) {
             return Ok(());
         }
@@ -372,7 +373,11 @@ impl XGemini {
 
     /// NWHPC: guest huge pages whose shadow entries are not huge are completed and promoted, from
     /// where the last round stopped, within the budget.
-    fn create_aligned(&mut self, stack: &mut Stack, budget: &Budget) -> Result<(), Exhausted> {
+    fn create_aligned(
+        &mut self,
+        stack: &mut Stack,
+        budget: &Budget,
+    ) -> Result<(), KernelOutOfMemory> {
         let mut huge: Vec<GuestRegion> = Vec::new();
         let mut entries = 0;
         for guest in self.coordination.guests() {
@@ -402,7 +407,7 @@ impl XGemini {
         stack: &mut Stack,
         guest: NodeId,
         region: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let shadow = stack.hardware_second_stage(guest).expect("a nested guest has a shadow table");
         if matches!(shadow.region(region), Region::Huge(_)) {
             return Ok(());
@@ -463,7 +468,7 @@ impl XGemini {
         stack: &mut Stack,
         guest: NodeId,
         region: Frame<Upper>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let (mut at, mut vm) = (region, guest);
         while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
             match stack.second_stage(vm).region(at) {
@@ -570,7 +575,7 @@ impl Policy for XGemini {
         node: NodeId,
         fault: &PageFault,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if self.has_allocator(node) {
             after_fault(self, stack, node, fault, size)?;
         }
@@ -586,7 +591,7 @@ impl Policy for XGemini {
         vm: NodeId,
         page: Frame<Upper>,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if self.leftovers.is_some() {
             self.colour_leftovers(stack, vm, page, size)?;
         }
@@ -675,7 +680,7 @@ impl Policy for XGemini {
         _: NodeId,
         now: f64,
         feedback: Feedback,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.coordination.feedback = feedback;
         if let Some(leftovers) = &mut self.leftovers {
             leftovers.note(feedback);

@@ -16,7 +16,7 @@ use crate::xgemini::{XGemini, XGeminiSettings};
 use crate::xplace::XPlaceParameters;
 use strata_addr::{Frame, PageSize, space::Upper};
 use strata_paging::Region;
-use strata_stack::{Exhausted, NodeId, PageFault, Stack};
+use strata_stack::{KernelOutOfMemory, NodeId, PageFault, Stack};
 
 /// The sets of parameters that it reads.
 pub const SETS: &[ParameterSet] = &{
@@ -52,7 +52,7 @@ impl XGemini {
         vm: NodeId,
         page: Frame<Upper>,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         for i in 0..size.base_pages() {
             // Between several guest hypervisors it may be a page of one of them.
             let Some(leftovers) = &mut self.leftovers else { return Ok(()) };
@@ -95,7 +95,7 @@ impl XGemini {
         stack: &mut Stack,
         node: NodeId,
         fault: &PageFault,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let Some(leftovers) = &mut self.leftovers else { return Ok(()) };
         let wrong = leftovers.recolouring.wrong_of_fault(node, stack.kernel(node), fault);
         let Some((guest, colour)) = wrong else { return Ok(()) };
@@ -121,7 +121,7 @@ impl XGemini {
         &mut self,
         stack: &mut Stack,
         budget: &crate::coordination::Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         while !budget.is_spent(stack)
             && let Some((guest, region)) =
                 self.leftovers.as_mut().and_then(|leftovers| leftovers.queue.pop_first())

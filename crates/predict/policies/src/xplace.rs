@@ -9,8 +9,8 @@ use crate::recolour::{Recolouring, Recolours, check};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, VirtualCache};
 use strata_stack::{
-    Exhausted, Kernel, KernelSettings, Move, NodeId, PageFault, Placement, PlacementCounts, Policy,
-    Position, Stack,
+    Kernel, KernelOutOfMemory, KernelSettings, Move, NodeId, PageFault, Placement, PlacementCounts,
+    Policy, Position, Stack,
 };
 
 strata_params::parameters! {
@@ -67,7 +67,7 @@ impl Policy for XPlace {
         node: NodeId,
         fault: &PageFault,
         _: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let wrong = self.recolouring.wrong_of_fault(node, stack.kernel(node), fault);
         if let Some((guest, _)) = wrong {
             // There was none of its colour.
@@ -82,7 +82,7 @@ impl Policy for XPlace {
         vm: NodeId,
         page: Frame<Upper>,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         for i in 0..size.base_pages() {
             // Between several guest hypervisors it may be a page of one of them.
             if let Some((guest, page)) = self.recolouring.backs(stack, vm, page + i) {

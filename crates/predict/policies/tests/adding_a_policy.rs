@@ -9,8 +9,8 @@ mod world;
 use strata_addr::PageSize;
 use strata_paging::Region;
 use strata_stack::{
-    AlignAreas, Exhausted, Kernel, KernelSettings, NodeId, PageFault, Placement, Policy, Position,
-    Stack, ThpMode,
+    AlignAreas, Kernel, KernelOutOfMemory, KernelSettings, NodeId, PageFault, Placement, Policy,
+    Position, Stack, ThpMode,
 };
 
 strata_params::parameters! {
@@ -55,7 +55,7 @@ impl Policy for Utilization {
         node: NodeId,
         fault: &PageFault,
         _size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let region = fault.page.floor(PageSize::Huge);
         let space = stack.kernel(node).space(fault.space).expect("it has just faulted");
         let enough = self.parameters.threshold * PageSize::Huge.base_pages() as f64;

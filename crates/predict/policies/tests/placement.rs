@@ -9,8 +9,8 @@ use strata_colours::{Colour, Colours, VirtualCache};
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
 use strata_stack::{
-    Exhausted, Kernel, KernelSettings, Move, NodeId, Owner, PageFault, Placement, PlacementCounts,
-    Policy, Position, Stack, ThpMode,
+    Kernel, KernelOutOfMemory, KernelSettings, Move, NodeId, Owner, PageFault, Placement,
+    PlacementCounts, Policy, Position, Stack, ThpMode,
 };
 use world::{Op, PAGES, World, colours, op};
 
@@ -58,7 +58,7 @@ impl Policy for WithHugePages {
         node: NodeId,
         fault: &PageFault,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.0.mapped(stack, node, fault, size)
     }
 
@@ -68,7 +68,7 @@ impl Policy for WithHugePages {
         vm: NodeId,
         page: Frame<Upper>,
         size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.0.second_stage_written(stack, vm, page, size)
     }
 

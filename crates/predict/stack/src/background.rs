@@ -5,7 +5,7 @@ use crate::costs::Spending;
 use crate::owner::SpaceId;
 use crate::policy::{Feedback, Move, Policy};
 use crate::promote::{Collapsed, PromoteError};
-use crate::stack::{Exhausted, Stack};
+use crate::stack::{KernelOutOfMemory, Stack};
 use crate::thp::ThpMode;
 use crate::tree::{NodeId, Position};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
@@ -32,14 +32,14 @@ impl Stack {
     /// told what hardware showed of the programs in it.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn wake(
         &mut self,
         policy: &mut dyn Policy,
         vm: NodeId,
         now: f64,
         feedback: Feedback,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.account = Some(Spending::Background);
         let done = self.background(policy, vm, now, feedback);
         self.account = None;
@@ -52,7 +52,7 @@ impl Stack {
         vm: NodeId,
         now: f64,
         feedback: Feedback,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if policy.next_wake(vm) <= now {
             policy.wake(self, vm, now, feedback)?;
         }
@@ -88,7 +88,7 @@ impl Stack {
     /// not. `target` names the HPAS region wanted, `None` leaves it in place or takes any.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn collapse(
         &mut self,
         policy: &mut dyn Policy,
@@ -96,7 +96,7 @@ impl Stack {
         space: SpaceId,
         page: Frame<Upper>,
         target: Option<Frame<Lower>>,
-    ) -> Result<Collapsed, Exhausted> {
+    ) -> Result<Collapsed, KernelOutOfMemory> {
         let place = self.kernel(node).space(space);
         let region = place.map(|place| place.table().region(page.floor(PageSize::Huge)));
         let asked = Move { node, space, page, to: target, size: PageSize::Huge };
@@ -114,7 +114,7 @@ impl Stack {
     /// Returns whether it is there.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn migrate(
         &mut self,
         policy: &mut dyn Policy,
@@ -122,7 +122,7 @@ impl Stack {
         space: SpaceId,
         page: Frame<Upper>,
         to: Frame<Lower>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let asked = Move { node, space, page, to: Some(to), size: PageSize::Base };
         if !policy.may_move(self, &asked) {
             return Ok(false);
@@ -138,7 +138,7 @@ impl Stack {
     /// kept all the same. Returns whether it is there.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn put(
         &mut self,
         policy: &mut dyn Policy,
@@ -146,7 +146,7 @@ impl Stack {
         (space, page): (SpaceId, Frame<Upper>),
         to: Frame<Lower>,
         copies: bool,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let kernel = self.kernel(node);
         let (from, other) = (kernel.frame_behind(space, page), kernel.base_page_in(to));
         if from == Some(to) {
@@ -173,7 +173,7 @@ impl Stack {
     /// content is kept all the same. Returns whether it is there.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn recolour(
         &mut self,
         policy: &mut dyn Policy,
@@ -181,7 +181,7 @@ impl Stack {
         (space, page): (SpaceId, Frame<Upper>),
         colour: Colour<Lower>,
         copies: bool,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let moved = self.nodes[node].kernel.recolour(space, page, colour, copies);
         self.settle(policy, node, Spending::HypervisorFault)?;
         Ok(moved.unwrap_or(false))
@@ -191,12 +191,12 @@ impl Stack {
     /// It is free.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn free_by_compaction(
         &mut self,
         policy: &mut dyn Policy,
         node: NodeId,
-    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+    ) -> Result<Option<Frame<Lower>>, KernelOutOfMemory> {
         let limit = self.thp.compact_regions;
         let region = self.nodes[node].kernel.compact(limit);
         self.free_emptied(policy, node, region)
@@ -206,14 +206,14 @@ impl Stack {
     /// region that it was in, which is free.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn free_by_taking_apart(
         &mut self,
         policy: &mut dyn Policy,
         node: NodeId,
         space: SpaceId,
         page: Frame<Upper>,
-    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+    ) -> Result<Option<Frame<Lower>>, KernelOutOfMemory> {
         let region = self.nodes[node].kernel.take_apart(space, page);
         self.free_emptied(policy, node, region)
     }
@@ -223,7 +223,7 @@ impl Stack {
         policy: &mut dyn Policy,
         node: NodeId,
         region: Option<Frame<Lower>>,
-    ) -> Result<Option<Frame<Lower>>, Exhausted> {
+    ) -> Result<Option<Frame<Lower>>, KernelOutOfMemory> {
         if let Some(region) = region {
             self.nodes[node].kernel.frames.memory.free(region, PageSize::Huge.order());
         }

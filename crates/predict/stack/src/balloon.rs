@@ -15,7 +15,7 @@ use crate::kernel::Kernel;
 use crate::owner::Owner;
 use crate::policy::Policy;
 use crate::ppm::Purpose;
-use crate::stack::{Exhausted, Stack};
+use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::{NodeId, page_range};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours};
@@ -28,13 +28,13 @@ impl Stack {
     /// Returns how many that was: fewer where the guest has not so many free, or in its balloon.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn balloon(
         &mut self,
         policy: &mut dyn Policy,
         guest: NodeId,
         pages: i64,
-    ) -> Result<u64, Exhausted> {
+    ) -> Result<u64, KernelOutOfMemory> {
         if guest == NodeId::HOST || !self.position(guest).is_guest() || pages == 0 {
             return Ok(0);
         }
@@ -89,7 +89,7 @@ impl Stack {
         policy: &mut dyn Policy,
         guest: NodeId,
         now: f64,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if self.next_balloon(guest) > now {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Stack {
         colours: Option<Colours>,
         order: &[Colour<Lower>],
         out: &mut [bool],
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let node = &mut self.nodes[guest];
         let (kernel, balloon) = (&mut node.kernel, &mut node.balloon);
         if kernel.memory().free_frames() <= watermark(kernel.memory().frames()) {
@@ -174,7 +174,7 @@ impl Stack {
         policy: &mut dyn Policy,
         guest: NodeId,
         page: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let Some((vm, at)) = self.backed_by(guest, page) else { return Ok(()) };
         let (process, hva) = (self.vm_process(vm), self.hva(vm, at));
         let host = &mut self.nodes[NodeId::HOST].kernel;

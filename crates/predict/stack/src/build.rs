@@ -9,7 +9,7 @@ use crate::place::AlignerParameters;
 use crate::policy::Policy;
 use crate::ppm::{PagePlacement, Placer, Purpose};
 use crate::settings::{AlignAreas, KernelSettings};
-use crate::stack::{Exhausted, Stack};
+use crate::stack::{KernelOutOfMemory, Stack};
 use crate::thp::ThpParameters;
 use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
 use crate::vm_advice::VmAdvice;
@@ -201,7 +201,7 @@ pub enum BuildError {
     },
     /// Memory ran out before the workload started.
     #[error("{0} before the workload started: give it more memory or less fragmentation")]
-    Exhausted(#[from] Exhausted),
+    KernelOutOfMemory(#[from] KernelOutOfMemory),
     /// It was to stop.
     #[error("stopped before the workload started")]
     Stopped,
@@ -418,10 +418,10 @@ fn start_vm(
     config: &StackConfig,
     settings: &KernelSettings,
     advice: HugeAdvice,
-) -> Result<Vm, Exhausted> {
+) -> Result<Vm, KernelOutOfMemory> {
     let memory = config.kernels[at.node.index()].memory;
     let kernel = &mut nodes[below].kernel;
-    let exhausted = |_| Exhausted { node: below };
+    let exhausted = |_| KernelOutOfMemory { node: below };
     let process = kernel.free_space_id().map_err(exhausted)?;
     kernel.create_space(process).map_err(exhausted)?;
     let aligned = settings.align_areas == AlignAreas::Needless;
@@ -437,7 +437,7 @@ fn start_vm(
     let second = SecondStageTable::new(config.levels, root);
     let shadow = if at.is_guest() && below != NodeId::HOST {
         let host = &mut nodes[NodeId::HOST].kernel;
-        let root = table_root(host).map_err(|_| Exhausted { node: NodeId::HOST })?;
+        let root = table_root(host).map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
         Some(SecondStageTable::new(config.levels, root))
     } else {
         None

@@ -2,7 +2,7 @@
 
 use crate::costs::Spending;
 use crate::policy::Policy;
-use crate::stack::{Exhausted, Flush, Stack};
+use crate::stack::{Flush, KernelOutOfMemory, Stack};
 use crate::tree::NodeId;
 use strata_paging::FrameSource;
 
@@ -11,11 +11,11 @@ impl Stack {
     /// second stage, the host the shadow tables.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     ///
     /// # Panics
     /// For the host, which is no VM.
-    pub fn end_vm(&mut self, policy: &mut dyn Policy, vm: NodeId) -> Result<(), Exhausted> {
+    pub fn end_vm(&mut self, policy: &mut dyn Policy, vm: NodeId) -> Result<(), KernelOutOfMemory> {
         let ending: Vec<NodeId> =
             self.nodes().filter(|node| self.path_down(*node).any(|below| below == vm)).collect();
         for node in &ending {
@@ -41,6 +41,6 @@ impl Stack {
         self.ksm.forget(&ending);
         policy.ended(self, &ending);
         let settled = self.settle(policy, below, Spending::HypervisorFault);
-        freed.map_err(|_| Exhausted { node: below }).and(settled)
+        freed.map_err(|_| KernelOutOfMemory { node: below }).and(settled)
     }
 }

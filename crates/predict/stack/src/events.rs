@@ -7,7 +7,7 @@ use crate::place::Placements;
 use crate::policy::Policy;
 use crate::promote::PromoteError;
 use crate::settings::AlignAreas;
-use crate::stack::{Exhausted, Flush, Stack};
+use crate::stack::{Flush, KernelOutOfMemory, Stack};
 use crate::thp::ThpParameters;
 use crate::tree::{Node, NodeId};
 use crate::vma::{HugeAdvice, Vma};
@@ -21,13 +21,13 @@ impl Stack {
     /// Applies an event of the stream.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn event(
         &mut self,
         policy: &mut dyn Policy,
         guest: NodeId,
         event: &Event,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let done = match *event {
             Event::ProcessStart { pid } => self.start_process(guest, pid).map(drop),
             Event::Fork { parent, child } => self.fork(guest, parent, child),
@@ -62,7 +62,7 @@ impl Stack {
             | Event::Touched { .. } => Ok(()),
         };
         let settled = self.settle(policy, guest, Spending::GuestFault);
-        done.map_err(|_| Exhausted { node: guest }).and(settled)
+        done.map_err(|_| KernelOutOfMemory { node: guest }).and(settled)
     }
 
     /// The whole pages of a range, as far as programs can have them.
@@ -109,13 +109,13 @@ impl Stack {
     /// Kills the processes of a space, as the kernel does when memory ran out.
     ///
     /// # Errors
-    /// [`Exhausted`] when a kernel below could not back a page table.
+    /// [`KernelOutOfMemory`] when a kernel below could not back a page table.
     pub fn kill(
         &mut self,
         policy: &mut dyn Policy,
         guest: NodeId,
         space: SpaceId,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let victims: Vec<Pid> = self.nodes[guest]
             .guest
             .processes
@@ -125,7 +125,7 @@ impl Stack {
             .collect();
         for pid in victims {
             self.nodes[guest].guest.killed.push(pid);
-            self.end_process(guest, pid).map_err(|_| Exhausted { node: guest })?;
+            self.end_process(guest, pid).map_err(|_| KernelOutOfMemory { node: guest })?;
         }
         self.settle(policy, guest, Spending::GuestFault)
     }
@@ -329,7 +329,7 @@ impl Stack {
         pid: Pid,
         traced: Range<Upper>,
         advice: Advice,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let Some(space) = self.process_space(guest, pid) else { return Ok(()) };
         let huge = match advice {
             Advice::HugePage => Some(HugeAdvice::Wanted),
@@ -347,7 +347,7 @@ impl Stack {
                 }
                 Advice::DontNeed | Advice::Free => {
                     let done = kernel.unmap_range(space, piece);
-                    done.map_err(|_| Exhausted { node: guest })?;
+                    done.map_err(|_| KernelOutOfMemory { node: guest })?;
                 }
                 Advice::Populate => {
                     for area in areas {
@@ -375,7 +375,7 @@ impl Stack {
                     for region in regions {
                         let done = kernel.collapse(space, region, None, &settings);
                         if done == Err(PromoteError::OutOfMemory) {
-                            return Err(Exhausted { node: guest });
+                            return Err(KernelOutOfMemory { node: guest });
                         }
                     }
                 }

@@ -9,7 +9,7 @@ use crate::fault::{Faulted, PageFault, Placement, frame_of};
 use crate::frames::{Action, Change};
 use crate::owner::{Owner, SpaceId};
 use crate::policy::Policy;
-use crate::stack::{Exhausted, Flush, Stack};
+use crate::stack::{Flush, KernelOutOfMemory, Stack};
 use crate::tree::{Node, NodeId, Vm, page_range};
 use strata_addr::space::{Lower, Upper};
 use strata_addr::{Frame, PageSize, Range};
@@ -21,7 +21,7 @@ impl Stack {
     /// not write.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn guest_fault(
         &mut self,
         policy: &mut dyn Policy,
@@ -29,7 +29,7 @@ impl Stack {
         space: SpaceId,
         page: Frame<Upper>,
         store: bool,
-    ) -> Result<Faulted, Exhausted> {
+    ) -> Result<Faulted, KernelOutOfMemory> {
         self.infer_area(guest, space, page);
         let kernel = &mut self.nodes[guest].kernel;
         let outcome = match kernel.describe_fault(space, page) {
@@ -39,7 +39,7 @@ impl Stack {
                 if outcome.is_err() && policy.memory_short(guest, kernel) {
                     outcome = kernel.write_fault(space, page, Placement::Linux);
                 }
-                outcome.map_err(|_| Exhausted { node: guest })?
+                outcome.map_err(|_| KernelOutOfMemory { node: guest })?
             }
             None => Faulted::Spurious,
         };
@@ -51,14 +51,14 @@ impl Stack {
     /// not map, or stored to one that it may not write there.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn second_stage_fault(
         &mut self,
         policy: &mut dyn Policy,
         guest: NodeId,
         page: Frame<Upper>,
         store: bool,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if self.nodes[guest].vm().shadow.is_some()
             && self.second_stage(guest).mapping(page.addr()).is_none()
         {
@@ -80,13 +80,13 @@ impl Stack {
     /// Makes the hypervisor below `vm` map `page` of the VM's memory in its second stage.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn back(
         &mut self,
         policy: &mut dyn Policy,
         vm: NodeId,
         page: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.back_for(policy, vm, page, false)
     }
 
@@ -97,7 +97,7 @@ impl Stack {
         vm: NodeId,
         page: Frame<Upper>,
         store: bool,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         match self.second_stage_allows(vm, page, store) {
             true => Ok(()),
             false => self.back_missing(policy, vm, page, store),
@@ -111,7 +111,7 @@ impl Stack {
         vm: NodeId,
         page: Frame<Upper>,
         store: bool,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
         let writes = self.second_stage_writes;
@@ -156,7 +156,7 @@ impl Stack {
         policy: &mut dyn Policy,
         vm: NodeId,
         page: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
         let backs = self.backs_of_fault(policy, below, vm, page);
@@ -176,7 +176,7 @@ impl Stack {
         if outcome.is_err() && policy.memory_short(below, kernel) {
             outcome = kernel.write_fault(process, hva, placement);
         }
-        if outcome.map_err(|_| Exhausted { node: below })? == Faulted::Writable {
+        if outcome.map_err(|_| KernelOutOfMemory { node: below })? == Faulted::Writable {
             kernel.frames.counters.unmerged_pages += 1;
             self.ksm.note_store(vm, page);
         }
@@ -189,7 +189,7 @@ impl Stack {
         policy: &mut dyn Policy,
         node: NodeId,
         page: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let hva = self.hva(node, page);
         let mapping = self.vm_table(node).mapping(hva.addr()).expect("the fault mapped it");
         let (vm, kernel) = self.nodes.vm_and_below(node);
@@ -206,7 +206,7 @@ impl Stack {
             _ => second.map(first, size, frame, rights, frames),
         };
         let below = vm.below;
-        let written = written.map_err(|_| Exhausted { node: below })?;
+        let written = written.map_err(|_| KernelOutOfMemory { node: below })?;
         self.second_stage_writes += 1;
         if below != NodeId::HOST {
             self.second_stage_mapped(node, first, size, u64::from(written));
@@ -223,7 +223,7 @@ impl Stack {
         policy: &mut dyn Policy,
         node: NodeId,
         fault: &PageFault,
-    ) -> Result<PageSize, Exhausted> {
+    ) -> Result<PageSize, KernelOutOfMemory> {
         let Node { position, kernel, .. } = &mut self.nodes[node];
         let account =
             if position.is_guest() { Spending::GuestFault } else { Spending::HypervisorFault };
@@ -234,7 +234,7 @@ impl Stack {
         if mapped.is_err() && policy.memory_short(node, kernel) {
             mapped = kernel.map_fault(fault, placement, limit);
         }
-        let size = mapped.map_err(|_| Exhausted { node })?;
+        let size = mapped.map_err(|_| KernelOutOfMemory { node })?;
         self.settle(policy, node, account)?;
         policy.mapped(self, node, fault, size)?;
         Ok(size)
@@ -244,13 +244,13 @@ impl Stack {
     /// dropped above, and the work is charged.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel that could not back a frame.
+    /// [`KernelOutOfMemory`], with the kernel that could not back a frame.
     pub fn settle(
         &mut self,
         policy: &mut dyn Policy,
         node: NodeId,
         account: Spending,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.charge_kernel(node, account);
         let log = &mut self.nodes[node].kernel.frames.log;
         if log.changes.is_empty() && log.freed_huge.is_empty() {
@@ -289,7 +289,7 @@ impl Stack {
         policy: &mut dyn Policy,
         node: NodeId,
         action: Action,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         match action {
             Action::Zero(frame, order) => {
                 self.write_block(policy, node, frame, order)?;
@@ -330,7 +330,7 @@ impl Stack {
         node: NodeId,
         frame: Frame<Lower>,
         order: u32,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if node == NodeId::HOST {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use crate::ksm_memory::Page;
 use crate::owner::Owner;
 use crate::policy::Policy;
 use crate::ppm::mix;
-use crate::stack::{Exhausted, Stack};
+use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::{NodeId, page_range};
 use strata_addr::{Frame, space::Lower};
 
@@ -27,7 +27,7 @@ impl Stack {
         &mut self,
         policy: &mut dyn Policy,
         now: f64,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if self.ksm.next_wake() > now {
             return Ok(());
         }
@@ -38,12 +38,12 @@ impl Stack {
     /// ksmd looks at so many pages from where it stopped, and merges equal ones.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn scan_for_equal_pages(
         &mut self,
         policy: &mut dyn Policy,
         pages: u64,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let mut at_end = false;
         let mut scanned = 0;
         while scanned < pages {
@@ -97,7 +97,7 @@ impl Stack {
         policy: &mut dyn Policy,
         page: Page,
         frame: Frame<Lower>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let Owner::Page(..) = self.kernel(NodeId::HOST).owner(frame) else { return Ok(()) };
         let Some(content) = self.content_of(page, frame) else { return Ok(()) };
         let shared = self.frames_shared_with(content);
@@ -165,7 +165,7 @@ impl Stack {
         policy: &mut dyn Policy,
         (vm, page): Page,
         kept: Frame<Lower>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let (process, hva) = (self.vm_process(vm), self.hva(vm, page));
         // A huge page that cannot be split for want of a page table stays as it is.
         let merged = self.nodes[NodeId::HOST].kernel.merge(process, hva, kept).unwrap_or(false);

@@ -58,7 +58,7 @@ pub use promote::{Collapsed, PromoteError, Promotion};
 pub use regions::{Fate, GuestRegion, LayerRegion};
 pub use settings::{AlignAreas, KernelSettings};
 pub use shadow::ComposedPage;
-pub use stack::{Exhausted, Flush, HardwareTables, HostWork, Stack};
+pub use stack::{Flush, HardwareTables, HostWork, KernelOutOfMemory, Stack};
 pub use strata_frames::{ColouredParameters, ColouringError};
 pub use strata_nested::{ExitCosts, ExitReason, SecondStageWrites, Virtualization};
 pub use thp::{Fallback, ThpMode, ThpParameters};

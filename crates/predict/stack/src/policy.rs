@@ -5,7 +5,7 @@ use crate::fault::{PageFault, Placement};
 use crate::kernel::Kernel;
 use crate::owner::SpaceId;
 use crate::settings::KernelSettings;
-use crate::stack::{Exhausted, Stack};
+use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::{NodeId, Position};
 use crate::vma::HugeAdvice;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
@@ -109,14 +109,14 @@ pub trait Policy: Send {
     /// The page of a fault was mapped with this size.
     ///
     /// # Errors
-    /// [`Exhausted`] when an operation ran out of memory in a way that ends the run.
+    /// [`KernelOutOfMemory`] when an operation ran out of memory in a way that ends the run.
     fn mapped(
         &mut self,
         _stack: &mut Stack,
         _node: NodeId,
         _fault: &PageFault,
         _size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         Ok(())
     }
 
@@ -131,7 +131,7 @@ pub trait Policy: Send {
         _vm: NodeId,
         _page: Frame<Upper>,
         _size: PageSize,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         Ok(())
     }
 
@@ -188,7 +188,7 @@ pub trait Policy: Send {
         _vm: NodeId,
         _now: f64,
         _feedback: Feedback,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::owner::Owner;
 use crate::policy::Policy;
-use crate::stack::{Exhausted, Stack};
+use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::{NodeId, page_range};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_nested::ExitReason;
@@ -66,13 +66,13 @@ impl Stack {
     /// below first where need be. Nothing happens for other guests.
     ///
     /// # Errors
-    /// [`Exhausted`], with the kernel.
+    /// [`KernelOutOfMemory`], with the kernel.
     pub fn fill_shadow(
         &mut self,
         policy: &mut dyn Policy,
         guest: NodeId,
         page: Frame<Upper>,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         self.fill_shadow_for(policy, guest, page, false)
     }
 
@@ -83,7 +83,7 @@ impl Stack {
         guest: NodeId,
         page: Frame<Upper>,
         store: bool,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         if self.nodes.shadow_and_frames(guest).is_none() || self.shadow_allows(guest, page, store) {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Stack {
         guest: NodeId,
         page: Frame<Upper>,
         store: bool,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let (mut at, mut vm) = (page, guest);
         while let Some(below) = self.below(vm) {
             // Hypervisors between the guest's and the host do not know that they will need it. The guest
@@ -133,7 +133,7 @@ impl Stack {
         frame: Frame<Lower>,
         size: PageSize,
         write: bool,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), KernelOutOfMemory> {
         let rights = Rights { write, ..Rights::ALL };
         let shadow = self.nodes.shadow_and_frames(guest);
         let (shadow, frames) = shadow.expect("the guest is nested");
@@ -143,7 +143,7 @@ impl Stack {
             }
             _ => shadow.map(page, size, frame, rights, frames).map(|_| false),
         };
-        let replaced = replaced.map_err(|_| Exhausted { node: NodeId::HOST })?;
+        let replaced = replaced.map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
         if replaced {
             // Base entries may be cached; the huge one must replace them.
             self.flush_second_stage(guest);
@@ -156,13 +156,13 @@ impl Stack {
     /// huge page (xGemini IV.D). Returns whether it is huge now.
     ///
     /// # Errors
-    /// [`Exhausted`] when a page table could not be allocated.
+    /// [`KernelOutOfMemory`] when a page table could not be allocated.
     pub fn promote_shadow(
         &mut self,
         policy: &mut dyn Policy,
         guest: NodeId,
         page: Frame<Upper>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, KernelOutOfMemory> {
         let page = page.floor(PageSize::Huge);
         let shadow = self.nodes.shadow_and_frames(guest);
         match shadow.map(|(shadow, _)| shadow.region(page)) {

@@ -32,7 +32,7 @@ pub type HardwareTables<'a> = (
 /// A kernel's memory is exhausted, and nothing could be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {} has no free frame left", node.index())]
-pub struct Exhausted {
+pub struct KernelOutOfMemory {
     /// The kernel.
     pub node: NodeId,
 }

@@ -33,7 +33,9 @@ use relocation::Relocation;
 use samples::Samples;
 use strata_hardware::{CpuId, Fault, Machine, RunFault, Tables, VmTag};
 use strata_policies::PerVm;
-use strata_stack::{Exhausted, Feedback, Flush, HostWork, NodeId, Position, SpaceId, Stack};
+use strata_stack::{
+    Feedback, Flush, HostWork, KernelOutOfMemory, NodeId, Position, SpaceId, Stack,
+};
 use strata_stream::{Access, Batch, Event, Pid, Step, Tid, WorkloadInfo};
 
 /// Faults one access may take before it is given up as something the model cannot do. A 2D walk of
@@ -277,10 +279,10 @@ impl Simulation {
         let done = self.stack.event(&mut self.policies, node, event);
         self.guests[guest].relocation.forget();
         self.tell_hardware(guest, cpu);
-        if let Err(exhausted) = done {
+        if let Err(short) = done {
             let process = event_process(event);
             let space = process.and_then(|pid| self.stack.process_space(node, pid));
-            self.out_of_memory(guest, exhausted, space);
+            self.out_of_memory(guest, short, space);
         }
     }
 
@@ -394,8 +396,8 @@ impl Simulation {
             let handled = self.handle(node, space, fault);
             self.tell_hardware(guest, cpu);
             self.moment_if_due(guest, cpu);
-            if let Err(exhausted) = handled {
-                self.out_of_memory(guest, exhausted, Some(space));
+            if let Err(short) = handled {
+                self.out_of_memory(guest, short, Some(space));
                 let dead = self.guests[guest].dead.is_some();
                 match self.stack.thread_space(node, tid) {
                     Some(survivor) if !dead => space = survivor,
@@ -439,7 +441,12 @@ impl Simulation {
     }
 
     /// Software's part of a fault.
-    fn handle(&mut self, node: NodeId, space: SpaceId, fault: Fault) -> Result<(), Exhausted> {
+    fn handle(
+        &mut self,
+        node: NodeId,
+        space: SpaceId,
+        fault: Fault,
+    ) -> Result<(), KernelOutOfMemory> {
         let policy = &mut self.policies;
         match fault {
             Fault::Guest { gva, store, .. } => {

@@ -2,7 +2,7 @@
 
 use super::cores::GuestId;
 use super::{Simulation, layer_name};
-use strata_stack::{Exhausted, NodeId, SpaceId};
+use strata_stack::{KernelOutOfMemory, NodeId, SpaceId};
 
 impl Simulation {
     /// A kernel has no memory left, and asked for it was for a guest. The guest's own kernel kills the
@@ -11,14 +11,14 @@ impl Simulation {
     pub(super) fn out_of_memory(
         &mut self,
         guest: GuestId,
-        exhausted: Exhausted,
+        short: KernelOutOfMemory,
         space: Option<SpaceId>,
     ) {
         // What is killed takes its memory along.
         self.note_state(guest);
         let node = self.guests[guest].node;
-        if exhausted.node != node {
-            return self.kill_largest_vm(guest, exhausted.node);
+        if short.node != node {
+            return self.kill_largest_vm(guest, short.node);
         }
         let Some(space) = space.or_else(|| self.largest_process(node)) else { return };
         let cpu = self.guests[guest].clock.last();

@@ -107,8 +107,8 @@ impl Simulation {
         let feedback = self.feedback(vm);
         let done = self.stack.wake(&mut self.policies, vm, now, feedback);
         self.tell_hardware_of_background(guest, cpu);
-        if let Err(exhausted) = done {
-            self.out_of_memory(guest, exhausted, None);
+        if let Err(short) = done {
+            self.out_of_memory(guest, short, None);
         }
     }
 

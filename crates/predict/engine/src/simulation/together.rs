@@ -424,10 +424,10 @@ impl Simulation {
         let (vm, cpu) = (if is_needed { state.node } else { state.vm }, state.clock.last());
         let ended = stack.end_vm(policies, vm);
         self.tell_hardware(guest, cpu);
-        if let Err(exhausted) = ended
+        if let Err(short) = ended
             && let Some(other) = (0..self.guests.len()).find(|other| self.guests[*other].is_alive())
         {
-            self.out_of_memory(other, exhausted, None);
+            self.out_of_memory(other, short, None);
         }
     }
 }

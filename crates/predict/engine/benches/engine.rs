@@ -16,7 +16,7 @@ use strata_engine::{
     Build, Host, HostSetup, LayerFmfi, LlcSetup, OpenError, Progress, Run, Setup, Simulation,
     StackKind, Stop, Sweep, VmSetup, catalogue, sweep,
 };
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, Source, WorkloadInfo};
 use strata_workloads::{Generator, record};
 
@@ -103,22 +103,12 @@ fn ratio(what: &str, of: Timing, to: Timing, aim: &str) {
 /// What `strata run` would make of no options but the policy.
 fn setup(policy: &str) -> Setup {
     Setup {
-        stack: StackKind::Nested,
-        policy: policy.to_owned(),
-        cpu: CpuModel::preset(CpuModel::DEFAULT).expect("the default preset exists"),
-        memory: None,
-        levels: 4,
         fragmentation: LayerFmfi::everywhere(0.8),
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup: 0,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: strata_engine::PagePlacement::Linux,
-        llc: LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(
+            StackKind::Nested,
+            policy,
+            CpuModel::preset(CpuModel::DEFAULT).expect("the default preset exists"),
+        )
     }
 }
 

@@ -48,6 +48,31 @@ pub struct Setup {
     pub overrides: Vec<(String, String)>,
 }
 
+impl Setup {
+    /// A machine of which nothing else is said: memory of an ordinary size that is not fragmented, page
+    /// tables of four levels, the plain last-level cache, everything counted from the beginning.
+    pub fn new(stack: StackKind, policy: &str, cpu: CpuModel) -> Self {
+        Self {
+            stack,
+            policy: policy.to_owned(),
+            cpu,
+            memory: None,
+            levels: 4,
+            fragmentation: LayerFmfi::default(),
+            reused: false,
+            misaligned: Misaligned::Splinter,
+            warmup: 0,
+            from_mark: false,
+            seed: 1,
+            placement: PagePlacement::Linux,
+            llc: LlcSetup::default(),
+            explain: false,
+            detail: false,
+            overrides: Vec::new(),
+        }
+    }
+}
+
 /// The last-level cache: how much of it is modelled. The default is the plain one, of one piece with LRU
 /// replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

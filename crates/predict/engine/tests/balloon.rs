@@ -1,30 +1,15 @@
 //! Runs whose guests have balloons.
 
-use strata_engine::{
-    LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop, catalogue,
-};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_engine::{RunResult, Setup, StackKind, Stop, catalogue};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
 fn run(stack: StackKind, policy: &str, overrides: &[(&str, &str)]) -> RunResult {
     let setup = Setup {
-        stack,
-        policy: policy.to_owned(),
-        cpu: CpuModel::preset("broadwell-e5-2620v4").unwrap(),
         memory: Some(64 << 20),
-        levels: 4,
-        fragmentation: LayerFmfi::default(),
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup: 0,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: PagePlacement::Linux,
-        llc: LlcSetup::default(),
         overrides: overrides.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+        ..Setup::new(stack, policy, CpuModel::preset("broadwell-e5-2620v4").unwrap())
     };
     let mut source = Generator::parse("random:size=16M,accesses=400000").unwrap();
     let mut run = (catalogue().build)(&setup, &source.info(), &Stop::default()).unwrap();

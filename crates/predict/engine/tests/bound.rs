@@ -2,8 +2,8 @@
 //! misses the TLB less, whatever the workload does.
 
 use strata_addr::{Gva, Range};
-use strata_engine::{LayerFmfi, LlcSetup, PagePlacement, Setup, StackKind, Stop, catalogue};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_engine::{LayerFmfi, Setup, StackKind, Stop, catalogue};
+use strata_hardware::CpuModel;
 use strata_policies::REGISTRY;
 use strata_stream::{
     Access, Advice, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid,
@@ -146,22 +146,10 @@ fn no_policy_misses_the_tlb_less_than_the_upper_bound() {
     for (stack, fmfi) in [(native, 0.0), (vm, 0.8), (nested, 0.0), (nested, 0.8)] {
         for workload in &workloads() {
             let setup = |policy: &str| Setup {
-                stack,
-                policy: policy.to_owned(),
-                cpu: CpuModel::preset(CpuModel::DEFAULT).unwrap(),
                 memory: Some(192 * MIB),
-                levels: 4,
                 fragmentation: LayerFmfi::everywhere(fmfi),
-                reused: false,
-                misaligned: Misaligned::Splinter,
-                warmup: 0,
-                from_mark: false,
-                seed: 1,
-                explain: false,
-                detail: false,
-                placement: PagePlacement::Linux,
-                llc: LlcSetup::default(),
                 overrides: vec![("time.scale".to_owned(), "1000".to_owned())],
+                ..Setup::new(stack, policy, CpuModel::preset(CpuModel::DEFAULT).unwrap())
             };
             let bound = misses(&setup("aligned"), workload);
             for entry in REGISTRY.iter().filter(|entry| !entry.words.upper_bound) {

@@ -5,7 +5,7 @@ use strata_engine::{
     ColouredCache, Colours, LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop,
     catalogue,
 };
-use strata_hardware::{CacheGeometry, Caches, CpuModel, Misaligned};
+use strata_hardware::{CacheGeometry, Caches, CpuModel};
 use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
@@ -26,22 +26,12 @@ fn cpu() -> CpuModel {
 
 fn setup(stack: StackKind, policy: &str, placement: PagePlacement, seed: u64) -> Setup {
     Setup {
-        stack,
-        policy: policy.to_owned(),
-        cpu: cpu(),
         memory: Some(64 << 20),
-        levels: 4,
         fragmentation: LayerFmfi::everywhere(0.5),
-        reused: false,
-        misaligned: Misaligned::Splinter,
         warmup: 4 * LINES,
-        from_mark: false,
         seed,
-        explain: false,
-        detail: false,
         placement,
-        llc: LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(stack, policy, cpu())
     }
 }
 

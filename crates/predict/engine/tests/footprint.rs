@@ -3,7 +3,7 @@
 
 use strata_engine::memory::Need;
 use strata_engine::{LayerFmfi, Setup, StackKind, Stop, catalogue};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
@@ -38,22 +38,9 @@ fn measure(setup: &Setup, workload: &str) -> (u64, Need) {
 #[test]
 fn machines_take_what_was_estimated() {
     let plain = |policy: &str| Setup {
-        stack: StackKind::Nested,
-        policy: policy.to_owned(),
-        cpu: CpuModel::preset("broadwell-e5-2620v4").unwrap(),
         memory: Some(2 * GIB),
-        levels: 4,
         fragmentation: LayerFmfi::everywhere(0.8),
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup: 0,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: strata_engine::PagePlacement::Linux,
-        llc: strata_engine::LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(StackKind::Nested, policy, CpuModel::preset("broadwell-e5-2620v4").unwrap())
     };
     let small = "random:size=16MiB,accesses=10k";
     let backed = |policy| Setup {

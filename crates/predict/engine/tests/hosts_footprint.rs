@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use strata_engine::{
-    HostSetup, Hosts, LayerFmfi, LlcSetup, OpenError, PagePlacement, Progress, Setup, StackKind,
-    Stop, VmSetup, run_hosts,
+    HostSetup, Hosts, LayerFmfi, OpenError, PagePlacement, Progress, Setup, StackKind, Stop,
+    VmSetup, run_hosts,
 };
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, Source, SourceError, WorkloadInfo};
 use strata_workloads::Generator;
 
@@ -61,24 +61,11 @@ fn both() -> HostSetup {
 
 fn all() -> HostSetup {
     let common = Setup {
-        stack: StackKind::Vm,
-        policy: "base".to_owned(),
-        cpu: CpuModel::preset(CpuModel::DEFAULT).unwrap(),
         memory: Some(4 * GIB),
-        levels: 4,
         // In a fragmented host base pages go to the smallest holes first: what VMs take alone lies in the
         // same regions then, whose state is kept once.
         fragmentation: LayerFmfi { host: 0.0, ..LayerFmfi::everywhere(0.8) },
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup: 0,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: PagePlacement::Linux,
-        llc: LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(StackKind::Vm, "base", CpuModel::preset(CpuModel::DEFAULT).unwrap())
     };
     let vm = |(name, stack, policy, workload): (&str, _, &str, &str)| VmSetup {
         name: name.to_owned(),

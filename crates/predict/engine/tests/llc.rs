@@ -3,7 +3,7 @@
 use strata_engine::{
     LayerFmfi, LlcSetup, PagePlacement, RunResult, Setup, StackKind, Stop, catalogue,
 };
-use strata_hardware::{CacheGeometry, Caches, CpuModel, Misaligned, WayMask};
+use strata_hardware::{CacheGeometry, Caches, CpuModel, WayMask};
 use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
@@ -15,22 +15,15 @@ fn setup(ways: u32, llc: LlcSetup) -> Setup {
     let geometry = CacheGeometry { bytes: SETS * u64::from(ways) * 64, ways, ..cpu.cache.llc };
     let l2 = CacheGeometry { bytes: 32 << 10, ..cpu.cache.l2 };
     Setup {
-        stack: StackKind::Nested,
-        policy: "thp".to_owned(),
-        cpu: CpuModel { cache: Caches { llc: geometry, l2, ..cpu.cache }, ..cpu },
         memory: Some(64 << 20),
-        levels: 4,
         fragmentation: LayerFmfi::everywhere(0.5),
-        reused: false,
-        misaligned: Misaligned::Splinter,
         warmup: 5_000,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: PagePlacement::Linux,
         llc,
-        overrides: Vec::new(),
+        ..Setup::new(
+            StackKind::Nested,
+            "thp",
+            CpuModel { cache: Caches { llc: geometry, l2, ..cpu.cache }, ..cpu },
+        )
     }
 }
 

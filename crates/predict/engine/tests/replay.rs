@@ -5,7 +5,7 @@ use std::sync::Arc;
 use strata_addr::space::{GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, Gva, PageSize, Vpn};
 use strata_engine::report::RunResult;
-use strata_engine::{LayerFmfi, Setup, StackKind, replay};
+use strata_engine::{Setup, StackKind, replay};
 use strata_hardware::{Asid, CpuModel, Machine, Misaligned, Request, Tables, VmTag};
 use strata_paging::{FrameSource, Radix, Rights, X86};
 use strata_stream::{Access, Batch, Tid};
@@ -69,24 +69,7 @@ fn capture() -> Capture {
 }
 
 fn setup(warmup: u64) -> Setup {
-    Setup {
-        stack: StackKind::Vm,
-        policy: String::new(),
-        cpu: CpuModel::preset(CpuModel::DEFAULT).unwrap(),
-        memory: None,
-        levels: 4,
-        fragmentation: LayerFmfi::default(),
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: strata_engine::PagePlacement::Linux,
-        llc: strata_engine::LlcSetup::default(),
-        overrides: Vec::new(),
-    }
+    Setup { warmup, ..Setup::new(StackKind::Vm, "", CpuModel::preset(CpuModel::DEFAULT).unwrap()) }
 }
 
 /// Accesses all over the program, none to the page without backing.

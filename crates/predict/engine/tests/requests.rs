@@ -3,28 +3,16 @@
 use strata_engine::report::ServiceTimes;
 use strata_engine::requests::{RequestLoad, relate};
 use strata_engine::{LayerFmfi, RunResult, Setup, StackKind, Stop, catalogue};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Event, Fill, Mark, Source, Tid};
 use strata_workloads::Generator;
 
 fn setup(stack: StackKind, policy: &str, warmup: u64) -> Setup {
     Setup {
-        stack,
-        policy: policy.to_owned(),
-        cpu: CpuModel::preset("broadwell-e5-2620v4").unwrap(),
         memory: Some(1 << 30),
-        levels: 4,
         fragmentation: LayerFmfi::everywhere(0.0),
-        reused: false,
-        misaligned: Misaligned::Splinter,
         warmup,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: strata_engine::PagePlacement::Linux,
-        llc: strata_engine::LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(stack, policy, CpuModel::preset("broadwell-e5-2620v4").unwrap())
     }
 }
 

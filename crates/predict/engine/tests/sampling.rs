@@ -1,7 +1,7 @@
 //! What machines estimate of sampled streams, against what they find on the whole ones.
 
 use strata_engine::{LayerFmfi, Report, RunResult, Setup, StackKind, Stop, catalogue};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Event, Fill, Pid, Sampling, Source, Step, Tid, WorkloadInfo};
 use strata_workloads::{Generator, Sampled};
 
@@ -11,22 +11,9 @@ fn setup(stack: StackKind, policy: &str) -> Setup {
     (cpu.cache.l2.bytes, cpu.cache.l2.ways) = (64 << 10, 8);
     (cpu.cache.llc.bytes, cpu.cache.llc.ways) = (256 << 10, 16);
     Setup {
-        stack,
-        policy: policy.to_owned(),
-        cpu,
         memory: Some(256 << 20),
-        levels: 4,
         fragmentation: LayerFmfi::everywhere(0.0),
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup: 0,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: strata_engine::PagePlacement::Linux,
-        llc: strata_engine::LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(stack, policy, cpu)
     }
 }
 

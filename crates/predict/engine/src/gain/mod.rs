@@ -4,11 +4,11 @@
 
 mod tables;
 
-use crate::{LayerFmfi, LlcSetup, RunResult, Setup, SetupError, StackKind, replay};
+use crate::{RunResult, Setup, SetupError, StackKind, replay};
 use serde::Serialize;
 use std::collections::HashSet;
 use strata_addr::{Frame, PageSize, Vpn, space::GuestPhysical};
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_inspect::join::compose::descend;
 use strata_inspect::{Judged, Options, Snapshot, Verdict, chosen, verdicts};
 use strata_stream::{Batch, Event, Fill, Source, SourceError, Step};
@@ -216,22 +216,10 @@ fn replayed(
     workload: &str,
 ) -> Result<RunResult, GainError> {
     let setup = Setup {
-        stack: StackKind::Vm,
-        policy: variant.name().to_owned(),
-        cpu: cpu.clone(),
-        memory: None,
         levels: strata_tables::LEVELS,
-        fragmentation: LayerFmfi::default(),
-        reused: false,
-        misaligned: Misaligned::Splinter,
         warmup: ACCESSES,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
         placement: crate::PagePlacement::Linux,
-        llc: LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(StackKind::Vm, variant.name(), cpu.clone())
     };
     let mut run = replay(capture, variant, &setup)?;
     let mut source = generator(workload);

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroUsize;
 use strata_engine::{
-    GuestOutcome, HostError, HostOutcome, HostSetup, Hosts, LayerFmfi, OpenError, Progress,
-    RunResult, Setup, StackKind, Stop, VmSetup, catalogue, run_hosts,
+    GuestOutcome, HostError, HostOutcome, HostSetup, Hosts, OpenError, Progress, RunResult, Setup,
+    StackKind, Stop, VmSetup, catalogue, run_hosts,
 };
-use strata_hardware::{CpuModel, Misaligned};
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
@@ -15,22 +15,12 @@ pub const MIB: u64 = 1 << 20;
 /// without data caches, so that nothing depends on the numbers of the host's frames.
 pub fn common() -> Setup {
     Setup {
-        stack: StackKind::Vm,
-        policy: "thp".to_owned(),
-        cpu: CpuModel { cache: preset().without_caches().cache, ..preset() },
         memory: Some(256 * MIB),
-        levels: 4,
-        fragmentation: LayerFmfi::default(),
-        reused: false,
-        misaligned: Misaligned::Splinter,
-        warmup: 0,
-        from_mark: false,
-        seed: 1,
-        explain: false,
-        detail: false,
-        placement: strata_engine::PagePlacement::Linux,
-        llc: strata_engine::LlcSetup::default(),
-        overrides: Vec::new(),
+        ..Setup::new(
+            StackKind::Vm,
+            "thp",
+            CpuModel { cache: preset().without_caches().cache, ..preset() },
+        )
     }
 }
 

@@ -199,11 +199,11 @@ impl Stack {
         let (first, frame) = (page.floor(size), frame.floor(size));
         let rights = Rights { write: mapping.rights.write, ..Rights::ALL };
         let (second, frames) = (&mut vm.second, &mut kernel.frames);
-        let written = match (size, second.region(first)) {
-            (PageSize::Huge, Region::Base { .. }) => {
-                second.collapse(first, frame, rights, frames).map(|_| 1)
-            }
-            _ => second.map(first, size, frame, rights, frames),
+        let replaces =
+            size == PageSize::Huge && matches!(second.region(first), Region::Base { .. });
+        let written = match replaces {
+            true => second.collapse(first, frame, rights, frames).map(|_| 1),
+            false => second.map(first, size, frame, rights, frames),
         };
         let below = vm.below;
         let written = written.map_err(|_| KernelOutOfMemory { node: below })?;

@@ -137,14 +137,13 @@ impl Stack {
         let rights = Rights { write, ..Rights::ALL };
         let shadow = self.nodes.shadow_and_frames(guest);
         let (shadow, frames) = shadow.expect("the guest is nested");
-        let replaced = match (size, shadow.region(page)) {
-            (PageSize::Huge, Region::Base { .. }) => {
-                shadow.collapse(page, frame, rights, frames).map(|_| true)
-            }
-            _ => shadow.map(page, size, frame, rights, frames).map(|_| false),
+        let replaces = size == PageSize::Huge && matches!(shadow.region(page), Region::Base { .. });
+        let mapped = match replaces {
+            true => shadow.collapse(page, frame, rights, frames).map(|_| 1),
+            false => shadow.map(page, size, frame, rights, frames),
         };
-        let replaced = replaced.map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
-        if replaced {
+        mapped.map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
+        if replaces {
             // Base entries may be cached; the huge one must replace them.
             self.flush_second_stage(guest);
         }

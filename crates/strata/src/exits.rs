@@ -6,7 +6,7 @@ use crate::inspect_args::{BillArgs, TopArgs};
 use crate::interrupt::Interrupt;
 use crate::output::{Target, to_stdout};
 use crate::pictures::{HOME, metrics, pictures};
-use crate::results::json;
+use crate::results::{Places, json};
 use crate::text_file;
 use serde_json::Value;
 use std::io::{self, IsTerminal};
@@ -24,9 +24,8 @@ const ROWS: usize = 10;
 /// When nothing can be watched, no VM is the one asked for, or a file cannot be written.
 pub fn bill(args: &BillArgs) -> Result<u8, Failure> {
     let kept = args.read.as_deref();
-    let places = args
-        .results
-        .places(&kept.map(|path| ("the bill", path)).into_iter().collect::<Vec<_>>())?;
+    let inputs: Vec<_> = kept.map(|path| ("the bill", path)).into_iter().collect();
+    let places = Places::new(&args.results, None, &inputs)?;
     let interrupt = Interrupt::watch();
     let mut bill = match kept {
         Some(path) => read(path)?,

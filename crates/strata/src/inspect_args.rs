@@ -31,10 +31,6 @@ pub struct JoinArgs {
     #[arg(long, value_name = "PID|NAME|UUID")]
     pub vm: Vec<String>,
 
-    /// Write everything found as JSON; - is the standard output.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-
     /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -43,13 +39,9 @@ pub struct JoinArgs {
     #[arg(long)]
     pub detail: bool,
 
-    /// Write Prometheus text; - is the standard output.
-    #[arg(long, value_name = "FILE")]
-    pub prometheus: Option<PathBuf>,
-
-    /// Write the table here [default: standard output].
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    /// Where it goes.
+    #[command(flatten)]
+    pub results: ResultArgs,
 
     /// Estimate what it would gain if all huge pages of the guest were well aligned.
     #[arg(long)]

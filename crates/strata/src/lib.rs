@@ -40,6 +40,7 @@ mod requests;
 mod results;
 mod room;
 mod run;
+mod run_results;
 mod sample;
 mod scan;
 mod snapshot_text;

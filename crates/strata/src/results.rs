@@ -1,5 +1,6 @@
-//! One result in several forms, each to a place of its own: a table, JSON, Prometheus text.
+//! One result in several forms, each to a place of its own: a table, JSON, a page to look at, Prometheus text.
 
+use crate::drawn;
 use crate::failure::Failure;
 use crate::output::{Target, apart};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Places {
     json: Option<Target>,
+    html: Option<Target>,
     prometheus: Option<Target>,
     table: Option<Target>,
 }
@@ -19,20 +21,24 @@ impl Places {
     /// # Errors
     /// What is wrong with them.
     pub fn new(
-        json: Option<&Path>,
-        prometheus: Option<&Path>,
-        table: Option<&Path>,
+        args: &ResultArgs,
+        html: Option<&Path>,
         inputs: &[(&str, &Path)],
     ) -> Result<Self, Failure> {
         let named = |path: Option<&Path>| path.map(Target::named);
-        let places = Self { json: named(json), prometheus: named(prometheus), table: named(table) };
-        let all = [&places.json, &places.prometheus, &places.table];
+        let places = Self {
+            json: named(args.json.as_deref()),
+            html: named(html),
+            prometheus: named(args.prometheus.as_deref()),
+            table: named(args.output.as_deref()),
+        };
+        let all = [&places.json, &places.html, &places.prometheus, &places.table];
         if all.iter().filter(|target| ***target == Some(Target::Stdout)).count() > 1 {
             return Err(Failure::usage(
                 "only one result can go to the standard output; name a file",
             ));
         }
-        let names = ["--json", "--prometheus", "--output"];
+        let names = ["--json", "--html", "--prometheus", "--output"];
         let outputs =
             names.into_iter().zip(all).filter_map(|(name, target)| Some((name, target.as_ref()?)));
         apart(&outputs.collect::<Vec<_>>(), inputs)?;
@@ -47,18 +53,22 @@ impl Places {
     /// When one cannot be written.
     pub fn write(
         &self,
-        json: impl FnOnce() -> Result<Vec<u8>, Failure>,
+        json: impl FnOnce() -> Result<String, Failure>,
         prometheus: impl FnOnce() -> String,
         table: impl FnOnce(usize) -> String,
     ) -> Result<(), Failure> {
-        if let Some(target) = &self.json {
-            target.plain(&json()?)?;
+        if self.json.is_some() || self.html.is_some() {
+            let text = json()?;
+            self.json.as_ref().map_or(Ok(()), |target| target.plain(text.as_bytes()))?;
+            let drawn = |target: &Target| target.plain(drawn::of(&text)?.as_bytes());
+            self.html.as_ref().map_or(Ok(()), drawn)?;
         }
         if let Some(target) = &self.prometheus {
             target.plain(prometheus().as_bytes())?;
         }
         // Who asked for another form on standard output wants nothing else there.
-        let taken = [&self.json, &self.prometheus].iter().any(|t| **t == Some(Target::Stdout));
+        let others = [&self.json, &self.html, &self.prometheus];
+        let taken = others.iter().any(|target| **target == Some(Target::Stdout));
         match (&self.table, taken) {
             (None, true) => Ok(()),
             (target, _) => {
@@ -73,10 +83,10 @@ impl Places {
 ///
 /// # Errors
 /// When it cannot be.
-pub fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, Failure> {
-    let mut text = serde_json::to_vec_pretty(value)
+pub fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let mut text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::failed(format!("cannot write the JSON: {error}")))?;
-    text.push(b'\n');
+    text.push('\n');
     Ok(text)
 }
 
@@ -94,15 +104,4 @@ pub struct ResultArgs {
     /// Write the table here [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-}
-
-impl ResultArgs {
-    /// The places, checked; `inputs` must not be among them.
-    ///
-    /// # Errors
-    /// What is wrong with them.
-    pub fn places(&self, inputs: &[(&str, &Path)]) -> Result<Places, Failure> {
-        let Self { json, prometheus, output } = self;
-        Places::new(json.as_deref(), prometheus.as_deref(), output.as_deref(), inputs)
-    }
 }

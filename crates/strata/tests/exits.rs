@@ -30,6 +30,8 @@ fn a_kept_bill_is_shown_in_every_form() {
     assert_eq!(json, fs::read_to_string(example()).unwrap());
     let metrics = text(&format!("bill --read {} --prometheus -", example()));
     assert!(metrics.contains("level=\"nested-handed-on\",reason=\"NPF\""), "{metrics}");
+    let chosen = text(&format!("bill --read {} --vm 34", example()));
+    assert_eq!(chosen, table, "it is the one there is");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod name;
 pub mod number;
+pub mod prometheus;
 mod size;
 
 pub use name::{closest, nearest};

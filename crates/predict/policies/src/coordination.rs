@@ -1,13 +1,12 @@
 //! What Gemini and xGemini share: an allocator per kernel, bookings with an adjusted time-out, the
 //! comparison of two layers' huge pages, and the promotion of misaligned ones.
 
-use crate::allocator::{Allocator, AllocatorParameters, FaultHuge, fmfi};
-use crate::parameters::{ParameterSet, PolicyParameters};
+use crate::allocator::{Allocator, FaultHuge, fmfi};
+use crate::budget::Budget;
+use crate::gemini_settings::{GeminiSettings, Promoter, ScanParameters};
 use crate::scanner::{Scan, main_user};
-use crate::timeout::BookingParameters;
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_paging::Region;
-use strata_params::{ParameterError, Value};
 use strata_stack::{
     Collapsed, Feedback, Kernel, KernelOutOfMemory, NodeId, PageFault, Policy, Position,
     PromoteError, Stack,
@@ -15,88 +14,6 @@ use strata_stack::{
 
 /// An HPAS region of a guest's memory.
 pub(crate) type GuestRegion = (NodeId, u64);
-
-strata_params::parameters! {
-    /// Scanner, promoter and huge bucket.
-    pub struct ScanParameters {
-        /// Time between two scans (MHPS). Gemini section 4 says "periodically".
-        period: f64 = 1.0, "gemini.scan_period", "s";
-        /// At whose pace misaligned huge pages are promoted (MHPP): `khugepaged`'s, which looks at them
-        /// before any others (Gemini section 3: "the existing system component for page coalescing"), or
-        /// its `own`, which is faster.
-        promoter: Promoter = Promoter::Khugepaged, "gemini.promoter", "";
-        /// Share of one CPU that promotion may use at its own pace, averaged over a period. `?`
-        share: f64 = 0.05, "gemini.promote_share", "share";
-        /// FMFI above which the huge bucket gives some of its regions back, once a period of
-        /// Algorithm 1 (Gemini section 5: "severe"). `?`
-        bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "share";
-        /// Share of the huge bucket that is "some": what it gives back at once, above that FMFI or when
-        /// memory is short (Gemini section 5). `?`
-        bucket_return: f64 = 0.5, "gemini.bucket_return", "share";
-    }
-}
-
-/// At whose pace MHPP promotes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Promoter {
-    /// khugepaged's, of each kernel.
-    #[default]
-    Khugepaged,
-    /// Its own: a share of one CPU.
-    Own,
-}
-
-impl Promoter {
-    const ALL: [Self; 2] = [Self::Khugepaged, Self::Own];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Khugepaged => "khugepaged",
-            Self::Own => "own",
-        }
-    }
-}
-
-impl Value for Promoter {
-    fn parse(name: &str, text: &str, _: &str) -> Result<Self, ParameterError> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| ParameterError::Invalid {
-            name: name.to_owned(),
-            value: text.to_owned(),
-            expected: "khugepaged or own",
-        })
-    }
-
-    fn print(&self) -> String {
-        self.name().to_owned()
-    }
-}
-
-/// Everything a user can set of Gemini, and of what xGemini reuses.
-#[derive(Clone, Debug, Default)]
-pub struct GeminiSettings {
-    /// Scanner, promoter, bucket.
-    pub scan: ScanParameters,
-    /// Allocator.
-    pub allocator: AllocatorParameters,
-    /// Booking.
-    pub booking: BookingParameters,
-}
-
-impl GeminiSettings {
-    /// The sets of parameters that it consists of.
-    pub const SETS: &[ParameterSet] = &[
-        ParameterSet::of::<ScanParameters>(),
-        ParameterSet::of::<AllocatorParameters>(),
-        ParameterSet::of::<BookingParameters>(),
-    ];
-}
-
-impl From<&PolicyParameters> for GeminiSettings {
-    fn from(parameters: &PolicyParameters) -> Self {
-        Self { scan: parameters.get(), allocator: parameters.get(), booking: parameters.get() }
-    }
-}
 
 /// The state shared by the kernels that a policy governs: the host, and those of its VM.
 #[derive(Debug)]
@@ -119,38 +36,6 @@ pub struct Coordination {
 pub(crate) trait Coordinating: Policy + Sized {
     /// The shared state.
     fn coordination(&mut self) -> &mut Coordination;
-}
-
-/// Bounds background work: to a share of one CPU, to what khugepaged of a kernel would do, or to both.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
-    /// Cycles of background work at which it is used up.
-    end: u64,
-    /// The kernel, and how many of the pages that its khugepaged may look at are to be left for others.
-    khugepaged: Option<(NodeId, u64)>,
-}
-
-impl Budget {
-    /// What is within both.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self { end: self.end.min(other.end), khugepaged: self.khugepaged.or(other.khugepaged) }
-    }
-
-    /// Whether it is used up, as far as a region needs of it.
-    pub(crate) fn is_spent(self, stack: &Stack) -> bool {
-        let of_khugepaged = self.khugepaged.is_some_and(|(node, rest)| {
-            stack.khugepaged_left(node) < rest + PageSize::Huge.base_pages()
-        });
-        of_khugepaged || stack.background_cycles() >= self.end
-    }
-
-    /// A region is looked at, with what became of it.
-    fn note(self, stack: &mut Stack, outcome: Collapsed) {
-        if let Some((node, _)) = self.khugepaged {
-            let failed = outcome == Collapsed::Unchanged(PromoteError::NoBlock);
-            stack.khugepaged_looked(node, PageSize::Huge.base_pages(), failed);
-        }
-    }
 }
 
 impl Coordination {
@@ -444,6 +329,7 @@ mod tests {
     use super::*;
     use crate::linux::Linux;
     use crate::one_kernel::{ALONE, OneKernel};
+    use crate::timeout::BookingParameters;
     use crate::two_kernels::TwoKernels;
 
     fn coordination() -> Coordination {

@@ -6,9 +6,8 @@
 //! upper half of the other, so it must be modified; that is what xGemini avoids.
 
 use crate::allocator::FaultHuge;
-use crate::coordination::{
-    Coordinating, Coordination, GeminiSettings, after_fault, promote_lower, promote_upper,
-};
+use crate::coordination::{Coordinating, Coordination, after_fault, promote_lower, promote_upper};
+use crate::gemini_settings::GeminiSettings;
 use crate::scanner::Scan;
 use strata_addr::{Frame, PageSize, space::Lower};
 use strata_stack::{
@@ -124,7 +123,7 @@ impl Policy for Gemini {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordination::Promoter;
+    use crate::gemini_settings::Promoter;
     use crate::two_kernels::TwoKernels;
 
     /// A VM whose program has base pages, 20 regions of them, and whose host has huge ones below them.

@@ -7,10 +7,12 @@
 
 pub mod allocator;
 pub mod booking;
+mod budget;
 pub mod colour_table;
 mod coordination;
 pub mod coplace;
 pub mod gemini;
+mod gemini_settings;
 mod leftovers;
 pub mod linux;
 pub mod offsets;

@@ -1,8 +1,8 @@
 //! Every policy by name.
 
-use crate::coordination::GeminiSettings;
 use crate::coplace::CoPlace;
 use crate::gemini::Gemini;
+use crate::gemini_settings::GeminiSettings;
 use crate::linux::{Aligned, Linux};
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::strata;

@@ -11,7 +11,8 @@
 //! Not modelled: the order of its scan by accessed bits, the pause for regions that are broken up again and
 //! again, leaf tables that are kept writable (`kept unsync`), and mapping around a split huge page.
 
-use crate::coordination::{Budget, GuestRegion};
+use crate::budget::Budget;
+use crate::coordination::GuestRegion;
 use crate::parameters::{ParameterSet, PolicyParameters};
 use crate::timeout::BookingParameters;
 use crate::worker::{StrataParameters, Worker};

@@ -8,6 +8,7 @@
 //! all of it; whether that pays is estimated for each of them, from how often the guest's accessed bits were
 //! found set there and from what hardware says of walks and of memory.
 
+use crate::budget::Budget;
 use crate::colour_table::ColourTableParameters;
 use crate::leftovers::{LeftoverParameters, Leftovers, REGION};
 use crate::parameters::{ParameterSet, PolicyParameters};
@@ -120,7 +121,7 @@ impl XGemini {
     pub(crate) fn colour_queued(
         &mut self,
         stack: &mut Stack,
-        budget: &crate::coordination::Budget,
+        budget: &Budget,
     ) -> Result<(), KernelOutOfMemory> {
         while !budget.is_spent(stack)
             && let Some((guest, region)) =

@@ -125,6 +125,7 @@ impl Stack {
         }
         // A policy that acts on a fault may have mapped it on the way.
         if writes == self.second_stage_writes || !self.second_stage_allows(vm, page, store) {
+            debug_assert!(!self.second_stage_allows(vm, page, store), "an entry is written once");
             self.map_second_stage(policy, vm, page)?;
         }
         Ok(())

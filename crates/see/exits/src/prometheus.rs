@@ -1,59 +1,43 @@
 //! What is found, in the text format of Prometheus.
 
 use crate::account::Level;
-use crate::bill::Bill;
-use std::fmt::Write;
+use crate::bill::{Bill, Row, VmBill};
+use strata_text::prometheus::Metrics;
 
 /// Gauges of one interval: rates and shares, by VM, level and reason.
 pub fn text(bill: &Bill) -> String {
-    let mut out = String::new();
-    let mut series = |name: &str, help: &str, values: Vec<(String, f64)>| {
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        for (labels, value) in values {
-            let _ = writeln!(out, "{name}{{{labels}}} {value}");
-        }
-    };
-    let vm = |vm: &crate::VmBill| {
-        let name = vm.name.as_deref().unwrap_or("");
-        format!("pid=\"{}\",vm=\"{}\"", vm.pid, escaped(name))
-    };
-    let rows = || {
-        bill.vms.iter().flat_map(|of| {
-            of.rows.iter().map(move |row| {
-                let level = match row.level {
-                    Level::Guest => "guest",
-                    Level::NestedHere => "nested-here",
-                    Level::NestedHandedOn => "nested-handed-on",
-                };
-                let reason = escaped(&row.reason);
-                (format!("{},level=\"{level}\",reason=\"{reason}\"", vm(of)), row)
-            })
-        })
-    };
-    series(
-        "strata_vm_exits_per_second",
-        "Exits of a VM by level and reason.",
-        rows().map(|(labels, row)| (labels, row.per_second)).collect(),
-    );
-    let timed = |value: fn(&crate::Row) -> Option<f64>| {
-        rows().filter_map(|(labels, row)| Some((labels, value(row)?))).collect()
-    };
-    series(
+    let mut out = Metrics::default();
+    let rows = || bill.vms.iter().flat_map(|vm| vm.rows.iter().map(move |row| (vm, row)));
+    out.metric("strata_vm_exits_per_second", "Exits of a VM by level and reason");
+    for (vm, row) in rows() {
+        sample(&mut out, vm, row, row.per_second);
+    }
+    out.metric(
         "strata_vm_exit_time_ratio",
-        "Share of the time of a VM's vCPUs from exits to the next entry.",
-        timed(|row| row.share),
+        "Share of the time of a VM's vCPUs from exits to the next entry",
     );
-    series(
+    for (vm, row) in rows() {
+        if let Some(share) = row.share {
+            sample(&mut out, vm, row, share);
+        }
+    }
+    out.metric(
         "strata_vm_exits_lost_events",
-        "Events lost while exits were watched: above 0 the others are too low.",
-        vec![(String::new(), bill.lost_events as f64)],
+        "Events lost while exits were watched: above 0 the others are too low",
     );
-    out
+    out.sample(&[], bill.lost_events as f64);
+    out.finish()
 }
 
-/// A label's value.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn sample(out: &mut Metrics, vm: &VmBill, row: &Row, value: f64) {
+    let level = match row.level {
+        Level::Guest => "guest",
+        Level::NestedHere => "nested-here",
+        Level::NestedHandedOn => "nested-handed-on",
+    };
+    let (pid, name) = (vm.pid.to_string(), vm.name.as_deref().unwrap_or(""));
+    let labels = [("pid", &*pid), ("vm", name), ("level", level), ("reason", &row.reason)];
+    out.sample(&labels, value);
 }
 
 #[cfg(test)]

@@ -198,6 +198,14 @@ impl World {
         Self::of(config(chain(layers, fragmentation)), policy)
     }
 
+    /// A world in which hypervisors exit at each write to their second stages.
+    #[allow(dead_code)] // not every test has one
+    pub fn trapping(layers: usize, policy: Box<dyn Policy>) -> Self {
+        let mut config = config(chain(layers, 0.0));
+        config.exits.second_stage_writes = strata_stack::SecondStageWrites::Trap;
+        Self::of(config, policy)
+    }
+
     /// A world whose memory was backed below when it was fragmented.
     #[allow(dead_code)] // not every test has one
     pub fn backed(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {

@@ -5,7 +5,7 @@ use crate::join::report::{Join, JoinedLayer, VmReport};
 use crate::join::vm_accounts;
 use crate::snapshot::Snapshot;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use strata_text::prometheus::Metrics;
 
 /// The text.
 pub fn text(join: &Join) -> String {
@@ -75,7 +75,7 @@ pub fn text(join: &Join) -> String {
         let labels = [("layer", layer.name.as_str()), ("host", &layer.host)];
         out.sample(&labels, layer.scanned_ms as f64 / 1000.0);
     }
-    out.text
+    out.finish()
 }
 
 /// What is seen of the VMs in one layer, without a guest's snapshot: the label `guest` is empty, and `layer`
@@ -101,7 +101,7 @@ pub fn of_layer(snapshot: &Snapshot) -> String {
         }
     }
     colours(&mut out, &join, "");
-    out.text
+    out.finish()
 }
 
 fn backing(out: &mut Metrics, join: &Join, guest: &str) {
@@ -231,35 +231,13 @@ fn colours(out: &mut Metrics, join: &Join, guest: &str) {
     }
 }
 
-#[derive(Default)]
-struct Metrics {
-    text: String,
-    name: &'static str,
-}
-
-impl Metrics {
-    fn metric(&mut self, name: &'static str, help: &str) {
-        self.name = name;
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge");
-    }
-
-    fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let _ = writeln!(self.text, "{}{{{}}} {value}", self.name, labels.join(","));
-    }
-}
-
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::join::cause::Cause;
     use crate::join::colours::{HotUse, Shared};
     use crate::join::report::{CauseCount, HotMemory, ProcessCount};
+    use std::path::Path;
 
     #[test]
     fn no_sample_stands_twice() {
@@ -319,6 +297,32 @@ mod tests {
         }
         // Where nobody watched there is no metric of it.
         assert!(!super::text(&Join::default()).contains("strata_hot"));
+    }
+
+    /// The same samples of VMs as in a join, without one: by the machine's name, and with no guest's.
+    #[test]
+    fn one_layer_tells_of_its_vms() {
+        let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/examples/host.scan");
+        let snapshot = crate::read(&host).unwrap();
+        let vms = vm_accounts(&snapshot);
+        let text = of_layer(&snapshot);
+        let value = |start: &str| -> f64 {
+            let line = text.lines().find(|line| line.starts_with(start)).expect(start);
+            line.rsplit_once(' ').unwrap().1.parse().unwrap()
+        };
+        assert_eq!(value("strata_vms{") as usize, vms.len());
+        let (class, regions) = vms[0].backing.iter().next().unwrap();
+        let (machine, vm) = (&snapshot.head.machine.host, &vms[0].vm);
+        let labels = format!("guest=\"\",layer=\"{machine}\",vm=\"{vm}\"");
+        assert_eq!(
+            value(&format!("strata_backing_regions{{{labels},class=\"{class}\"}}")),
+            *regions as f64
+        );
+        let (cause, regions) = vms[0].causes.iter().next().unwrap();
+        assert_eq!(
+            value(&format!("strata_not_huge_regions{{{labels},cause=\"{cause}\"}}")),
+            *regions as f64
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a policy does in a hook meets what the stack is about to do.
 
+#[allow(dead_code)] // one test needs little of it
 mod world;
 
 use strata_addr::PageSize;

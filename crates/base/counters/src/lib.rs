@@ -67,23 +67,23 @@ impl Named for u64 {
     }
 }
 
-impl<const N: usize> Count for [u64; N] {
-    const ZERO: Self = [0; N];
+impl<C: Count, const N: usize> Count for [C; N] {
+    const ZERO: Self = [C::ZERO; N];
 
     fn add(&mut self, other: &Self) {
-        self.iter_mut().zip(other).for_each(|(sum, count)| *sum += count);
+        self.iter_mut().zip(other).for_each(|(sum, counted)| sum.add(counted));
     }
 
     fn subtract(&mut self, earlier: &Self) {
-        self.iter_mut().zip(earlier).for_each(|(sum, count)| *sum -= count);
+        self.iter_mut().zip(earlier).for_each(|(sum, counted)| sum.subtract(counted));
     }
 
     fn visit(&self, visit: &mut dyn FnMut(u64)) {
-        self.iter().for_each(|count| visit(*count));
+        self.iter().for_each(|counted| counted.visit(visit));
     }
 
     fn set(&mut self, next: &mut dyn FnMut() -> u64) {
-        self.iter_mut().for_each(|count| *count = next());
+        self.iter_mut().for_each(|counted| counted.set(next));
     }
 }
 

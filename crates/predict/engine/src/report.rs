@@ -128,6 +128,27 @@ pub struct WalkPosition {
     pub position: String,
     /// References made; those a walk cache answered are not among them.
     pub references: u64,
+    /// Of them, served by the first-level data cache.
+    #[serde(default)]
+    pub l1: u64,
+    /// Served by the second-level cache.
+    #[serde(default)]
+    pub l2: u64,
+    /// Served by the last-level cache.
+    #[serde(default)]
+    pub llc: u64,
+    /// Served by memory, or a cache at it.
+    #[serde(default)]
+    pub memory: u64,
+    /// References that the guest's paging-structure caches saved.
+    #[serde(default)]
+    pub pwc: u64,
+    /// References that the nested paging-structure caches saved.
+    #[serde(default)]
+    pub nested_pwc: u64,
+    /// References that the nested TLB saved.
+    #[serde(default)]
+    pub ntlb: u64,
 }
 
 /// What one virtual CPU did.

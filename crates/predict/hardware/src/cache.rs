@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use crate::limits::{MAX_SETS, MIN_SETS};
     use crate::naive::NaiveSets;
-    use crate::read::class;
+    use crate::read::{NO_HITS, class};
     use proptest::prelude::*;
 
     proptest! {
@@ -344,13 +344,13 @@ mod tests {
             let mut naive = NaiveSets::new(sets as usize, ways as usize);
             // Neighbouring lines, and lines of the same set.
             let line = |step, far| base + far + step * if far == 0 { 1 } else { sets };
-            let class = |is_data| if is_data { class::DATA } else { 0 };
+            let class = |is_data| if is_data { class::DATA } else { class::STORE };
             let reads: Vec<Read> = lines
                 .iter()
                 .map(|(step, far, is_data)| Read::new(line(*step, *far), class(*is_data)))
                 .collect();
             for reads in reads.chunks(batch) {
-                let (mut missed, mut hits) = (Vec::new(), Hits::default());
+                let (mut missed, mut hits) = (Vec::new(), NO_HITS);
                 for read in reads {
                     let (line, skipped) = (read.line(), data_only && !read.is_data());
                     if !skipped && naive.lookup(line, line + 1).is_some() {
@@ -363,7 +363,7 @@ mod tests {
                     }
                 }
                 for (cache, portable) in fast.iter_mut().zip([false, true]) {
-                    let (mut reads, mut counted) = (reads.to_vec(), Hits::default());
+                    let (mut reads, mut counted) = (reads.to_vec(), NO_HITS);
                     let left = if portable {
                         let (reads, hits) = (&mut reads[..], &mut counted);
                         Look { cache, reads, data_only, hits, victims: () }.work(host::Portable)
@@ -405,12 +405,12 @@ mod tests {
             let (mut told, mut plain) = (Cache::new(&geometry), Cache::new(&geometry));
             let mut held = std::collections::BTreeSet::new();
             for lines in lines.chunks(batch) {
-                let class = |is_data: bool| if is_data { class::DATA } else { 0 };
+                let class = |is_data: bool| if is_data { class::DATA } else { class::STORE };
                 let read = |(line, is_data): &(u64, bool)| Read::new(*line, class(*is_data));
                 let mut reads: Vec<Read> = lines.iter().map(read).collect();
                 let mut same = reads.clone();
                 let mut victims = vec![0; reads.len()];
-                let mut hits = [Hits::default(); 2];
+                let mut hits = [NO_HITS; 2];
                 let left = told.read_telling(&mut reads, &mut hits[0], &mut victims);
                 let left_too = plain.read(&mut same, false, &mut hits[1]);
                 prop_assert_eq!(&reads[..left], &same[..left_too]);
@@ -431,6 +431,6 @@ mod tests {
     fn a_cache_without_bytes_always_misses() {
         let mut cache = Cache::new(&CacheGeometry { bytes: 0, ways: 1, cycles: 0 });
         let mut reads = [Read::new(5, class::DATA); 2];
-        assert_eq!(cache.read(&mut reads, false, &mut Hits::default()), 2);
+        assert_eq!(cache.read(&mut reads, false, &mut { NO_HITS }), 2);
     }
 }

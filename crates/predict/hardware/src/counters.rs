@@ -1,6 +1,6 @@
 //! What is counted, and under which name Linux perf knows it.
 
-use std::fmt;
+use crate::positions::{PositionUse, Skipped, WalkPosition};
 use strata_counters::counters;
 
 /// Kinds of software cost that the engine books on a CPU; see [`crate::Machine::charge`].
@@ -19,54 +19,6 @@ pub enum Charge {
 impl Charge {
     /// Every kind.
     pub const ALL: [Self; 4] = [Self::Fault, Self::Exit, Self::Background, Self::Shootdown];
-}
-
-/// Place of a reference in a two-dimensional walk.
-///
-/// ```text
-///            n4    n3    n2    n1    G
-///   gL4     g4n4  g4n3  g4n2  g4n1   g4
-///   ...
-///   gL1     g1n4  g1n3  g1n2  g1n1   g1
-///   data    dn4   dn3   dn2   dn1
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WalkPosition {
-    /// Guest level whose entry is wanted, 5 to 1; 0 for the data itself.
-    pub guest: u8,
-    /// Level of the second stage that is read, 5 to 1; 0 for the guest entry itself.
-    pub nested: u8,
-}
-
-const COLUMNS: usize = 6;
-
-impl WalkPosition {
-    /// Number of places, the unused one of the data included.
-    pub const COUNT: usize = COLUMNS * COLUMNS;
-
-    /// Place in an array over all positions.
-    #[inline]
-    pub(crate) const fn index(self) -> usize {
-        self.guest as usize * COLUMNS + self.nested as usize
-    }
-
-    /// Every position in the order of a walk.
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..COLUMNS as u8).rev().flat_map(|guest| {
-            let last = if guest == 0 { 1 } else { 0 };
-            (last..COLUMNS as u8).rev().map(move |nested| Self { guest, nested })
-        })
-    }
-}
-
-impl fmt::Display for WalkPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.guest, self.nested) {
-            (0, nested) => write!(f, "dn{nested}"),
-            (guest, 0) => write!(f, "g{guest}"),
-            (guest, nested) => write!(f, "g{guest}n{nested}"),
-        }
-    }
 }
 
 counters! {
@@ -171,8 +123,11 @@ counters! {
         page_walker_loads_dtlb: ByLevel, "page_walker_loads.dtlb";
         /// References of walks to the second stage, by where they were served.
         page_walker_loads_ept_dtlb: ByLevel, "page_walker_loads.ept_dtlb";
-        /// References by position; see [`HardwareCounters::positions`].
-        walk_positions: [u64; WalkPosition::COUNT];
+        /// References of walks by position, by where they were served; see
+        /// [`HardwareCounters::positions`].
+        walk_positions: [ByLevel; WalkPosition::COUNT];
+        /// What walk caches saved walks, by how far they led.
+        skipped: Skipped;
         /// Guest paging-structure caches: one lookup a walk.
         pwc: HitMiss, "strata.pwc";
         /// Nested paging-structure caches: one lookup a nested walk.
@@ -201,11 +156,15 @@ counters! {
 }
 
 impl HardwareCounters {
-    /// References by position, in the order of a walk, those never read left out.
-    pub fn positions(&self) -> impl Iterator<Item = (WalkPosition, u64)> + '_ {
+    /// What became of each position, in the order of a walk; those that no walk came to are left out.
+    pub fn positions(&self) -> impl Iterator<Item = (WalkPosition, PositionUse)> + '_ {
+        let skipped = self.skipped.by_position();
         WalkPosition::all()
-            .map(|position| (position, self.walk_positions[position.index()]))
-            .filter(|(_, count)| *count > 0)
+            .map(move |position| {
+                let read = self.walk_positions[position.index()];
+                (position, PositionUse { read, ..skipped[position.index()] })
+            })
+            .filter(|(_, found)| *found != PositionUse::default())
     }
 
     /// Cycles booked under this kind.
@@ -222,14 +181,6 @@ impl HardwareCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn positions_have_the_names_of_the_papers() {
-        let names: Vec<_> = WalkPosition::all().map(|position| position.to_string()).collect();
-        assert_eq!(names.len(), 35, "5 levels on 5");
-        assert_eq!(&names[..7], ["g5n5", "g5n4", "g5n3", "g5n2", "g5n1", "g5", "g4n5"]);
-        assert_eq!(names.last().map(String::as_str), Some("dn1"));
-    }
 
     #[test]
     fn counters_have_the_names_that_perf_gives_them() {

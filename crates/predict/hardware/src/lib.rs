@@ -34,6 +34,7 @@ mod model;
 #[cfg(test)]
 mod naive;
 mod parameters;
+mod positions;
 mod preset;
 mod read;
 mod reads;
@@ -46,7 +47,7 @@ mod walkcache;
 mod walker;
 
 pub use access::{Asid, CpuId, Fault, Request, Tables, VmTag};
-pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss, WalkPosition};
+pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss};
 pub use cycles::Cycles;
 pub use error::ModelError;
 pub use geometry::CacheGeometry;
@@ -59,6 +60,7 @@ pub use machine::{Machine, Misaligned};
 pub use model::{
     Caches, Core, CpuModel, TlbArray, TlbGeometry, TlbLevel, WalkCaches, WalkGeometry,
 };
+pub use positions::{PositionUse, WalkPosition};
 pub use preset::Preset;
 pub use run::RunFault;
 pub use strata_colours::SliceHash;

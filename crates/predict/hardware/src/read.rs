@@ -1,21 +1,30 @@
 //! One read of the data caches, and what it is for.
 
 /// Bits of a read that say what it is for, below the number of the line.
-const CLASS_BITS: u32 = 4;
+const CLASS_BITS: u32 = 8;
 
 /// Number of classes, the unused ones included.
 pub(crate) const CLASSES: usize = 1 << CLASS_BITS;
 
-/// What a read is for: 0 is an entry of the guest's table, for a load that completes.
+/// What a read is for: two bits of the walk, and above them the position in it, which for data is that
+/// of no table's entry, 0.
 pub(crate) mod class {
-    /// An entry of the second stage.
-    pub(crate) const NESTED: u64 = 1;
+    use crate::WalkPosition;
+
+    /// Data; no bit is set.
+    pub(crate) const DATA: u64 = 0;
     /// The walk is for a store.
-    pub(crate) const STORE: u64 = 2;
+    pub(crate) const STORE: u64 = 1;
     /// The walk ended in a fault.
-    pub(crate) const FAULTED: u64 = 4;
-    /// Data; no other bit is set.
-    pub(crate) const DATA: u64 = 8;
+    pub(crate) const FAULTED: u64 = 2;
+    /// Classes of one position.
+    pub(crate) const OF_POSITION: usize = 4;
+
+    /// A walk's read of an entry.
+    #[inline]
+    pub(crate) const fn walk(position: WalkPosition) -> u64 {
+        (position.index() * OF_POSITION) as u64
+    }
 }
 
 /// Reads noted at most.
@@ -52,9 +61,12 @@ impl Read {
 
     #[inline(always)]
     pub(crate) fn is_data(self) -> bool {
-        self.0 & class::DATA != 0
+        self.class() as u64 == class::DATA
     }
 }
 
 /// How many reads of each class a level had.
 pub(crate) type Hits = [u32; CLASSES];
+
+/// None of any class.
+pub(crate) const NO_HITS: Hits = [0; CLASSES];

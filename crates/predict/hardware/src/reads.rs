@@ -13,7 +13,8 @@ use crate::counters::{ByLevel, HardwareCounters, Level};
 use crate::cpu::Cpu;
 use crate::llc::{Llc, Owner};
 use crate::model::CpuModel;
-use crate::read::{CAPACITY, CLASSES, Hits, Read, class};
+use crate::positions::WalkPosition;
+use crate::read::{CAPACITY, Hits, NO_HITS, Read, class};
 
 /// What the data caches of a CPU model cost, and who asks them.
 pub(crate) struct ReadRules {
@@ -45,12 +46,15 @@ pub(crate) struct Reads {
     len: usize,
     /// What the second level dropped for each read that missed it; kept for its memory.
     victims: Box<[u64; CAPACITY]>,
+    /// What each level served of the reads being made; all zero between two batches.
+    served: Box<[Hits; LEVELS]>,
 }
 
 impl Reads {
     pub(crate) fn new() -> Self {
         let victims = Box::new([NO_LINE; CAPACITY]);
-        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0, victims }
+        let served = Box::new([NO_HITS; LEVELS]);
+        Self { noted: Box::new([Read::NONE; CAPACITY]), len: 0, victims, served }
     }
 
     /// Whether this many more can be noted.
@@ -89,17 +93,16 @@ impl Reads {
         rules: &ReadRules,
         counters: &mut HardwareCounters,
     ) {
-        let mut reads = &mut self.noted[..self.len];
-        self.len = 0;
-        let mut served = [[0; CLASSES]; LEVELS];
+        let Self { noted, len, served, .. } = self;
+        let mut reads = &mut noted[..std::mem::take(len)];
         for (cache, level) in [(l1d, Level::L1), (l2, Level::L2)] {
             let data_only = level == Level::L1 && !rules.through_l1d;
             let missed = cache.read(reads, data_only, &mut served[level as usize]);
             reads = &mut reads[..missed];
         }
         let missed = last_level(reads, &mut served[Level::Llc as usize]);
-        at_memory.make(&mut reads[..missed], &mut served);
-        account_all(&served, rules, counters);
+        at_memory.make(&mut reads[..missed], served);
+        account_all(served, rules, counters);
     }
 
     /// The same with a last level that is filled by what the second levels drop. The reads are of this
@@ -111,17 +114,16 @@ impl Reads {
         at_memory: AtMemory<'_>,
         rules: &ReadRules,
     ) {
-        let Self { noted, len, victims } = self;
+        let Self { noted, len, victims, served } = self;
         let mut reads = &mut noted[..std::mem::take(len)];
         let Cpu { l1d, l2, counters, owner, .. } = cpu;
-        let mut served = [[0; CLASSES]; LEVELS];
         let missed = l1d.read(reads, !rules.through_l1d, &mut served[Level::L1 as usize]);
         reads = &mut reads[..missed];
         let missed = l2.read_telling(reads, &mut served[Level::L2 as usize], &mut victims[..]);
         reads = &mut reads[..missed];
         let missed = llc.take(*owner, reads, &victims[..missed], &mut served[Level::Llc as usize]);
-        at_memory.make(&mut reads[..missed], &mut served);
-        account_all(&served, rules, counters);
+        at_memory.make(&mut reads[..missed], served);
+        account_all(served, rules, counters);
     }
 
     /// The same with a last level that includes all private caches: a line that drops out of it leaves
@@ -135,10 +137,10 @@ impl Reads {
         rules: &ReadRules,
     ) {
         let (who, owner) = (who.0 as usize, cpus[who.0 as usize].owner);
-        let mut served = [[0; CLASSES]; LEVELS];
+        let Self { noted, len, served, .. } = self;
         let (mut victims, mut left) = (0, 0);
-        for at in 0..self.len {
-            let one = &mut self.noted[at..=at];
+        for at in 0..std::mem::take(len) {
+            let one = &mut noted[at..=at];
             let Cpu { l1d, l2, .. } = &mut cpus[who];
             if l1d.read(one, !rules.through_l1d, &mut served[Level::L1 as usize]) == 0
                 || l2.read(one, false, &mut served[Level::L2 as usize]) == 0
@@ -152,13 +154,12 @@ impl Reads {
             };
             let missed = llc.read_telling(owner, one, &mut served[Level::Llc as usize], drop);
             let read = one[0];
-            self.noted[left] = read;
+            noted[left] = read;
             left += missed;
         }
-        self.len = 0;
-        at_memory.make(&mut self.noted[..left], &mut served);
+        at_memory.make(&mut noted[..left], served);
         llc.book_inclusion_victims(owner, victims);
-        account_all(&served, rules, &mut cpus[who].counters);
+        account_all(served, rules, &mut cpus[who].counters);
     }
 }
 
@@ -187,36 +188,48 @@ impl AtMemory<'_> {
     }
 }
 
+/// Counts the reads that each level served, and forgets them.
 #[inline]
-fn account_all(served: &[Hits; LEVELS], rules: &ReadRules, counters: &mut HardwareCounters) {
+fn account_all(served: &mut [Hits; LEVELS], rules: &ReadRules, counters: &mut HardwareCounters) {
     for level in Level::ALL {
-        account(level, &served[level as usize], rules.latency[level as usize], counters);
+        account(level, &mut served[level as usize], rules.latency[level as usize], counters);
     }
 }
 
-/// Counts the reads that one level served.
+/// Counts the reads that one level served, and forgets them.
 #[inline]
-fn account(level: Level, served: &Hits, latency: u64, counters: &mut HardwareCounters) {
-    counters.data.add(level, served[class::DATA as usize].into());
+fn account(level: Level, served: &mut Hits, latency: u64, counters: &mut HardwareCounters) {
+    let data = u64::from(std::mem::take(&mut served[class::DATA as usize]));
+    counters.data.add(level, data);
     if level == Level::L4 {
-        counters.l4_data += u64::from(served[class::DATA as usize]);
+        counters.l4_data += data;
     }
-    let walks = &served[..class::DATA as usize];
-    if *walks == [0; class::DATA as usize] {
-        return;
+    let (positions, _) = served.as_chunks_mut::<{ class::OF_POSITION }>();
+    let counted = positions.iter_mut().zip(&mut counters.walk_positions).enumerate().skip(1);
+    // Of all positions, by what walks were for and how they ended; and those of the second stage.
+    let (mut of_kind, mut nested) = ([0; class::OF_POSITION], 0);
+    for (position, (reads, place)) in counted {
+        if *reads == [0; class::OF_POSITION] {
+            continue;
+        }
+        let reads = std::mem::take(reads).map(u64::from);
+        let all: u64 = reads.iter().sum();
+        place.add(level, all);
+        nested += if WalkPosition::is_nested(position) { all } else { 0 };
+        of_kind.iter_mut().zip(reads).for_each(|(sum, reads)| *sum += reads);
     }
-    let of = |wanted: u64, bit: u64| -> u64 {
-        let of_kind = (0..).zip(walks).filter(|(class, _)| class & bit == wanted);
-        of_kind.map(|(_, reads)| u64::from(*reads)).sum()
+    let all: u64 = of_kind.iter().sum();
+    let of = |bit: u64| -> u64 {
+        (0..).zip(of_kind).filter(|(kind, _)| kind & bit != 0).map(|(_, reads)| reads).sum()
     };
-    let (guest, nested) = (of(0, class::NESTED), of(class::NESTED, class::NESTED));
-    counters.page_walker_loads_dtlb.add(level, guest);
+    let (stores, faulted) = (of(class::STORE), of(class::FAULTED));
+    counters.page_walker_loads_dtlb.add(level, all - nested);
     counters.page_walker_loads_ept_dtlb.add(level, nested);
     counters.ept_walk_cycles += nested * latency;
-    counters.dtlb_load_misses_walk_duration += of(0, class::STORE) * latency;
-    counters.dtlb_store_misses_walk_duration += of(class::STORE, class::STORE) * latency;
-    counters.walk_cycles += of(0, class::FAULTED) * latency;
-    counters.faulted_walk_cycles += of(class::FAULTED, class::FAULTED) * latency;
+    counters.dtlb_load_misses_walk_duration += (all - stores) * latency;
+    counters.dtlb_store_misses_walk_duration += stores * latency;
+    counters.walk_cycles += (all - faulted) * latency;
+    counters.faulted_walk_cycles += faulted * latency;
 }
 
 impl ByLevel {
@@ -246,6 +259,21 @@ mod tests {
         AtMemory { cache: None, owner: Owner::default() }
     }
 
+    /// Reads of some walk.
+    const WALK: u64 = class::walk(WalkPosition { guest: 1, nested: 0 });
+
+    /// Data, and each position for loads and stores, completed or not.
+    fn class() -> impl Strategy<Value = u64> {
+        let walk =
+            (0u8..6, 0u8..6, 0..class::OF_POSITION as u64).prop_map(|(guest, nested, kind)| {
+                match class::walk(WalkPosition { guest, nested }) {
+                    class::DATA => class::DATA,
+                    position => position | kind,
+                }
+            });
+        prop_oneof![1 => Just(class::DATA), 2 => walk]
+    }
+
     /// One read after the other, each through the levels in turn.
     struct OneByOne {
         levels: [NaiveSets; 3],
@@ -270,7 +298,7 @@ mod tests {
         fn batches_are_served_as_one_read_after_the_other(
             through_l1d in any::<bool>(),
             batches in prop::collection::vec(
-                (prop::collection::vec((0u64..80, 0u64..9), 1..60), any::<bool>()),
+                (prop::collection::vec((0u64..80, class()), 1..60), any::<bool>()),
                 1..12,
             ),
         ) {
@@ -288,12 +316,14 @@ mod tests {
                 for &(line, class) in &batch {
                     reads.note(line, class);
                     let level = WITHOUT_L4[twin.read(line, class == class::DATA)];
+                    let position = class as usize / class::OF_POSITION;
                     let cycles = rules.latency[level as usize];
                     if class == class::DATA {
                         expected.data.add(level, 1);
                         continue;
                     }
-                    if class & class::NESTED != 0 {
+                    expected.walk_positions[position].add(level, 1);
+                    if WalkPosition::is_nested(position) {
                         expected.page_walker_loads_ept_dtlb.add(level, 1);
                         expected.ept_walk_cycles += cycles;
                     } else {
@@ -311,9 +341,11 @@ mod tests {
                 if faults {
                     // A walk that ends in a fault, of one read.
                     let from = reads.len();
-                    reads.note(1 << 20, 0);
+                    let position = WalkPosition { guest: 4, nested: 0 };
+                    reads.note(1 << 20, class::walk(position));
                     reads.faulted(from);
                     let level = WITHOUT_L4[twin.read(1 << 20, false)];
+                    expected.walk_positions[position.index()].add(level, 1);
                     let cycles = rules.latency[level as usize];
                     expected.page_walker_loads_dtlb.add(level, 1);
                     expected.dtlb_load_misses_walk_duration += cycles;
@@ -360,7 +392,7 @@ mod tests {
             for (cpu, batch) in batches {
                 let note = |reads: &mut Reads| {
                     for &(line, is_data) in &batch {
-                        reads.note(line, if is_data { class::DATA } else { 0 });
+                        reads.note(line, if is_data { class::DATA } else { WALK });
                     }
                 };
                 note(&mut reads);
@@ -405,7 +437,7 @@ mod tests {
             let mut served = [0u64; 4];
             for batch in batches {
                 for &(line, is_data) in &batch {
-                    reads.note(line, if is_data { class::DATA } else { 0 });
+                    reads.note(line, if is_data { class::DATA } else { WALK });
                     let mut use_line = |level: usize| {
                         let sets = lists[level].len() as u64;
                         let set = &mut lists[level][(line % sets) as usize];

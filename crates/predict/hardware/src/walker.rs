@@ -9,7 +9,7 @@ use crate::tlb::Translation;
 use crate::walkcache::{HostPage, Start, WalkCaches};
 use crate::{HardwareCounters, WalkPosition};
 use strata_addr::space::{GuestPhysical, Space, Virtual};
-use strata_addr::{Addr, Gpa, PageSize};
+use strata_addr::{Gpa, PageSize};
 use strata_paging::{Format, Radix, TableId, X86, index};
 
 /// Sees every reference of a walk.
@@ -47,7 +47,7 @@ pub(crate) struct Walker<'m, O> {
     pub(crate) caches: &'m mut WalkCaches,
     /// Takes the reads of table entries.
     pub(crate) reads: &'m mut Reads,
-    /// Class of the reads of the guest's table.
+    /// What all its reads are for.
     pub(crate) class: u64,
     pub(crate) counters: &'m mut HardwareCounters,
     pub(crate) rules: &'m WalkRules,
@@ -97,12 +97,15 @@ impl<O: Observer> Walker<'_, O> {
     ) -> Result<Walked, Fault> {
         let Request { asid, gva, store, .. } = request;
         let generation = tables.guest.generation() as u32;
-        let mut level = tables.guest.levels();
+        let levels = tables.guest.levels();
+        let second_levels = tables.second.as_deref().map_or(0, Radix::levels);
+        let mut level = levels;
         let mut table = TableId::ROOT;
         let mut page = None;
         if let Some((from, start)) = self.caches.pwc.lookup(gva.get(), asid, level, generation) {
             self.counters.pwc.hits += 1;
             self.cycles += self.rules.pwc_cycles;
+            self.counters.skipped.by_pwc(levels, second_levels, from, self.rules.combined);
             level = from;
             table = start.table;
             if self.rules.combined {
@@ -125,7 +128,7 @@ impl<O: Observer> Walker<'_, O> {
                 self.caches.pwc.fill(gva.get(), level + 1, asid, start);
             }
             let hpa = (page.frame << PageSize::BASE_SHIFT) + gpa.offset(PageSize::Base);
-            self.read_guest_entry(level, hpa);
+            self.reference(WalkPosition { guest: level, nested: 0 }, hpa);
             let bits = tables.guest.entry(table, at);
             if !X86::is_present(bits) {
                 return Err(Fault::Guest { gva, store, present: false });
@@ -215,6 +218,7 @@ impl<O: Observer> Walker<'_, O> {
                 self.counters.ntlb.hits += 1;
                 self.cycles += self.rules.ntlb_cycles;
                 self.nested_cycles += self.rules.ntlb_cycles;
+                self.counters.skipped.by_ntlb(guest, second.levels(), backing.size);
                 return Ok(backing);
             }
             self.caches.ntlb.remove(vm, gpa);
@@ -236,7 +240,8 @@ impl<O: Observer> Walker<'_, O> {
         let fault =
             Fault::SecondStage { gpa: Gpa::new(gpa), store: write, during_walk: guest != 0 };
         let generation = second.generation() as u32;
-        let mut level = second.levels();
+        let levels = second.levels();
+        let mut level = levels;
         let mut table = TableId::ROOT;
         // The cache of this dimension has second stages for address spaces.
         let tag = Asid(vm.0);
@@ -244,6 +249,7 @@ impl<O: Observer> Walker<'_, O> {
             self.counters.npwc.hits += 1;
             self.cycles += self.rules.pwc_cycles;
             self.nested_cycles += self.rules.pwc_cycles;
+            self.counters.skipped.by_nested_pwc(guest, levels, from);
             level = from;
             table = start.table;
         } else {
@@ -252,7 +258,7 @@ impl<O: Observer> Walker<'_, O> {
         loop {
             let at = index(gpa, level);
             let hpa = second.entry_addr(table, at);
-            self.read_nested_entry(WalkPosition { guest, nested: level }, hpa);
+            self.reference(WalkPosition { guest, nested: level }, hpa.get());
             let bits = second.entry(table, at);
             if !F::is_present(bits) {
                 return Err(fault);
@@ -315,22 +321,11 @@ impl<O: Observer> Walker<'_, O> {
         Ok(())
     }
 
-    #[inline]
-    fn read_guest_entry(&mut self, level: u8, hpa: u64) {
-        self.reference(WalkPosition { guest: level, nested: 0 }, hpa, self.class);
-    }
-
-    #[inline]
-    fn read_nested_entry<L: Space>(&mut self, position: WalkPosition, hpa: Addr<L>) {
-        self.reference(position, hpa.get(), self.class | class::NESTED);
-    }
-
     #[inline(always)]
-    fn reference(&mut self, position: WalkPosition, hpa: u64, class: u64) {
+    fn reference(&mut self, position: WalkPosition, hpa: u64) {
         self.observer.reference(position, hpa);
         self.refs += 1;
-        self.counters.walk_positions[position.index()] += 1;
-        self.reads.note(hpa >> LINE_SHIFT, class);
+        self.reads.note(hpa >> LINE_SHIFT, self.class | class::walk(position));
     }
 }
 

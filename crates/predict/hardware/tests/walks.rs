@@ -51,7 +51,7 @@ fn references_of_every_combination_are_counted_and_named() {
                 let full = u64::from(host_levels);
                 let counters = counters(&world);
                 assert_eq!(counters.walk_refs, n * (full + 1) + m);
-                assert!(counters.positions().all(|(_, count)| count == 1));
+                assert!(counters.positions().all(|(_, found)| found.read.total() == 1));
                 assert_eq!(counters.positions().count() as u64, counters.walk_refs);
                 assert_eq!(counters.page_walker_loads_dtlb.total(), n);
                 check_sums(&world.machine);
@@ -105,7 +105,60 @@ fn walk_caches_and_the_nested_tlb_leave_out_what_they_know() {
     world.access(GVA + 4096, 8, false).unwrap();
     // The leaf table is known with its host frame, and so is the way to nL1 of the data.
     assert_eq!(counters(&world).walk_refs - cold, 2);
-    assert_eq!(counters(&world).walk_positions.iter().max(), Some(&2));
+    let positions: Vec<_> = counters(&world).positions().collect();
+    assert_eq!(positions.len(), 24);
+    let read = |position: &str| {
+        let found = positions.iter().find(|(at, _)| at.to_string() == position);
+        found.expect("a walk comes to it").1
+    };
+    assert!(positions.iter().all(|(_, found)| found.total() == 2), "two walks come to each");
+    // The second walk reads the leaves alone, the first what its nested walks did not know.
+    assert_eq!((read("g1").read.total(), read("dn1").read.total()), (2, 2));
+    assert_eq!((read("g1n1").read.total(), read("g1n1").pwc), (1, 1));
+    assert_eq!((read("g1n2").nested_pwc, read("g1n2").pwc), (1, 1));
+    assert_eq!((read("g2").read.total(), read("g2").pwc), (1, 1));
+}
+
+/// Where all pages are small a walk comes to all 24 positions, and each is either read or saved by exactly
+/// one cache; with a second stage of 2 MiB pages the nested TLB knows that there is no level 1.
+#[test]
+fn every_position_of_every_walk_is_read_or_saved_once() {
+    for model in common::models() {
+        for step in WalkCaches::ALL {
+            let model = model.clone().with_walk_caches(step);
+            let mut world = World::new(&model, Misaligned::Splinter, true);
+            for page in 0..3000 {
+                world.map_guest(page * 7, PageSize::Base, page, Rights::READ_WRITE);
+                world.map_second(page, PageSize::Base, 5000 + page, Rights::READ_WRITE);
+            }
+            for access in 0..20_000u64 {
+                let page = access * access % 3000 * 7;
+                world.access(page << 12, 8, access % 3 == 0).unwrap();
+            }
+            let counters = counters(&world);
+            assert_eq!(counters.positions().count(), 24);
+            for (position, found) in counters.positions() {
+                assert_eq!(found.total(), counters.walks, "{position}: {found:?}");
+                let is_saved = found.pwc + found.nested_pwc + found.ntlb > 0;
+                assert!(!is_saved || step != WalkCaches::None, "{position}: {found:?}");
+                assert!(found.ntlb == 0 || step == WalkCaches::TwoDimensionsAndNestedTlb);
+                assert!(found.nested_pwc == 0 || step != WalkCaches::OneDimension);
+            }
+            check_sums(&world.machine);
+        }
+    }
+    let mut world = World::new(&default_model(), Misaligned::Splinter, true);
+    for region in 0..40 {
+        world.map_guest(region * 513, PageSize::Base, region * 512, Rights::READ_WRITE);
+        world.map_second(region * 512, PageSize::Huge, 65536 + region * 512, Rights::READ_WRITE);
+    }
+    for access in 0..2000u64 {
+        world.access((access * access % 40 * 513) << 12, 8, false).unwrap();
+        world.machine.invalidate_page(ASID, Vpn::new(access * access % 40 * 513));
+    }
+    let found: Vec<_> = counters(&world).positions().collect();
+    assert!(found.iter().any(|(at, found)| at.to_string() == "dn2" && found.ntlb > 0));
+    assert!(found.iter().all(|(at, _)| at.to_string() != "dn1"), "{found:?}");
 }
 
 #[test]

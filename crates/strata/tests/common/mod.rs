@@ -120,7 +120,11 @@ pub fn result(stack: StackKind, shape: &Shape) -> RunResult {
         tlb: Tlb { l1_misses: l2_misses * 3, l2_misses, fills: map(&[("4k", 5), ("2m", 7)]) },
         walks: l2_misses,
         walk_refs,
-        walk_positions: vec![WalkPosition { position: "g4n4".to_owned(), references: 10 }],
+        walk_positions: vec![WalkPosition {
+            position: "g4n4".to_owned(),
+            references: 10,
+            ..WalkPosition::default()
+        }],
         walk_cycles: cycles_by_kind.walks,
         cycles,
         elapsed_cycles: cycles,

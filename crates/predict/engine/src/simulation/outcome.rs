@@ -467,11 +467,21 @@ pub(crate) fn cpu_totals(cpu: CpuId, counters: &HardwareCounters, machine: &Mach
     }
 }
 
-/// References by position.
+/// What became of each position of the walks.
 pub(crate) fn walk_positions(counters: &HardwareCounters) -> Vec<WalkPosition> {
     let positions = counters.positions();
     positions
-        .map(|(position, references)| WalkPosition { position: position.to_string(), references })
+        .map(|(position, found)| WalkPosition {
+            position: position.to_string(),
+            references: found.read.total(),
+            l1: found.read.l1,
+            l2: found.read.l2,
+            llc: found.read.l3,
+            memory: found.read.memory,
+            pwc: found.pwc,
+            nested_pwc: found.nested_pwc,
+            ntlb: found.ntlb,
+        })
         .collect()
 }
 

@@ -5,7 +5,7 @@ use super::{Llc, LlcDesign, LlcOptions, Owner, WayMask};
 use crate::cache::Cache;
 use crate::geometry::CacheGeometry;
 use crate::limits::LINE_SHIFT;
-use crate::read::{CLASSES, Read, class};
+use crate::read::{NO_HITS, Read, class};
 use std::path::Path;
 use std::process::Command;
 
@@ -85,13 +85,13 @@ trait Level {
 
 impl Level for Cache {
     fn misses(&mut self, line: u64) -> bool {
-        self.read(&mut [Read::new(line, class::DATA)], false, &mut [0; CLASSES]) == 1
+        self.read(&mut [Read::new(line, class::DATA)], false, &mut { NO_HITS }) == 1
     }
 }
 
 impl Level for Llc {
     fn misses(&mut self, line: u64) -> bool {
-        self.read(Owner(0), &mut [Read::new(line, class::DATA)], &mut [0; CLASSES]) == 1
+        self.read(Owner(0), &mut [Read::new(line, class::DATA)], &mut { NO_HITS }) == 1
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::Cache;
-use crate::read::class;
+use crate::read::{NO_HITS, class};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use strata_colours::SliceHash;
@@ -169,7 +169,7 @@ fn lines(sets: u64, most: usize) -> impl Strategy<Value = Vec<u64>> {
 /// Which of the reads hit, and what dropped out, in order.
 fn read_all(llc: &mut Llc, owner: Owner, lines: &[u64]) -> (usize, Vec<u64>, Vec<u64>) {
     let mut reads: Vec<Read> = lines.iter().map(|line| Read::new(*line, class::DATA)).collect();
-    let (mut hits, mut dropped) = (Hits::default(), Vec::new());
+    let (mut hits, mut dropped) = (NO_HITS, Vec::new());
     let left = llc.read_telling(owner, &mut reads, &mut hits, |line| dropped.push(line));
     (left, reads[..left].iter().map(|read| read.line()).collect(), dropped)
 }
@@ -192,9 +192,9 @@ proptest! {
         let mut naive = Naive::new(geometry, &options, 3);
         for (owner, lines, is_data) in batches {
             let owner = Owner(owner);
-            let class = if is_data { class::DATA } else { class::NESTED };
+            let class = if is_data { class::DATA } else { class::STORE };
             let mut reads: Vec<Read> = lines.iter().map(|line| Read::new(*line, class)).collect();
-            let (mut hits, mut dropped) = (Hits::default(), Vec::new());
+            let (mut hits, mut dropped) = (NO_HITS, Vec::new());
             let left = llc.read_telling(owner, &mut reads, &mut hits, |line| dropped.push(line));
             let (mut missed, mut expected) = (Vec::new(), Vec::new());
             for line in &lines {
@@ -242,12 +242,12 @@ proptest! {
         let mut naive = Naive::new(geometry, &options, 3);
         for (owner, lines, dropped, is_data) in batches {
             let owner = Owner(owner);
-            let class = if is_data { class::DATA } else { class::NESTED };
+            let class = if is_data { class::DATA } else { class::STORE };
             let mut reads: Vec<Read> = lines.iter().map(|line| Read::new(*line, class)).collect();
             let dropped = dropped.into_iter().map(|line| if line % 3 == 0 { NO_LINE } else { line });
             let victims: Vec<u64> =
                 dropped.chain(std::iter::repeat(NO_LINE)).take(lines.len()).collect();
-            let mut hits = Hits::default();
+            let mut hits = NO_HITS;
             let left = llc.take(owner, &mut reads, &victims, &mut hits);
             let mut missed = Vec::new();
             for (line, victim) in lines.iter().zip(&victims) {
@@ -281,7 +281,7 @@ proptest! {
         for lines in batches {
             let mut reads: Vec<Read> =
                 lines.iter().map(|line| Read::new(*line, class::DATA)).collect();
-            let (mut of_plain, mut of_llc) = (Hits::default(), Hits::default());
+            let (mut of_plain, mut of_llc) = (NO_HITS, NO_HITS);
             let mut same = reads.clone();
             let left = plain.read(&mut reads, false, &mut of_plain);
             let left_too = llc.read(Owner(0), &mut same, &mut of_llc);

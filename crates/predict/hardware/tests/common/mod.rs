@@ -3,7 +3,9 @@
 
 use strata_addr::space::{GuestPhysical, HostPhysical, Virtual};
 use strata_addr::{Frame, Gpa, Gva, Hpa, PageSize, Vpn};
-use strata_hardware::{Asid, CpuId, CpuModel, Fault, Machine, Misaligned, Request, Tables, VmTag};
+use strata_hardware::{
+    Asid, ByLevel, CpuId, CpuModel, Fault, Machine, Misaligned, Request, Tables, VmTag,
+};
 use strata_paging::{Ept, FrameSource, Radix, Rights, X86};
 
 pub type Guest = Radix<X86, Virtual, GuestPhysical>;
@@ -141,7 +143,7 @@ pub fn check_sums(machine: &Machine) {
     assert_eq!(sums.walks, sums.l2_misses + sums.dirty_walks);
     assert_eq!(sums.walks, sums.fills.iter().sum::<u64>() + sums.unfilled_walks + sums.dirty_walks);
     let references = sums.walk_refs + sums.faulted_walk_refs;
-    assert_eq!(references, sums.walk_positions.iter().sum::<u64>());
+    assert_eq!(references, sums.walk_positions.iter().map(ByLevel::total).sum::<u64>());
     let loads = sums.page_walker_loads_dtlb.total() + sums.page_walker_loads_ept_dtlb.total();
     assert_eq!(references, loads);
     let cycles = sums.dtlb_load_misses_walk_duration + sums.dtlb_store_misses_walk_duration;

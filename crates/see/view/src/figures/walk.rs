@@ -1,11 +1,12 @@
-//! The walk: its positions as a grid, shaded by how often a walk makes that reference.
+//! The walk: its positions as a grid, shaded by how often a walk makes that reference, with a strip that
+//! says where it hits.
 
 use super::Group;
 use crate::html::{numbers, table};
-use crate::input::run::Run;
+use crate::input::run::{Position, Run};
 use crate::number::whole;
 use crate::svg::{Anchor, Svg, WIDTH};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Size of a cell.
 const CELL: [f64; 2] = [32.0, 24.0];
@@ -46,22 +47,58 @@ pub fn figure(groups: &[Group<'_>]) -> String {
             )
         })
         .collect();
+    let strip: String = [("near", "L1 or L2"), ("c-faults", "LLC"), ("c-exits", "memory")]
+        .iter()
+        .map(|(class, name)| {
+            format!(
+                "<span class=key><svg aria-hidden=\"true\" viewBox=\"0 0 14 14\"><rect class=\"{class}\" \
+                 y=\"5\" width=\"14\" height=\"4\"/></svg>{name}</span>"
+            )
+        })
+        .collect();
     format!(
-        "<div class=keys><span class=key>references of a walk at this position:</span>{scale}</div>{}{}",
+        "<div class=keys><span class=key>references of a walk at this position:</span>{scale}</div>\
+         <div class=keys><span class=key>of all walks, served here by, from left to right:</span>{strip}</div>{}{}",
         svg.finish(y, true),
         raw(groups)
     )
 }
 
 fn two_dimensional(group: &Group<'_>) -> bool {
-    group.rows.iter().any(|row| references(row.run).keys().any(|(_, second)| *second > 0))
+    group.rows.iter().any(|row| found(row.run).keys().any(|(_, second)| *second > 0))
 }
 
-/// References by place.
-fn references(run: &Run) -> BTreeMap<Place, u64> {
+/// What became of each place.
+fn found(run: &Run) -> BTreeMap<Place, &Position> {
     let positions = run.walk_positions.iter();
-    positions.filter_map(|at| Some((place(&at.position)?, at.references))).collect()
+    positions.filter_map(|at| Some((place(&at.position)?, at))).collect()
 }
+
+/// References in all.
+fn references(run: &Run) -> u64 {
+    found(run).values().map(|at| at.references).sum()
+}
+
+/// Who served a reference: a word, the class of its part of the strip, and how many of them.
+type Served = (&'static str, &'static str, fn(&Position) -> u64);
+
+/// In the order of the strip, the nearest first.
+const SERVED: [Served; 4] = [
+    ("L1", "near", |at| at.l1),
+    ("L2", "near", |at| at.l2),
+    ("LLC", "c-faults", |at| at.llc),
+    ("memory", "c-exits", |at| at.memory),
+];
+
+/// What saved a reference: a word, and how many it saved.
+type Saved = (&'static str, fn(&Position) -> u64);
+
+/// In the order of a walk.
+const SAVED: [Saved; 3] = [
+    ("the walk caches", |at| at.pwc),
+    ("the nested walk caches", |at| at.nested_pwc),
+    ("the nested TLB", |at| at.ntlb),
+];
 
 /// `g4n3` is (4, 3), `g4` is (4, 0), `dn1` is (0, 1).
 fn place(name: &str) -> Option<Place> {
@@ -83,7 +120,7 @@ fn walks(run: &Run) -> u64 {
 
 /// Draws one grid and gives its height.
 fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage: bool) -> f64 {
-    let found = references(run);
+    let found = found(run);
     let walks = walks(run);
     let levels =
         found.keys().flat_map(|(guest, second)| [*guest, *second]).max().unwrap_or(4).max(4);
@@ -104,18 +141,21 @@ fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage:
             if (*row, *column) == (0, 0) {
                 continue;
             }
-            let count = found.get(&(*row, *column)).copied().unwrap_or(0);
+            let here = found.get(&(*row, *column)).map(|at| (*at).clone()).unwrap_or_default();
+            let count = here.references;
             let each = if walks == 0 { 0.0 } else { count as f64 / walks as f64 };
             let place = [left + number as f64 * CELL[0], at, CELL[0] - 2.0, CELL[1] - 2.0];
             let words = format!(
-                "{title}: {}: {} references, {each:.3} a walk",
+                "{title}: {}: {} references, {each:.3} a walk{}",
                 described(*row, *column),
-                whole(count)
+                whole(count),
+                shares(&here, walks)
             );
             svg.rect(place, "cell", "");
             svg.open(&format!("fill-opacity=\"{:.2}\"", each.min(1.0)));
             svg.rect(place, "heat", &words);
             svg.close();
+            strip(svg, place, &here, walks);
             let (class, text) = match each {
                 0.0 => ("faint", "0".to_owned()),
                 each if each < 0.005 => ("small", "<.01".to_owned()),
@@ -127,10 +167,38 @@ fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage:
     }
     let bottom = top + rows.len() as f64 * CELL[1];
     let positions = columns.len() * rows.len() - usize::from(second_stage);
-    let all: u64 = found.values().sum();
+    let all: u64 = found.values().map(|at| at.references).sum();
     let each = if walks == 0 { 0.0 } else { all as f64 / walks as f64 };
     svg.text((left, bottom + 14.0), Anchor::Start, "note", &format!("{each:.2} of {positions}"));
     bottom + 16.0 - y
+}
+
+/// Where the references of a cell were served, as parts of its width, which is all walks.
+fn strip(svg: &mut Svg, [x, y, width, height]: [f64; 4], here: &Position, walks: u64) {
+    let mut left = x;
+    for (_, class, count) in SERVED {
+        let part = width * count(here) as f64 / walks.max(1) as f64;
+        if part >= 0.3 {
+            svg.rect([left, y + height - 4.0, part.min(x + width - left), 4.0], class, "");
+        }
+        left += part;
+    }
+}
+
+/// The same in words, with what was saved.
+fn shares(here: &Position, walks: u64) -> String {
+    let part = |count: u64| 100.0 * count as f64 / walks.max(1) as f64;
+    let say = |words: &str, parts: Vec<(&str, u64)>| {
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name} {:.1} %", part(*count)))
+            .collect();
+        if parts.is_empty() { String::new() } else { format!("; {words} {}", parts.join(", ")) }
+    };
+    let served = SERVED.iter().map(|(name, _, count)| (*name, count(here))).collect();
+    let saved = SAVED.iter().map(|(name, count)| (*name, count(here))).collect();
+    say("of all walks, served by", served) + &say("saved by", saved)
 }
 
 fn described(guest: u8, second: u8) -> String {
@@ -146,8 +214,7 @@ fn described(guest: u8, second: u8) -> String {
 fn label(groups: &[Group<'_>]) -> String {
     let rows = groups.iter().flat_map(|group| group.rows.iter().map(move |row| (group, row)));
     let said = rows.map(|(group, row)| {
-        let all: u64 = references(row.run).values().sum();
-        let each = all as f64 / walks(row.run).max(1) as f64;
+        let each = references(row.run) as f64 / walks(row.run).max(1) as f64;
         format!("{} {}: {each:.2}", group.title, row.label)
     });
     format!(
@@ -159,27 +226,36 @@ fn label(groups: &[Group<'_>]) -> String {
 fn raw(groups: &[Group<'_>]) -> String {
     let mut tables = String::new();
     for group in groups {
-        let all: Vec<BTreeMap<Place, u64>> =
-            group.rows.iter().map(|row| references(row.run)).collect();
-        let places: BTreeSet<Place> = all.iter().flat_map(|found| found.keys().copied()).collect();
-        let order = |place: &Place| (if place.0 == 0 { 9 } else { 9 - place.0 }, 9 - place.1);
-        let mut places: Vec<Place> = places.into_iter().collect();
-        places.sort_by_key(order);
-        let mut rows: Vec<Vec<String>> = places
-            .iter()
-            .map(|place| {
-                let mut cells = vec![described(place.0, place.1)];
-                let counts = all.iter().map(|found| found.get(place).copied().unwrap_or(0));
-                cells.extend(counts.map(whole));
+        for row in &group.rows {
+            let mut places: Vec<(Place, &Position)> = found(row.run).into_iter().collect();
+            let order = |place: Place| (if place.0 == 0 { 9 } else { 9 - place.0 }, 9 - place.1);
+            places.sort_by_key(|(place, _)| order(*place));
+            let cells = |name: String, of: &dyn Fn(fn(&Position) -> u64) -> u64| {
+                let mut cells = vec![name, whole(of(|at| at.references))];
+                cells.extend(SERVED.iter().map(|(.., count)| whole(of(*count))));
+                cells.extend(SAVED.iter().map(|(_, count)| whole(of(*count))));
                 cells
-            })
-            .collect();
-        let mut last = vec!["walks, those that ended in a fault included".to_owned()];
-        last.extend(group.rows.iter().map(|row| whole(walks(row.run))));
-        rows.push(last);
-        let mut head = vec![group.title.as_str()];
-        head.extend(group.rows.iter().map(|row| row.label.as_str()));
-        tables += &table(&head, &rows, 1);
+            };
+            let mut rows: Vec<Vec<String>> = places
+                .iter()
+                .map(|((guest, second), at)| cells(described(*guest, *second), &|count| count(at)))
+                .collect();
+            rows.push(cells("all".to_owned(), &|count| {
+                places.iter().map(|(_, at)| count(at)).sum()
+            }));
+            let title = format!(
+                "{} {}: {} walks, those that ended in a fault included",
+                group.title,
+                row.label,
+                whole(walks(row.run))
+            );
+            let saved = SAVED.iter().map(|(name, _)| format!("saved by {name}"));
+            let saved: Vec<String> = saved.collect();
+            let mut head = vec![title.as_str(), "references"];
+            head.extend(SERVED.iter().map(|(name, ..)| *name));
+            head.extend(saved.iter().map(String::as_str));
+            tables += &table(&head, &rows, 1);
+        }
     }
     numbers("Numbers, in references", &tables)
 }

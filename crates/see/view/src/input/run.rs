@@ -165,13 +165,34 @@ pub struct Tlb {
     pub l2_misses: u64,
 }
 
-/// References at a position of the walk.
-#[derive(Debug, Deserialize)]
+/// What became of a position of the walk. Results of before lack all but the references.
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct Position {
     /// Its name, such as `g4n3`.
     pub position: String,
     /// References.
     pub references: u64,
+    /// Of them, served by the first-level data cache.
+    #[serde(default)]
+    pub l1: u64,
+    /// By the second-level cache.
+    #[serde(default)]
+    pub l2: u64,
+    /// By the last-level cache.
+    #[serde(default)]
+    pub llc: u64,
+    /// By memory.
+    #[serde(default)]
+    pub memory: u64,
+    /// Saved by the guest's paging-structure caches.
+    #[serde(default)]
+    pub pwc: u64,
+    /// Saved by the nested ones.
+    #[serde(default)]
+    pub nested_pwc: u64,
+    /// Saved by the nested TLB.
+    #[serde(default)]
+    pub ntlb: u64,
 }
 
 /// A line of the bill.

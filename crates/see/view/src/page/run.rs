@@ -46,7 +46,8 @@ pub fn page(report: &Report, json: &str, verdicts: &[Verdict]) -> String {
         "The walk",
         "Each cell is a memory reference that a page walk may make: a row leads to one entry of the \
          guest's table, its columns are the second stage's entries on the way and, last, the entry \
-         itself. The darker, the more walks made it; walk caches saved the others.",
+         itself. The darker, the more walks made it; walk caches saved the others. The strip below says where \
+         the reference was served.",
         walk::figure(&groups),
     );
     page.add(

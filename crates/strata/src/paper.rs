@@ -15,7 +15,10 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 use strata_engine::options::Version;
-use strata_papers::{Document, Done, Kept, Paper, Row, Work, xplace::XPlace};
+use strata_papers::npt::Npt;
+use strata_papers::vee16::Vee16;
+use strata_papers::xplace::XPlace;
+use strata_papers::{Document, Done, Kept, Paper, Row, Work};
 
 /// What `--json` writes.
 #[derive(Serialize)]
@@ -43,6 +46,8 @@ struct Command<'a> {
 pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
     let (name, paper): (_, &dyn Paper) = match args.paper {
         PaperChoice::Xplace => ("xplace", &XPlace::with(prepared::is_there)),
+        PaperChoice::Npt => ("npt", &Npt::with(prepared::is_there)),
+        PaperChoice::Vee16 => ("vee16", &Vee16),
     };
     let rows = paper.rows(args.scale);
     if args.list {
@@ -169,7 +174,9 @@ mod tests {
     #[test]
     fn every_run_of_every_paper_is_one_that_strata_run_takes() {
         let catalogue = catalogue();
-        for paper in [&XPlace::with(prepared::is_there) as &dyn Paper] {
+        let papers: [&dyn Paper; 3] =
+            [&XPlace::with(prepared::is_there), &Npt::with(prepared::is_there), &Vee16];
+        for paper in papers {
             for row in paper.rows(0.5) {
                 let command = row.command();
                 let words = shlex::split(&command).unwrap();

@@ -34,6 +34,12 @@ impl Found {
     pub fn run(&self, row: &str, policy: &str) -> Option<&RunResult> {
         self.report(row)?.runs.iter().find(|run| run.policy == policy)
     }
+
+    /// The run of a VM on a host under a policy in the result of a row.
+    pub fn vm(&self, row: &str, vm: &str, policy: &str) -> Option<&RunResult> {
+        let vm = self.report(row)?.vms.iter().find(|found| found.name == vm)?;
+        vm.runs.iter().find(|run| run.policy == policy)
+    }
 }
 
 /// A value for each of several seeds: their mean, the least and the largest. With few seeds nothing more

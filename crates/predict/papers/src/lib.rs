@@ -4,10 +4,13 @@
 //! results. [`Work`] runs what is not [`Kept`] from before, so that whoever interrupts it goes on later,
 //! and every row can be run by itself.
 
+mod cells;
 mod found;
 mod kept;
+pub mod npt;
 mod row;
 mod table;
+pub mod vee16;
 mod work;
 pub mod xplace;
 

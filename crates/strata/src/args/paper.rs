@@ -10,6 +10,10 @@ use std::path::PathBuf;
 pub enum PaperChoice {
     /// Cache colours in nested VMs (IEEE TC 2024).
     Xplace,
+    /// Two-dimensional walks and their caches (KVM Forum 2008).
+    Npt,
+    /// What TLB misses cost natively and in VMs (VEE'16).
+    Vee16,
 }
 
 /// Options of `strata paper`.

@@ -6,36 +6,13 @@ use super::conditions::{
 };
 use super::measure::{Measure, miss_ratio};
 use super::published;
+use crate::cells::{NOTHING, percent, ratio};
 use crate::found::geometric_mean;
 use crate::{Document, Found, Spread, Table};
 use strata_engine::RunResult;
 
-/// Where nothing was found.
-const NOTHING: &str = "-";
-
 /// An increase of a share that is as good as none.
 const SLIGHT: f64 = 0.001;
-
-/// A ratio with its range over seeds.
-fn ratio(spread: Option<Spread>) -> String {
-    spread.map_or_else(
-        || NOTHING.to_owned(),
-        |Spread { mean, least, most, values }| match values {
-            1 => format!("{mean:.2}"),
-            _ => format!("{mean:.2} ({least:.2}-{most:.2})"),
-        },
-    )
-}
-
-/// A share with its range over seeds.
-fn percent(spread: Option<Spread>) -> String {
-    spread.map_or_else(
-        || NOTHING.to_owned(),
-        |Spread { mean, least, most, .. }| {
-            format!("{:.1} % ({:.1}-{:.1})", 100.0 * mean, 100.0 * least, 100.0 * most)
-        },
-    )
-}
 
 /// Whether what was found goes the published way, by the ends of its range over seeds; both are ratios.
 fn direction(published: Option<f64>, found: Option<Spread>) -> String {

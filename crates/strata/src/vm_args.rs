@@ -55,7 +55,7 @@ pub const KEYS: [(&str, &str); 15] = [
     ("policy", "a policy"),
     ("memory", "a size, or 3x for a multiple of what it touches"),
     ("cores", "the cores it is bound to, such as 0-3 or 0+2"),
-    ("start", "seconds of simulated time until its program starts"),
+    ("start", "seconds of simulated time until its program starts, 100000 at most"),
     ("repeat", "true to begin anew until the others have ended"),
     ("placement", "where its kernel puts base pages, as --placement takes it"),
     ("llc-ways", "the ways of the last-level cache it may fill, as --llc-ways takes them"),
@@ -70,6 +70,9 @@ pub const KEYS: [(&str, &str); 15] = [
     ("trace", "a recording or trace; all that follows"),
     ("program", "a program and its arguments; all that follows"),
 ];
+
+/// The latest that a program can start, in simulated seconds: hosts are modelled for far less.
+const LATEST_START: f64 = 1e5;
 
 /// Those that take all that follows.
 const LAST: [&str; 3] = ["workload", "trace", "program"];
@@ -203,7 +206,7 @@ impl VmArgs {
             }
             "cores" => self.cores = cores(value).ok_or_else(takes)?,
             "start" => {
-                let seconds = value.parse().ok().filter(|s: &f64| s.is_finite() && *s >= 0.0);
+                let seconds = value.parse().ok().filter(|s| (0.0..=LATEST_START).contains(s));
                 self.start = seconds.ok_or_else(takes)?;
             }
             "repeat" => self.repeat = value.parse().map_err(|_| takes())?,
@@ -375,6 +378,7 @@ mod tests {
             ("a:cores=", "such as 0-3"),
             ("a:start=-1", "seconds"),
             ("a:start=inf", "seconds"),
+            ("a:start=1e10", "100000 at most"),
             ("a:repeat=yes", "true"),
             ("a:placement=colour", "choose linux, random"),
             ("a:llc-ways=0", "at least 1 way"),

@@ -20,14 +20,18 @@ impl VmReport {
         let both = || together.iter().zip(alone);
         let slowdown = both().map(|(together, alone)| slowdown(together, alone));
         let slowdown_estimated = both().map(|(together, _)| together.rounds == 0).collect();
-        let runs =
-            |guests: &[&GuestOutcome]| guests.iter().map(|guest| guest.run.clone()).collect();
+        let runs = |guests: &[&GuestOutcome]| -> Vec<RunResult> {
+            guests.iter().map(|guest| guest.run.clone()).collect()
+        };
         let rounds = together.iter().map(|guest| guest.rounds).collect();
         let slowdown = slowdown.collect();
-        let Report { workload, runs: related, .. } = Report::new(workload, runs(together));
+        // Each run has what it touched itself: how far a program comes depends on the others.
+        let mut related = runs(together);
+        relate(&mut related);
+        room::remark(&mut related);
         Self {
             name,
-            workload,
+            workload: workload.into(),
             runs: related,
             alone: runs(alone),
             rounds,
@@ -38,18 +42,31 @@ impl VmReport {
 }
 
 /// The time of a program, run for the first time, over that without other VMs. Of one that did not come to
-/// its end, as of a neighbour that repeats until the others have ended, the time of an access until then
-/// over that of all alone.
+/// its end, as of a neighbour that repeats until the others have ended, the time until then over that of as
+/// many accesses alone, to which a line between two samples leads; before the first of these nothing is said.
 fn slowdown(together: &GuestOutcome, alone: &GuestOutcome) -> Option<f64> {
     if [together, alone].iter().any(|guest| guest.run.out_of_memory) || alone.rounds == 0 {
         return None;
     }
-    let time = |guest: &GuestOutcome| match together.rounds {
-        0 => guest.run.elapsed_cycles as f64 / guest.run.accesses as f64,
-        _ => guest.first_seconds,
+    let slowdown = match together.rounds {
+        0 => together.run.elapsed_seconds / seconds_until(&alone.run, together.run.accesses)?,
+        _ => together.first_seconds / alone.first_seconds,
     };
-    let slowdown = time(together) / time(alone);
     slowdown.is_finite().then_some(slowdown)
+}
+
+/// Simulated seconds that a run took for its first accesses; `None` before its first sample and after its end.
+fn seconds_until(run: &RunResult, accesses: u64) -> Option<f64> {
+    let samples = run.samples.iter().map(|sample| (sample.accesses, sample.seconds));
+    let points: Vec<(u64, f64)> = samples.chain([(run.accesses, run.elapsed_seconds)]).collect();
+    let after = points.iter().position(|(made, _)| *made >= accesses)?;
+    let (made, seconds) = points[after];
+    if made == accesses {
+        return Some(seconds);
+    }
+    let (before, earlier) = points[after.checked_sub(1)?];
+    let part = (accesses - before) as f64 / (made - before) as f64;
+    Some(earlier + part * (seconds - earlier))
 }
 
 impl Report {

@@ -43,7 +43,7 @@ pub use setup::{
 pub use simulation::Simulation;
 pub use simulation::host::{HostSetup, VmSetup};
 pub use simulation::setup::catalogue;
-pub use simulation::together::{GuestOutcome, Host, HostError, HostOutcome, OpenVm};
+pub use simulation::together::{GuestOutcome, Host, HostCutShort, HostError, HostOutcome, OpenVm};
 pub use strata_colours::Colours;
 pub use strata_stack::{PagePlacement, UnknownPlacement};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

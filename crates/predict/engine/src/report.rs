@@ -11,7 +11,7 @@ use crate::options::{Options, Version};
 pub use crate::requests::{Requests, ServiceTimes, Times};
 pub use crate::sampling::{Bounds, Sampled, Windows};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 pub use strata_hardware::MissCauses;
 use strata_stream::WorkloadInfo;
 
@@ -523,6 +523,34 @@ pub struct VmReport {
 }
 
 impl Report {
+    /// What tells each of the hosts from the others: the policy, and the stack where there are several, of
+    /// VMs that have none of their own.
+    pub fn host_names(&self) -> Vec<String> {
+        let several = self.hosts.iter().any(|host| host.stack != self.hosts[0].stack);
+        let name = |host: &HostRun| {
+            let policy = host.policy.as_deref().unwrap_or("as given");
+            match host.stack.filter(|_| several) {
+                Some(stack) => format!("{stack} {policy}"),
+                None => policy.to_owned(),
+            }
+        };
+        self.hosts.iter().map(name).collect()
+    }
+
+    /// What to call the runs of a VM, one on each of the hosts: by its own policy, and where that does not
+    /// tell them apart by that of the others too.
+    pub fn names_of_runs(&self, vm: &VmReport) -> Vec<String> {
+        let key = |run: &RunResult| (run.stack, run.policy.clone());
+        let keys: BTreeSet<_> = vm.runs.iter().map(key).collect();
+        let are_alike = keys.len() < vm.runs.len();
+        let names = vm.runs.iter().zip(self.host_names());
+        let name = |(run, host): (&RunResult, String)| match are_alike {
+            true => format!("{} beside {host}", run.policy),
+            false => run.policy.clone(),
+        };
+        names.map(name).collect()
+    }
+
     /// The runs by stack, stacks in the order of their first run.
     pub fn by_stack(&self) -> Vec<(StackKind, Vec<&RunResult>)> {
         let mut stacks: Vec<(StackKind, Vec<&RunResult>)> = Vec::new();

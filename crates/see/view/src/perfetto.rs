@@ -6,7 +6,7 @@
 use crate::error::ViewError;
 use crate::figures::{Row, groups};
 use crate::input::Result as Given;
-use crate::input::run::{Run, Series};
+use crate::input::run::{HANDED_ON, Run, Series, VIOLATION};
 use prost::Message;
 
 /// Everything.
@@ -89,10 +89,6 @@ const COUNTER: i32 = 4;
 const SEQUENCE: u32 = 1;
 /// `SEQ_INCREMENTAL_STATE_CLEARED`: what follows depends on nothing before.
 const CLEARED: u32 = 1;
-/// A violation that is handed on is counted as both, and costs what handing it on does.
-const VIOLATION: &str = "second_stage_violation";
-const HANDED_ON: &str = "handed_on";
-
 /// The trace of a result of `strata run`.
 ///
 /// # Errors

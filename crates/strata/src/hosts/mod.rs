@@ -36,10 +36,13 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     plan.results.write(&report)?;
     let mut text = text::render(&report, plan.results.text.width());
     if plan.bill {
-        let runs = report
-            .vms
-            .iter()
-            .flat_map(|vm| vm.runs.iter().map(|run| (format!("{} {}", vm.name, run.policy), run)));
+        let runs = report.vms.iter().flat_map(|vm| {
+            let several = vm.runs.iter().any(|run| run.stack != vm.runs[0].stack);
+            vm.runs.iter().zip(report.names_of_runs(vm)).map(move |(run, name)| {
+                let stack = if several { format!("{} ", run.stack) } else { String::new() };
+                (format!("{} {stack}{name}", vm.name), run)
+            })
+        });
         text += &bill::render(&runs.collect::<Vec<_>>());
     }
     plan.results.text.styled(&text)?;

@@ -9,7 +9,7 @@ use crate::workload::part_taken;
 use std::collections::BTreeMap;
 use strata_engine::report::VmReport;
 use strata_engine::requests;
-use strata_engine::{CutShort, GuestOutcome, HostOutcome, Report};
+use strata_engine::{GuestOutcome, HostCutShort, HostOutcome, Report};
 use strata_workloads::Part;
 
 /// The report of what happened on all hosts, and what failed, if anything did.
@@ -25,8 +25,8 @@ pub fn report(
     let complete = outcomes.iter().all(Option::is_some);
     for (outcome, setup) in outcomes.iter().zip(&plan.setups) {
         let Some(outcome) = outcome else { continue };
-        if let Some(CutShort::Failed(error)) = &outcome.cut_short {
-            failed.get_or_insert_with(|| error.to_string());
+        if let Some(cut @ HostCutShort::Failed { .. }) = &outcome.cut_short {
+            failed.get_or_insert_with(|| cut.to_string());
         }
         let mut host = outcome.host.clone();
         host.stack = (!plan.own.0).then_some(setup.stack);
@@ -44,6 +44,7 @@ pub fn report(
         let together = guests.remove(vm.name.as_str()).unwrap_or_default();
         let mut workload =
             together.last().map_or_else(|| vm.live_info(), |guest| guest.workload.clone());
+        workload.notes.extend(shared_hypervisor(plan, vm));
         workload.notes.extend(part_taken(Part { limit: plan.options.limit, ..plan.part }));
         let mut report = VmReport::new(vm.name.clone(), workload, &together, &of_alone(vm));
         let VmReport { runs, alone, .. } = &mut report;
@@ -62,4 +63,15 @@ pub fn report(
     report.partial_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     report.partial = report.partial_reason.is_some();
     (report, failed)
+}
+
+/// Whose faults and exits a guest hypervisor's are, if it has several guests.
+fn shared_hypervisor(plan: &Plan, vm: &VmArgs) -> Option<String> {
+    let within = vm.within.as_ref()?;
+    let others = plan.vms.iter().filter(|other| other.within.as_ref() == Some(within)).count();
+    (others > 1).then(|| {
+        format!(
+            "faults and exits of the guest hypervisor are those of all VMs in '{within}' together"
+        )
+    })
 }

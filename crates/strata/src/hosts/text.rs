@@ -21,7 +21,10 @@ pub fn render(report: &Report, width: usize) -> String {
         for note in &vm.workload.notes {
             paragraph(&mut out, &format!("Note: {note}."), width);
         }
-        let runs = Report { runs: vm.runs.clone(), ..Report::default() };
+        let mut runs = Report { runs: vm.runs.clone(), ..Report::default() };
+        for (run, name) in runs.runs.iter_mut().zip(report.names_of_runs(vm)) {
+            run.policy = name;
+        }
         sections(&mut out, &runs.by_stack(), width);
     }
     out
@@ -64,18 +67,6 @@ fn host(out: &mut String, report: &Report) {
         }),
     );
     row("fewest free huge pages", of_hosts(|host| count(host.free_huge_least)));
-    let several_stacks = report.hosts.iter().any(|host| host.stack != report.hosts[0].stack);
-    let header: Vec<String> = report
-        .hosts
-        .iter()
-        .map(|host| {
-            let policy = host.policy.as_deref().unwrap_or("as given");
-            match host.stack.filter(|_| several_stacks) {
-                Some(stack) => format!("{stack} {policy}"),
-                None => policy.to_owned(),
-            }
-        })
-        .collect();
     let _ = writeln!(out, "\n{BOLD}host{BOLD:#}");
-    print(out, &lines, header.iter().map(String::as_str));
+    print(out, &lines, report.host_names().iter().map(String::as_str));
 }

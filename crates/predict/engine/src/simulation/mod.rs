@@ -151,7 +151,7 @@ impl Simulation {
     }
 
     /// What the host's kernel did for a guest.
-    fn work_for(&self, guest: GuestId) -> HostWork {
+    pub(super) fn work_for(&self, guest: GuestId) -> HostWork {
         let mut work = self.guests[guest].of_host;
         let (acting, since) = &self.acting;
         if *acting == guest {

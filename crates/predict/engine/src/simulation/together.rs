@@ -9,16 +9,16 @@ use super::Simulation;
 use super::cores::GuestId;
 use super::host::HostSetup;
 use super::setup::Built;
+use crate::SetupError;
 use crate::pass::{Progress, Stop};
 use crate::report::{HostRun, RunResult};
 use crate::sweep::OpenError;
-use crate::{CutShort, SetupError};
 use std::collections::BTreeSet;
 use std::mem;
 use strata_addr::PageSize;
 use strata_hardware::CpuId;
 use strata_stack::{ExitReason, NodeId};
-use strata_stream::{Batch, Event, Fill, Item, Source, Step, WorkloadInfo};
+use strata_stream::{Batch, Event, Fill, Item, Source, SourceError, Step, WorkloadInfo};
 
 /// Seconds after which a step ends that faults make long.
 const LONGEST_STEP: f64 = 1e-4;
@@ -34,7 +34,23 @@ pub struct HostOutcome {
     /// What was found for each guest.
     pub guests: Vec<GuestOutcome>,
     /// Why the results do not cover all streams to their end, if they do not.
-    pub cut_short: Option<CutShort>,
+    pub cut_short: Option<HostCutShort>,
+}
+
+/// Why the results of a host do not cover all streams to their end.
+#[derive(Debug, thiserror::Error)]
+pub enum HostCutShort {
+    /// Somebody asked it to stop.
+    #[error("stopped")]
+    Stopped,
+    /// The stream of a VM could not be read further. The others went on.
+    #[error("VM '{vm}': {error}")]
+    Failed {
+        /// The VM's name.
+        vm: String,
+        /// Why.
+        error: SourceError,
+    },
 }
 
 /// What happened to a guest.
@@ -76,7 +92,7 @@ pub struct Host<'a> {
     streams: Vec<Stream>,
     /// Cycles of a time slice.
     slice: u64,
-    cut_short: Option<CutShort>,
+    cut_short: Option<HostCutShort>,
 }
 
 /// The stream of a guest.
@@ -93,11 +109,14 @@ struct Stream {
     is_retired: bool,
     /// It holds nothing more than the batch.
     ended: bool,
+    /// It could not be read to its end.
+    failed: bool,
     has_begun: bool,
     /// How often it was run to its end.
     rounds: u64,
-    /// Cycles of the guest until it first was.
+    /// Cycles of the guest until it first was, and what was then known of its workload.
     first_round: u64,
+    whole: Option<WorkloadInfo>,
     finished: Option<(WorkloadInfo, RunResult)>,
 }
 
@@ -135,9 +154,11 @@ impl<'a> Host<'a> {
                 made: 0,
                 is_retired: false,
                 ended: false,
+                failed: false,
                 has_begun: false,
                 rounds: 0,
                 first_round: 0,
+                whole: None,
                 finished: None,
             });
         }
@@ -159,7 +180,7 @@ impl<'a> Host<'a> {
         }
         while let Some(guest) = self.next_guest() {
             if stop.requested() {
-                self.cut_short = Some(CutShort::Stopped);
+                self.cut_short = Some(HostCutShort::Stopped);
                 break;
             }
             self.must_not_be_late(guest)?;
@@ -188,6 +209,7 @@ impl<'a> Host<'a> {
             stream.rounds += 1;
             if stream.rounds == 1 {
                 stream.first_round = self.simulation.elapsed_cycles(guest);
+                stream.whole = Some(stream.source.info());
             }
             if self.setup.vms[self.streams[guest].vm].repeat {
                 self.begin_anew(guest)?;
@@ -206,7 +228,9 @@ impl<'a> Host<'a> {
             Ok(Fill::End) => stream.ended = true,
             Err(error) => {
                 stream.ended = true;
-                self.cut_short.get_or_insert(CutShort::Failed(error));
+                stream.failed = true;
+                let vm = self.setup.vms[stream.vm].name.clone();
+                self.cut_short.get_or_insert(HostCutShort::Failed { vm, error });
             }
         }
     }
@@ -353,9 +377,16 @@ impl<'a> Host<'a> {
             return;
         }
         let mut result = self.simulation.end(guest);
-        result.partial |= self.cut_short.is_some();
         let stream = &mut self.streams[guest];
-        stream.finished = Some((stream.source.info(), result));
+        // Others that were cut short take nothing from a stream that was seen to its end.
+        let is_stopped = matches!(self.cut_short, Some(HostCutShort::Stopped));
+        result.partial |= stream.failed || is_stopped && stream.rounds == 0;
+        // Of a program that repeats, what one whole run of it touches: the last may have only begun.
+        let info = stream.whole.take().unwrap_or_else(|| stream.source.info());
+        if let Some(touched) = info.footprint_bytes {
+            result.memory.touched_bytes = touched;
+        }
+        stream.finished = Some((info, result));
     }
 
     fn outcome(mut self) -> HostOutcome {
@@ -378,7 +409,6 @@ impl<'a> Host<'a> {
     fn totals(&self) -> HostRun {
         let Simulation { stack, guests, .. } = &self.simulation;
         let memory = stack.kernel(NodeId::HOST).memory();
-        let kernel = stack.kernel(NodeId::HOST).counters();
         let results = || self.streams.iter().filter_map(|stream| stream.finished.as_ref());
         let vms: BTreeSet<NodeId> =
             guests.iter().flat_map(|guest| stack.path_down(guest.node)).collect();
@@ -395,7 +425,9 @@ impl<'a> Host<'a> {
             memory_bytes: memory.frames() << PageSize::BASE_SHIFT,
             free_huge_least: memory.least_free_regions(),
             accesses: results().map(|(_, result)| result.accesses).sum(),
-            faults: kernel.faults,
+            faults: (0..guests.len())
+                .map(|guest| self.simulation.work_for(guest).kernel.faults)
+                .sum(),
             exits: exits.into(),
         }
     }

@@ -10,7 +10,7 @@ pub mod series;
 pub mod shares;
 pub mod walk;
 
-use crate::input::run::{Report, Run};
+use crate::input::run::{Host, Report, Run};
 use crate::number::{percent, share};
 use crate::svg::key;
 use std::collections::BTreeSet;
@@ -49,11 +49,17 @@ pub fn groups(report: &Report) -> Vec<Group<'_>> {
     }
     for (number, vm) in report.vms.iter().enumerate() {
         let stacks: BTreeSet<&str> = vm.runs.iter().map(|run| run.stack.as_str()).collect();
+        let keys: BTreeSet<_> = vm.runs.iter().map(|run| (&run.stack, &run.policy)).collect();
         let mut rows = Vec::new();
         for (index, run) in vm.runs.iter().enumerate() {
             let label = match stacks.len() {
                 1 => run.policy.clone(),
                 _ => format!("{} {}", run.stack, run.policy),
+            };
+            // Where the VM's own policy does not tell its runs apart, that of the others does.
+            let label = match report.hosts.get(index).filter(|_| keys.len() < vm.runs.len()) {
+                Some(host) => format!("{label} beside {}", neighbours(host)),
+                None => label,
             };
             let alone = vm.alone.get(index);
             let together =
@@ -66,6 +72,12 @@ pub fn groups(report: &Report) -> Vec<Group<'_>> {
         groups.push(Group { title: format!("VM {}", vm.name), rows });
     }
     groups
+}
+
+/// The stack and the policy of VMs that have none of their own.
+fn neighbours(host: &Host) -> String {
+    let words = [&host.stack, &host.policy].map(|word| word.as_deref().unwrap_or_default());
+    words.join(" ").trim().to_owned()
 }
 
 /// A stack in words.

@@ -2,7 +2,7 @@
 
 use super::{Group, Row};
 use crate::html::{numbers, table};
-use crate::input::run::Series;
+use crate::input::run::{Series, each_once};
 use crate::number::tick;
 use crate::scale::Scale;
 use crate::svg::{Anchor, Svg, line_key};
@@ -103,7 +103,7 @@ fn measures(lines: &[(&Row<'_>, &Series)]) -> Vec<Measure> {
         measure(
             "VM exits, per simulated ms",
             Box::new(|series| {
-                let counts = series.exits.values().flat_map(|reasons| reasons.values());
+                let counts = series.exits.values().flat_map(each_once);
                 rates(series, &summed(counts), per_ms)
             }),
         ),

@@ -76,6 +76,12 @@ pub struct Vm {
 pub struct Host {
     /// Bytes.
     pub memory_bytes: u64,
+    /// The stack of VMs that have none of their own.
+    #[serde(default)]
+    pub stack: Option<String>,
+    /// Their policy.
+    #[serde(default)]
+    pub policy: Option<String>,
 }
 
 /// One machine under one policy.
@@ -154,8 +160,19 @@ impl Run {
     /// All exits, whoever took them.
     pub fn all_exits(&self) -> u64 {
         let layers = self.exits_by_layer.iter();
-        layers.flat_map(|layer| layer.exits.iter()).map(|(_, count)| count).sum()
+        layers.flat_map(|layer| each_once(&layer.exits)).sum()
     }
+}
+
+/// The reason of exits that the layer below made one for the layer above. They are counted as
+/// [`VIOLATION`]s, too, and cost what handing them on does.
+pub const HANDED_ON: &str = "handed_on";
+/// What is not in the second stage.
+pub const VIOLATION: &str = "second_stage_violation";
+
+/// What there is of exits by reason, each exit once.
+pub fn each_once<T>(by_reason: &BTreeMap<String, T>) -> impl Iterator<Item = &T> {
+    by_reason.iter().filter(|(reason, _)| *reason != HANDED_ON).map(|(_, count)| count)
 }
 
 /// TLB misses.

@@ -104,11 +104,9 @@ fn the_table_of_the_host_has_only_words_that_help_explains() {
 /// The usual neighbour: it repeats, and the others end before it has ended once.
 #[test]
 fn the_slowdown_of_a_neighbour_that_did_not_end_is_an_estimate_and_says_so() {
-    let line = format!(
-        "run --stack vm --policy base --alone --vm a:workload=random:size=4MiB,accesses=3M \
-         --vm b:repeat=true,workload=random:size=32MiB,accesses=5M"
-    );
-    let (_, report) = json(&line);
+    let line = "run --stack vm --policy base --alone --vm a:workload=random:size=4MiB,accesses=3M \
+                --vm b:repeat=true,workload=random:size=32MiB,accesses=5M";
+    let (_, report) = json(line);
     let [a, b] = &report.vms[..] else { panic!("two VMs") };
     assert_eq!((a.rounds[0], &a.slowdown_estimated[..]), (1, &[false][..]));
     assert_eq!((b.rounds[0], &b.slowdown_estimated[..]), (0, &[true][..]));
@@ -117,7 +115,7 @@ fn the_slowdown_of_a_neighbour_that_did_not_end_is_an_estimate_and_says_so() {
     let after = alone.iter().position(|sample| sample.accesses >= run.accesses).unwrap();
     let seconds = alone[after - 1].seconds..alone[after].seconds;
     assert!(seconds.contains(&(run.elapsed_seconds / b.slowdown[0].unwrap())), "{:?}", b.slowdown);
-    let output = strata(&line).output().unwrap();
+    let output = strata(line).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let row = |vm: &str| {
         let label = format!("{vm}: time / alone");

@@ -18,9 +18,17 @@ const GROUPS: [(usize, &str); 3] = [(4, "70.0 %"), (6, "25.0 %"), (14, "5.0 %")]
 /// than the rest. The talk says not where it draws the line.
 const HIT: [f64; 2] = [0.9, 0.8];
 
-/// The run of a program in a VM.
+/// Walks below which a run says nothing of what walks do.
+const FEW: u64 = 1000;
+
+/// The run of a program.
 fn run<'a>(found: &'a Found, setting: &Setting<'_>, policy: &str) -> Option<&'a RunResult> {
     found.run(&setting.row(), policy)
+}
+
+/// The same, if it made walks enough to say what becomes of them.
+fn walked<'a>(found: &'a Found, setting: &Setting<'_>) -> Option<&'a RunResult> {
+    run(found, setting, "base").filter(|run| run.walks >= FEW)
 }
 
 /// Walks, those that ended in a fault included.
@@ -86,7 +94,7 @@ fn misses_by_position(found: &Found, programs: &[&Program]) -> Table {
     table.row(labels.into_iter().chain(published).chain(["25.0 %".to_owned()]));
     for program in programs {
         for step in ["2d", ALL] {
-            let of = |seed| run(found, &Setting::of(program, true, step, seed), "base");
+            let of = |seed| walked(found, &Setting::of(program, true, step, seed));
             let groups = [0, 1, 2]
                 .map(|at| percent(over_seeds(seeds(), |seed| Some(grouped(of(seed)?)?[at]))));
             let beyond = percent(over_seeds(seeds(), |seed| {
@@ -124,7 +132,7 @@ fn kinds_of_positions(found: &Found, programs: &[&Program]) -> Table {
     table.row(["published", ALL, "10 / 6 / 4 and 2 / 6 / 4", "20 and 12"].map(str::to_owned));
     for program in programs {
         for step in ["2d", ALL] {
-            let run = run(found, &Setting::of(program, true, step, 1), "base");
+            let run = walked(found, &Setting::of(program, true, step, 1));
             let [kinds, others] = HIT.map(|hit| {
                 let [hits, mixed, misses] = kinds(&made(run?)?, hit);
                 Some(format!("{hits} / {mixed} / {misses}"))
@@ -156,8 +164,11 @@ fn steps(found: &Found, programs: &[&Program]) -> Table {
     table.row(["published"].into_iter().chain(published).map(str::to_owned));
     for program in programs {
         let of = |step, seed| run(found, &Setting::of(program, true, step, seed), "base");
-        let references =
-            STEPS.map(|step| ratio(over_seeds(seeds(), |seed| a_walk(of(step, seed)?))));
+        let references = STEPS.map(|step| {
+            ratio(over_seeds(seeds(), |seed| {
+                a_walk(of(step, seed).filter(|run| run.walks >= FEW)?)
+            }))
+        });
         let gains = [1, 2, 3].map(|at| {
             ratio(over_seeds(seeds(), |seed| {
                 let [before, after] =
@@ -212,7 +223,7 @@ fn grid(found: &Found, programs: &[&Program], step: &str) -> Table {
     let all: Vec<Vec<f64>> = programs
         .iter()
         .flat_map(|program| seeds().map(|seed| Setting::of(program, true, step, seed)))
-        .filter_map(|setting| made(run(found, &setting, "base")?))
+        .filter_map(|setting| made(walked(found, &setting)?))
         .collect();
     let mut cells = (0..POSITIONS).map(|at| {
         let spread = Spread::of_values(all.iter().map(|made| made[at]));
@@ -283,7 +294,8 @@ pub(super) fn document(found: &Found, programs: &[&Program], missing: &[&Program
          `crates/predict/papers/src/npt/conditions.rs`. The hardware of the talk kept table entries by their address and \
          asked its walk cache for one after the other; the model's walk caches lead past all levels at once, which \
          saves the same references but counts as saved what lies above a hit even where the other's array no \
-         longer held it. In brackets: the least and the most over three seeds."
+         longer held it. In brackets: the least and the most over three seeds. A run with fewer than 1,000 walks says nothing of what \
+         becomes of them; its cells are empty."
             .to_owned(),
     ];
     if !missing.is_empty() {

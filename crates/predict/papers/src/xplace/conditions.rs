@@ -2,8 +2,10 @@
 //!
 //! The testbed is a Xeon Gold 6138 whose last level has 27.5 MiB in 11 ways (xPlace 6.1), so the CPU is
 //! `skylake-gold-6138`, with its slices and their hash (`--llc cpu`), and VMs fill 1, 6 or 11 ways. Guests are
-//! fresh; the paper does not say how fragmented the hosts' memory was, so it is moderately so, and a table
-//! shows what that matters. With one VM its guests hop from bin to bin, and so they do here; by that it means what
+//! fresh and have 8 GiB, as the paper's. Those that reuse memory, which the paper has none of, have 1 GiB:
+//! backing all of it before each run takes as long as the run. The paper does not say how fragmented the
+//! hosts' memory was, so it is moderately so, and a table shows what that matters. Its VMs have 16 vCPUs; how many
+//! threads its programs had is not said, so they have one, and a table shows what more do. With one VM its guests hop from bin to bin, and so they do here; by that it means what
 //! Linux does by itself, so a table shows that placement and others. Programs have touched their memory when
 //! counting begins: a first look showed that those of 128 and 184 MiB spent most of a short run on first
 //! touches, which a run of minutes does not. PARSEC and SPLASH-2x are not in Debian: own kernels stand for
@@ -156,6 +158,18 @@ pub(super) const OCCUPANCY: [u64; 6] = [5, 25, 50, 75, 100, 200];
 /// FMFI of all layers.
 pub(super) const FRAGMENTATION: [&str; 4] = ["none", "0.5", "0.8", "0.95"];
 
+/// Threads of a program; the paper's VMs have 16 vCPUs.
+pub(super) const THREADS: [&str; 3] = ["1", "4", "16"];
+
+/// Memory of a guest: the paper's, and less.
+pub(super) const MEMORY: [&str; 3] = ["1GiB", GUEST, "32GiB"];
+
+/// A guest's memory in all tables but the one over it, and those of memory that is reused.
+const GUEST: &str = "8GiB";
+
+/// The same where it is reused.
+const REUSED: &str = "1GiB";
+
 /// How guests place pages.
 pub(super) const PLACEMENTS: [&str; 6] =
     ["linux", "random", "bin-hopping", "colouring", "best-bin", "hierarchical"];
@@ -184,6 +198,8 @@ pub(super) struct Setting<'a> {
     pub(super) fill: &'a str,
     pub(super) placement: &'a str,
     pub(super) fragmentation: &'a str,
+    /// Bytes of the guest's memory.
+    pub(super) memory: &'a str,
     pub(super) load: &'a str,
     pub(super) reused: bool,
     /// Replacing a frame copies the page.
@@ -205,6 +221,7 @@ impl<'a> Setting<'a> {
             fill: FILL,
             placement: "bin-hopping",
             fragmentation: "0.8",
+            memory: GUEST,
             load: LOAD,
             reused: false,
             copy: true,
@@ -221,13 +238,14 @@ impl<'a> Setting<'a> {
 
     /// A program from its first touch on, in memory that is backed already.
     pub(super) fn whole(program: &'a Program, ways: u32, seed: u64, copy: bool) -> Self {
-        Self { reused: true, whole: true, copy, ..Self::ordinary(program, ways, seed) }
+        let ordinary = Self::ordinary(program, ways, seed);
+        Self { reused: true, whole: true, memory: REUSED, copy, ..ordinary }
     }
 
     /// The name of its row, in a nested VM or on bare metal.
     pub(super) fn row(&self, nested: bool) -> String {
-        let Self { name, ways, seed, hash, fill, placement, fragmentation, load, reused, .. } =
-            self;
+        let Self { name, ways, seed, hash, fill, placement, fragmentation, .. } = self;
+        let Self { memory, load, reused, .. } = self;
         let on = if nested { "nested" } else { "native" };
         let mut row = format!("{name}, {ways} ways, seed {seed}, {on}");
         let mut besides = |differs: bool, words: String| {
@@ -239,6 +257,7 @@ impl<'a> Setting<'a> {
         besides(*fill != FILL, (*fill).to_owned());
         besides(*placement != "bin-hopping", (*placement).to_owned());
         besides(*fragmentation != "0.8", format!("FMFI {fragmentation}"));
+        besides(*memory != if *reused { REUSED } else { GUEST }, (*memory).to_owned());
         besides(*load != LOAD, format!("load {load}"));
         besides(*reused, "reused".to_owned());
         besides(!self.copy, "free".to_owned());
@@ -253,13 +272,13 @@ impl<'a> Setting<'a> {
     }
 
     fn made(&self, nested: bool, scale: f64) -> Row {
-        let Self { workload, ways, seed, placement, fragmentation, .. } = self;
+        let Self { workload, ways, seed, placement, fragmentation, memory, .. } = self;
         let stack = if nested { ("nested", POLICIES) } else { ("native", "base") };
         let mut options = vec![
             ("--stack", stack.0.to_owned()),
             ("--policy", stack.1.to_owned()),
             ("--cpu", "skylake-gold-6138".to_owned()),
-            ("--memory", "1GiB".to_owned()),
+            ("--memory", (*memory).to_owned()),
             ("--fragmentation", (*fragmentation).to_owned()),
             ("--placement", (*placement).to_owned()),
             ("--llc-ways", ways.to_string()),
@@ -345,7 +364,7 @@ fn two_vms_row(pair: &[&Program; 2], ways: u32, seed: u64, scale: f64) -> Row {
     let [warmup, counted] = lengths(scale);
     let vm = |name: &str, placement: &str, program: &Program| {
         let workload = with_length(program.workload, warmup + counted, seed);
-        format!("{name}:in=h,memory=512MiB,placement={placement},workload={workload}")
+        format!("{name}:in=h,memory={GUEST},placement={placement},workload={workload}")
     };
     let mut options = vec![
         ("--policy", "coplace,xplace".to_owned()),
@@ -416,13 +435,15 @@ pub(super) struct Point {
     fill: &'static str,
     placement: &'static str,
     fragmentation: &'static str,
+    memory: &'static str,
     load: &'static str,
 }
 
 impl Point {
     /// The setting, with seed 1.
     pub(super) fn borrowed<T>(&self, use_it: impl FnOnce(&Setting<'_>) -> T) -> T {
-        let Self { name, workload, ways, hash, fill, placement, fragmentation, load, .. } = self;
+        let Self { name, workload, ways, hash, fill, placement, fragmentation, .. } = self;
+        let Self { memory, load, .. } = self;
         use_it(&Setting {
             name,
             workload,
@@ -432,6 +453,7 @@ impl Point {
             fill,
             placement,
             fragmentation,
+            memory,
             load,
             reused: false,
             copy: true,
@@ -450,8 +472,21 @@ impl Point {
             fill: FILL,
             placement: "bin-hopping",
             fragmentation: "0.8",
+            memory: GUEST,
             load: LOAD,
         }
+    }
+
+    /// With so many threads, which have the accesses of one between them.
+    fn with_threads(program: &Program, ways: u32, threads: &str) -> Self {
+        let ordinary = Self::ordinary(program, ways, threads);
+        if threads == THREADS[0] {
+            return ordinary;
+        }
+        let Self { name, workload, .. } = &ordinary;
+        let name = format!("{name} with {threads} threads");
+        let workload = format!("{workload},threads={threads}");
+        Self { name, workload, ..ordinary }
     }
 }
 
@@ -516,6 +551,27 @@ pub(super) fn surfaces() -> Vec<Surface> {
                 when those are that the second level drops, as in this processor.",
         latency: false,
         columns: FILLS.iter().map(|fill| (*fill).to_owned()).collect(),
+        series,
+    });
+    surfaces.push(over(
+        "Memory of the guest",
+        "Throughput of xPlace over that of CoPlace.",
+        &MEMORY,
+        |point, memory| point.memory = memory,
+    ));
+    let mut series = Vec::new();
+    for program in THROUGHPUT.iter().chain(&LATENCY[..2]) {
+        for ways in [1, 11] {
+            let points = THREADS.iter().map(|threads| Point::with_threads(program, ways, threads));
+            series.push((format!("{}, {}", program.name, in_ways(ways)), points.collect()));
+        }
+    }
+    surfaces.push(Surface {
+        title: "Threads",
+        about: "Throughput of xPlace over that of CoPlace, by threads, each a vCPU with a core of its own. All \
+                share the accesses that one has elsewhere.",
+        latency: false,
+        columns: THREADS.iter().map(|threads| (*threads).to_owned()).collect(),
         series,
     });
     let mut series = Vec::new();

@@ -320,7 +320,7 @@ fn overhead(results: Results<'_>) -> Table {
     let mut table = Table::new(
         "Overhead where the cache does not matter",
         &[
-            "Throughput under xPlace over that of a vanilla nested VM, which reuses memory that is backed in \
+            "Throughput under xPlace over that of a vanilla nested VM, which reuses memory, 1 GiB, that is backed in \
              the wrong colours already, from the first touch on. The paper calls a frame that is replaced free; \
              it has been zeroed or written by then, so that the page is copied here. The last column leaves \
              the copy out.",
@@ -365,7 +365,7 @@ fn copies(results: Results<'_>) -> Table {
     let mut table = Table::new(
         "Copying what is replaced, or not",
         &[
-            "Throughput of xPlace over CoPlace from the first touch on, in memory that is backed in the wrong \
+            "Throughput of xPlace over CoPlace from the first touch on, in memory, 1 GiB, that is backed in the wrong \
              colours already. A run here is 16 million accesses, so that replacing weighs more than in one of \
              minutes.",
         ],
@@ -480,7 +480,7 @@ pub(super) fn document(found: &Found, there: &[&Real], missing: &[&Real]) -> Doc
     tables.extend(surfaces().iter().map(|of| surface(results, of)));
     tables.push(stand_ins());
     let head = format!(
-        "A nested VM on a modelled Xeon Gold 6138, whose last-level cache has 27.5 MiB in 11 ways and 20 slices, \
+        "A nested VM with 8 GiB on a modelled Xeon Gold 6138, whose last-level cache has 27.5 MiB in 11 ways and 20 slices, \
          with their hash as measured (McCalpin, TR-2021-03). Guests place pages by bin hopping unless a \
          table says otherwise (of {} ways to do it), in memory of FMFI 0.8 at first, and fill {} of the cache. \
          Each program runs with {} seeds.",

@@ -11,6 +11,7 @@ mod complain;
 pub mod config;
 mod defaults;
 mod drawn;
+mod effect;
 pub mod exits;
 mod exits_text;
 mod failure;

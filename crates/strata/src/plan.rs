@@ -10,7 +10,7 @@ use crate::prepared;
 use crate::run_results::Results;
 use crate::values::SizeAndWays;
 use crate::workload::Input;
-use crate::{captured_tables, given, text_file, unsampled};
+use crate::{captured_tables, effect, given, text_file, unsampled};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
@@ -137,6 +137,7 @@ pub fn setups(
 ) -> Result<(Vec<Setup>, Part), Failure> {
     let policies: Vec<&String> = pairs.iter().map(|(_, policy)| policy).chain(besides).collect();
     let (cpu, overrides) = constants(args, catalogue, &policies)?;
+    effect::check(args, catalogue, &policies, &cpu)?;
     let warmup = args.warmup.unwrap_or(0);
     let mut part = given::part(&args.input);
     part.limit = part.limit.map(|limit| limit.saturating_add(warmup));
@@ -257,13 +258,6 @@ fn constants(
         let set = [("cache.l4.bytes", &*values[0]), ("cache.l4.ways", &*values[1])];
         cpu.set_all(set).map_err(|error| Failure::usage(format!("--l4: {error}")))?;
     }
-    let native = |stacks: &[StackKind]| stacks.iter().all(|stack| *stack == StackKind::Native);
-    if args.vllc.is_some() && args.stack.as_deref().is_some_and(native) {
-        return Err(Failure::usage(
-            "--vllc has no effect on native programs, which are told of the real last-level cache; add \
-             vm or nested to --stack",
-        ));
-    }
     let of_l4 = args.colours_of == Some(ColouredCache::L4);
     if of_l4
         && cpu.cache.l4.bytes == 0
@@ -357,7 +351,7 @@ mod tests {
         let policy = |name, stacks| {
             let parameters =
                 if name == "xgemini" { vec!["xgemini.period".into()] } else { Vec::new() };
-            PolicyInfo { name, about: "", paper: "", stacks, parameters }
+            PolicyInfo { name, about: "", paper: "", stacks, by_colour: false, parameters }
         };
         let parameter = |name: &'static str| Parameter {
             name: name.into(),

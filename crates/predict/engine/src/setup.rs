@@ -172,6 +172,8 @@ pub struct PolicyInfo {
     pub paper: &'static str,
     /// Stacks it can run on.
     pub stacks: &'static [StackKind],
+    /// It has the host place a VM's memory by cache colour.
+    pub by_colour: bool,
     /// The parameters that matter to it and not to every policy.
     pub parameters: Vec<Cow<'static, str>>,
 }

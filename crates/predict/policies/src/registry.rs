@@ -26,6 +26,8 @@ pub struct Entry {
     /// Whether it decides for each kernel by itself: then it can govern a guest whose guest hypervisor
     /// has another policy.
     pub independent: bool,
+    /// Whether it has the host place a VM's memory by cache colour.
+    pub by_colour: bool,
     /// Whether it is compared when nobody says which policies are to be.
     pub by_default: bool,
     /// What is to be said of its results.
@@ -69,6 +71,7 @@ impl Entry {
             source,
             parameters: &[],
             independent: false,
+            by_colour: false,
             by_default: false,
             words,
             make,
@@ -83,6 +86,11 @@ impl Entry {
     /// It decides for each kernel by itself.
     pub const fn independent(self) -> Self {
         Self { independent: true, ..self }
+    }
+
+    /// It has the host place a VM's memory by cache colour.
+    pub const fn by_colour(self) -> Self {
+        Self { by_colour: true, ..self }
     }
 
     /// It is compared when nobody says which policies are to be.
@@ -166,21 +174,24 @@ pub const REGISTRY: &[Entry] = &[
         "CoPlace (PACT 2021); xPlace 4.2",
         |parameters| Box::new(CoPlace::new(parameters)),
     )
-    .reads(CoPlace::SETS),
+    .reads(CoPlace::SETS)
+    .by_colour(),
     Entry::new(
         "xplace",
         "base pages; the host keeps a nested guest's cache colours across an unmodified L1",
         "xPlace, section 5",
         |parameters| Box::new(XPlace::new(parameters)),
     )
-    .reads(XPlace::SETS),
+    .reads(XPlace::SETS)
+    .by_colour(),
     Entry::new(
         "xgemini+xplace",
         "xgemini where regions become whole; the host colours the pages of the others as xplace does",
         "xGemini (TC 2024) IV and xPlace, section 5; the choice between them is ours",
         |parameters| Box::new(xgemini_xplace::policy(parameters)),
     )
-    .reads(xgemini_xplace::SETS),
+    .reads(xgemini_xplace::SETS)
+    .by_colour(),
     Entry::new(
         "aligned",
         "the upper bound: whatever is touched is huge and well aligned from its first touch",
@@ -223,6 +234,7 @@ mod tests {
     use super::*;
     use crate::timeout::BookingParameters;
     use strata_params::Parameters;
+    use strata_stack::{NodeId, Position};
 
     #[test]
     fn names_are_unique_and_found() {
@@ -248,6 +260,15 @@ mod tests {
         assert_eq!(readers("huge_aligner.threshold"), ["xgemini", "xgemini+xplace"]);
         for parameter in PolicyParameters::default().parameters() {
             assert!(!readers(&parameter.name).is_empty(), "{}", parameter.name);
+        }
+    }
+
+    #[test]
+    fn a_policy_places_by_colour_if_it_says_so() {
+        let host = Position { node: NodeId::HOST, level: 0, vms: 1, vm: NodeId::HOST };
+        for entry in REGISTRY {
+            let settings = (entry.make)(&PolicyParameters::default()).settings(host);
+            assert_eq!(settings.coloured, entry.by_colour, "{}", entry.name);
         }
     }
 

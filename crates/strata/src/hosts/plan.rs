@@ -1,12 +1,12 @@
 //! What `strata run --vm` is asked for, checked.
 
-use crate::again;
 use crate::args::{Input as InputArgs, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::plan::{apart, cross_product, request_load, setups};
 use crate::run_results::Results;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;
+use crate::{again, effect};
 use std::iter;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -82,6 +82,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     }
     for vm in &args.vm {
         check(vm, catalogue)?;
+        effect::check_vm(vm, &args, catalogue)?;
     }
     let own = (own_stacks(&mut args)?, own_policies(&mut args)?);
     let mut remarks = Vec::new();

@@ -36,6 +36,7 @@ pub fn catalogue() -> Catalogue {
                 about: entry.summary,
                 paper: entry.source,
                 stacks: &StackKind::EVERY,
+                by_colour: entry.by_colour,
                 parameters: entry.parameters.iter().flat_map(ParameterSet::names).collect(),
             })
             .collect(),

@@ -188,11 +188,13 @@ fn last_levels() {
     let plain = LlcOptions::default;
     let of = |design| LlcOptions { design, ..LlcOptions::default() };
     let hash = of(LlcDesign { hash: SliceHash::Intel, slices: 8, ..LlcDesign::default() });
+    let quad: Replacement = "QLRU_H11_M1_R0_U0".parse().expect("it is one");
     let masked = LlcOptions { masks: vec!["5".parse().ok()], ..plain() };
     let options = [
         ("five ways", masked.clone()),
         ("hash", hash.clone()),
         ("tree-PLRU", of(LlcDesign { replacement: Replacement::TreePlru, ..LlcDesign::default() })),
+        ("quad-age LRU", of(LlcDesign { replacement: quad, ..LlcDesign::default() })),
         ("misses told apart", LlcOptions { classify: true, ..plain() }),
         ("misses told apart, hash, five ways", LlcOptions { classify: true, ..hash.clone() }),
         ("inclusive", of(LlcDesign { inclusive: true, ..LlcDesign::default() })),

@@ -53,8 +53,8 @@ pub use error::ModelError;
 pub use geometry::CacheGeometry;
 pub use limits::PHYSICAL_LIMIT;
 pub use llc::{
-    LlcCounters, LlcDesign, LlcFill, LlcOptions, LlcUse, MaskError, MissCauses, Owner, Replacement,
-    WayMask,
+    LlcCounters, LlcDesign, LlcFill, LlcOptions, LlcUse, MaskError, MissCauses, Owner, Qlru,
+    QlruMiss, QlruPlace, QlruUpdate, Replacement, UnknownReplacement, WayMask,
 };
 pub use machine::{Machine, Misaligned};
 pub use model::{

@@ -49,7 +49,8 @@ const EXPLANATIONS: [(&str, &str, &str); 39] = [
     (
         "llc_design.replacement",
         "",
-        "line of the last-level cache that makes room: `lru` or `tree-plru`; with `--llc cpu`",
+        "line of the last-level cache that makes room: `lru`, `tree-plru`, `mru` or quad-age LRU in nanoBench's \
+         notation, such as `QLRU_H11_M1_R0_U0`; with `--llc cpu`",
     ),
     (
         "llc_design.inclusive",

@@ -1,11 +1,11 @@
-//! The last-level cache in detail: slices with a hash, two kinds of replacement, ways set apart for VMs,
+//! The last-level cache in detail: slices with a hash, several kinds of replacement, ways set apart for VMs,
 //! inclusion, misses told apart.
 //!
 //! A machine has it only when one of these is asked for; otherwise it has the faster
 //! [`Cache`](crate::cache::Cache), which does the same with none of them.
 //!
 //! - A mask of ways restricts what is filled, not what is found, as CAT does (SDM volume 3B, section
-//!   17.19). Within a mask the LRU line of its ways makes room.
+//!   17.19). Within a mask the line of its ways makes room whose turn it is.
 //! - Misses of a VM are compared with a fully associative LRU cache of as many lines as its mask gives.
 //!   VMs with equal masks share one. Where masks overlap but differ it is an approximation: each is
 //!   compared with a cache that it does not share with the others.
@@ -21,6 +21,7 @@ mod model;
 mod owner;
 mod place;
 mod replace;
+mod replacement;
 mod sets;
 #[cfg(test)]
 mod tests;
@@ -28,8 +29,9 @@ mod twin;
 
 pub use counters::{LlcCounters, LlcUse, MissCauses};
 pub use mask::{MaskError, WayMask};
-pub use model::{LlcDesign, LlcFill, LlcOptions, Replacement};
+pub use model::{LlcDesign, LlcFill, LlcOptions};
 pub use owner::Owner;
+pub use replacement::{Qlru, QlruMiss, QlruPlace, QlruUpdate, Replacement, UnknownReplacement};
 
 use crate::cache::NO_LINE;
 use crate::geometry::CacheGeometry;

@@ -1,23 +1,11 @@
 //! What is asked of the last-level cache beyond its size.
 
-use super::WayMask;
+use super::{Replacement, WayMask};
 use crate::error::ModelError;
 use crate::geometry::CacheGeometry;
 use crate::limits::{LINE_SHIFT, MIN_SETS};
 use serde::{Deserialize, Serialize};
 use strata_colours::{CacheIndex, SliceHash};
-
-/// Which line of a set makes room for another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Replacement {
-    /// The least recently used.
-    #[default]
-    Lru,
-    /// The one that a tree of bits leads to, each of which points away from the half used last. A
-    /// number of ways that is no power of two has the tree of the next one, with leaves missing.
-    TreePlru,
-}
 
 /// Which lines are put into the last level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

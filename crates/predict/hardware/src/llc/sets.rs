@@ -1,7 +1,7 @@
 //! The sets of the last-level cache: tags, owners, and the order of use.
 
 use super::place::EMPTY;
-use super::replace::{Ages, Mask, Order, Tree};
+use super::replace::{Ages, Mask, Order, Quad, QuadRules, Tree, Unused};
 use super::{Owner, Replacement};
 use crate::host::{self, LANES, Vectors};
 
@@ -32,16 +32,17 @@ pub(super) enum Found {
 }
 
 /// Sets of up to `GROUPS` x 8 ways.
-pub(super) struct Ways<const GROUPS: usize, O> {
+pub(super) struct Ways<const GROUPS: usize, O: Order<GROUPS>> {
     sets: Box<[Set<GROUPS, O>]>,
     ways: usize,
+    rules: O::Rules,
 }
 
 impl<const GROUPS: usize, O: Order<GROUPS>> Ways<GROUPS, O> {
-    fn new(sets: u64, ways: usize) -> Self {
+    fn new(sets: u64, ways: usize, rules: O::Rules) -> Self {
         let (tags, owners) = ([[EMPTY; LANES]; GROUPS], [[Owner(0); LANES]; GROUPS]);
         let set = Set { tags, owners, order: O::new(ways) };
-        Self { sets: vec![set; sets as usize].into_boxed_slice(), ways }
+        Self { sets: vec![set; sets as usize].into_boxed_slice(), ways, rules }
     }
 
     /// Asks for a set.
@@ -65,19 +66,15 @@ impl<const GROUPS: usize, O: Order<GROUPS>> Ways<GROUPS, O> {
         mask: &Mask,
         vectors: impl Vectors,
     ) -> Found {
-        let ways = self.ways;
-        let Set { tags, owners, order } = &mut self.sets[set];
+        let Self { sets, ways, rules } = self;
+        let Set { tags, owners, order } = &mut sets[set];
         let found = places(tags, tag, vectors);
         if found != 0 {
-            order.touch(ways, found.trailing_zeros() as usize);
+            order.hit(rules, *ways, found.trailing_zeros() as usize, mask);
             return Found::Hit;
         }
         let empty = places(tags, EMPTY, vectors) & mask.bits;
-        let way = match empty {
-            0 => order.victim(ways, mask),
-            empty => empty.trailing_zeros() as usize,
-        };
-        order.touch(ways, way);
+        let way = order.fill(rules, *ways, empty, mask);
         let before = std::mem::replace(&mut tags.as_flattened_mut()[way], tag);
         let owner_before = std::mem::replace(&mut owners.as_flattened_mut()[way], owner);
         match before {
@@ -186,7 +183,7 @@ fn places<const GROUPS: usize>(
     found
 }
 
-/// Sets of any associativity and either replacement. The usual ones have code of their own.
+/// Sets of any associativity and replacement. The usual ones have code of their own.
 pub(super) enum Sets {
     Direct(Direct),
     Lru8(Ways<1, Ages<1>>),
@@ -197,6 +194,14 @@ pub(super) enum Sets {
     Tree16(Ways<2, Tree>),
     Tree24(Ways<3, Tree>),
     Tree64(Ways<8, Tree>),
+    Mru8(Ways<1, Unused>),
+    Mru16(Ways<2, Unused>),
+    Mru24(Ways<3, Unused>),
+    Mru64(Ways<8, Unused>),
+    Quad8(Ways<1, Quad>),
+    Quad16(Ways<2, Quad>),
+    Quad24(Ways<3, Quad>),
+    Quad64(Ways<8, Quad>),
 }
 
 /// The same expression for every kind of sets.
@@ -212,6 +217,14 @@ macro_rules! each_kind {
             Sets::Tree16($ways) => $do,
             Sets::Tree24($ways) => $do,
             Sets::Tree64($ways) => $do,
+            Sets::Mru8($ways) => $do,
+            Sets::Mru16($ways) => $do,
+            Sets::Mru24($ways) => $do,
+            Sets::Mru64($ways) => $do,
+            Sets::Quad8($ways) => $do,
+            Sets::Quad16($ways) => $do,
+            Sets::Quad24($ways) => $do,
+            Sets::Quad64($ways) => $do,
         }
     };
 }
@@ -221,14 +234,30 @@ impl Sets {
     pub(super) fn new(sets: u64, ways: usize, replacement: Replacement) -> Self {
         match (replacement, ways) {
             (_, 1) => Self::Direct(Direct::new(sets)),
-            (Replacement::Lru, 0..=8) => Self::Lru8(Ways::new(sets, ways)),
-            (Replacement::Lru, 9..=16) => Self::Lru16(Ways::new(sets, ways)),
-            (Replacement::Lru, 17..=24) => Self::Lru24(Ways::new(sets, ways)),
-            (Replacement::Lru, _) => Self::Lru64(Ways::new(sets, ways)),
-            (Replacement::TreePlru, 0..=8) => Self::Tree8(Ways::new(sets, ways)),
-            (Replacement::TreePlru, 9..=16) => Self::Tree16(Ways::new(sets, ways)),
-            (Replacement::TreePlru, 17..=24) => Self::Tree24(Ways::new(sets, ways)),
-            (Replacement::TreePlru, _) => Self::Tree64(Ways::new(sets, ways)),
+            (Replacement::Lru, 0..=8) => Self::Lru8(Ways::new(sets, ways, ())),
+            (Replacement::Lru, 9..=16) => Self::Lru16(Ways::new(sets, ways, ())),
+            (Replacement::Lru, 17..=24) => Self::Lru24(Ways::new(sets, ways, ())),
+            (Replacement::Lru, _) => Self::Lru64(Ways::new(sets, ways, ())),
+            (Replacement::TreePlru, 0..=8) => Self::Tree8(Ways::new(sets, ways, ())),
+            (Replacement::TreePlru, 9..=16) => Self::Tree16(Ways::new(sets, ways, ())),
+            (Replacement::TreePlru, 17..=24) => Self::Tree24(Ways::new(sets, ways, ())),
+            (Replacement::TreePlru, _) => Self::Tree64(Ways::new(sets, ways, ())),
+            (Replacement::Mru, 0..=8) => Self::Mru8(Ways::new(sets, ways, ())),
+            (Replacement::Mru, 9..=16) => Self::Mru16(Ways::new(sets, ways, ())),
+            (Replacement::Mru, 17..=24) => Self::Mru24(Ways::new(sets, ways, ())),
+            (Replacement::Mru, _) => Self::Mru64(Ways::new(sets, ways, ())),
+            (Replacement::Qlru(qlru), 0..=8) => {
+                Self::Quad8(Ways::new(sets, ways, QuadRules::new(qlru)))
+            }
+            (Replacement::Qlru(qlru), 9..=16) => {
+                Self::Quad16(Ways::new(sets, ways, QuadRules::new(qlru)))
+            }
+            (Replacement::Qlru(qlru), 17..=24) => {
+                Self::Quad24(Ways::new(sets, ways, QuadRules::new(qlru)))
+            }
+            (Replacement::Qlru(qlru), _) => {
+                Self::Quad64(Ways::new(sets, ways, QuadRules::new(qlru)))
+            }
         }
     }
 

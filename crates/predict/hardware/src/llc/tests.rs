@@ -12,14 +12,129 @@ fn of(design: LlcDesign) -> LlcOptions {
     LlcOptions { design, ..LlcOptions::default() }
 }
 
-/// A way of a set: line, owner, and when it was used last.
-type Way = Option<(u64, u16, u64)>;
+/// A way of a set: line and owner.
+type Way = Option<(u64, u16)>;
+
+/// What a set knows of its ways, as the policy is described, way by way.
+#[derive(Clone)]
+struct NaiveOrder {
+    replacement: Replacement,
+    /// When each was used last.
+    used: Vec<u64>,
+    /// Tree-PLRU: by level, whether the upper half of each node is next.
+    tree: Vec<Vec<bool>>,
+    /// MRU: 1 where a way was not used. QLRU: ages.
+    bits: Vec<u8>,
+}
+
+impl NaiveOrder {
+    fn new(replacement: Replacement, ways: usize) -> Self {
+        let levels = ways.next_power_of_two().ilog2();
+        let tree = (0..levels).map(|level| vec![false; 1 << level]).collect();
+        let bits = vec![if replacement == Replacement::Mru { 1 } else { 3 }; ways];
+        Self { replacement, used: vec![0; ways], tree, bits }
+    }
+
+    /// Ages rise. `used` is the way whose line was used.
+    fn update(&mut self, qlru: &Qlru, used: Option<usize>, mask: &[usize]) {
+        let others: Vec<usize> = mask.iter().copied().filter(|way| Some(*way) != used).collect();
+        let oldest = |ways: &[usize]| ways.iter().map(|way| self.bits[*way]).max().unwrap_or(3);
+        let step = u8::from(oldest(mask) < 3);
+        let (ways, by) = match qlru.update {
+            QlruUpdate::All => (mask.to_vec(), 3 - oldest(mask)),
+            QlruUpdate::Others => (others.clone(), 3 - oldest(&others)),
+            QlruUpdate::AllByOne => (mask.to_vec(), step),
+            QlruUpdate::OthersByOne => (others, step),
+        };
+        ways.iter().for_each(|way| self.bits[*way] += by);
+    }
+
+    /// The line in a way is used; the rest of what a policy does after that.
+    fn touch(&mut self, way: usize, time: u64, mask: &[usize]) {
+        self.used[way] = time;
+        let mut node = way;
+        for level in self.tree.iter_mut().rev() {
+            level[node / 2] = node.is_multiple_of(2);
+            node /= 2;
+        }
+        if self.replacement == Replacement::Mru {
+            self.bits[way] = 0;
+            if mask.iter().all(|way| self.bits[*way] == 0) {
+                mask.iter().for_each(|other| self.bits[*other] = u8::from(*other != way));
+            }
+        }
+    }
+
+    fn hit(&mut self, way: usize, time: u64, mask: &[usize]) {
+        self.touch(way, time, mask);
+        if let Replacement::Qlru(qlru) = self.replacement {
+            self.bits[way] = qlru.hit[usize::from(self.bits[way])];
+            if !qlru.on_miss_only {
+                self.update(&qlru, Some(way), mask);
+            }
+        }
+    }
+
+    /// The way that a new line is put into.
+    fn fill(&mut self, empty: &[usize], time: u64, mask: &[usize], drawn: &mut u64) -> usize {
+        let Replacement::Qlru(qlru) = self.replacement else {
+            let way = empty.first().copied().unwrap_or_else(|| self.victim(mask));
+            self.touch(way, time, mask);
+            return way;
+        };
+        if qlru.on_miss_only {
+            self.update(&qlru, None, mask);
+        }
+        let from_the_end = qlru.place == QlruPlace::EmptyFromTheEnd;
+        let empty = if from_the_end { empty.last() } else { empty.first() };
+        let way = empty.copied().unwrap_or_else(|| {
+            let of_age = |age| mask.iter().copied().find(|way| self.bits[*way] == age);
+            match qlru.place {
+                QlruPlace::FirstOrWay0 => of_age(3).unwrap_or(mask[0]),
+                _ => (0..=3).rev().find_map(of_age).unwrap(),
+            }
+        });
+        self.bits[way] = match qlru.miss {
+            QlruMiss::Age(age) => age,
+            QlruMiss::Drawn { once_in, age } => {
+                *drawn += 1;
+                if replace::draw(*drawn).is_multiple_of(u64::from(once_in)) { age } else { 3 }
+            }
+        };
+        if !qlru.on_miss_only {
+            self.update(&qlru, Some(way), mask);
+        }
+        way
+    }
+
+    fn victim(&self, mask: &[usize]) -> usize {
+        match self.replacement {
+            Replacement::TreePlru => self.leaf(0, 0, mask).unwrap(),
+            Replacement::Mru => {
+                mask.iter().copied().find(|way| self.bits[*way] == 1).unwrap_or(mask[0])
+            }
+            _ => mask.iter().copied().min_by_key(|way| self.used[*way]).unwrap(),
+        }
+    }
+
+    /// The way that a node of the tree leads to; the other half where that has none of the mask.
+    fn leaf(&self, level: usize, node: usize, mask: &[usize]) -> Option<usize> {
+        let Some(bits) = self.tree.get(level) else {
+            return mask.contains(&node).then_some(node);
+        };
+        let wanted = usize::from(bits[node]);
+        let mut halves = [wanted, 1 - wanted].into_iter();
+        halves.find_map(|half| self.leaf(level + 1, 2 * node + half, mask))
+    }
+}
 
 /// One line after the other, every way looked at.
 struct Naive {
     options: LlcOptions,
     geometry: CacheGeometry,
-    sets: Vec<Vec<Way>>,
+    sets: Vec<(Vec<Way>, NaiveOrder)>,
+    /// Ages drawn.
+    drawn: u64,
     /// By mask: lines in order of use, and all that were ever read.
     full: Vec<(u64, Vec<u64>, BTreeSet<u64>)>,
     time: u64,
@@ -29,11 +144,13 @@ struct Naive {
 impl Naive {
     fn new(geometry: CacheGeometry, options: &LlcOptions, owners: usize) -> Self {
         let ways = vec![None; geometry.ways as usize];
+        let set = (ways, NaiveOrder::new(options.design.replacement, geometry.ways as usize));
         let counters = LlcCounters { evicted: vec![0; owners], ..LlcCounters::default() };
         Self {
             options: options.clone(),
             geometry,
-            sets: vec![ways; geometry.sets() as usize],
+            sets: vec![set; geometry.sets() as usize],
+            drawn: 0,
             full: Vec::new(),
             time: 0,
             counters: vec![counters; owners],
@@ -69,7 +186,7 @@ impl Naive {
         (is_held, seen.insert(line))
     }
 
-    fn set(&mut self, line: u64) -> &mut Vec<Way> {
+    fn set(&mut self, line: u64) -> &mut (Vec<Way>, NaiveOrder) {
         let set = self.options.design.index(&self.geometry).set(line) as usize;
         &mut self.sets[set]
     }
@@ -102,7 +219,7 @@ impl Naive {
     /// Whether it was there, and is no more.
     fn take(&mut self, owner: Owner, line: u64, is_data: bool) -> bool {
         let full = self.read_full(owner, line, false);
-        let way = self.set(line).iter_mut().find(|way| way.is_some_and(|way| way.0 == line));
+        let way = self.set(line).0.iter_mut().find(|way| way.is_some_and(|way| way.0 == line));
         let hit = way.and_then(Option::take).is_some();
         self.count(owner, is_data, hit, full);
         hit
@@ -122,16 +239,18 @@ impl Naive {
     /// Puts a line in unless it is there; whether it was, and which one dropped out.
     fn put(&mut self, owner: Owner, line: u64) -> (bool, Option<u64>) {
         self.time += 1;
-        let (mask, time) = (self.mask(owner), self.time);
-        let ways = self.set(line);
-        if let Some((_, _, used)) = ways.iter_mut().flatten().find(|way| way.0 == line) {
-            *used = time;
+        let (mask, time, mut drawn) = (self.mask(owner), self.time, self.drawn);
+        let (ways, order) = self.set(line);
+        let mask: Vec<usize> = (0..ways.len()).filter(|way| mask >> way & 1 != 0).collect();
+        if let Some(way) = ways.iter().position(|way| way.is_some_and(|way| way.0 == line)) {
+            order.hit(way, time, &mask);
             return (true, None);
         }
-        let may_fill = (0..ways.len()).filter(|way| mask >> way & 1 != 0);
-        let way = may_fill.min_by_key(|way| ways[*way].map_or(0, |(.., used)| used)).unwrap();
-        let before = ways[way].replace((line, owner.0, time));
-        if let Some((_, of, _)) = before {
+        let empty: Vec<usize> = mask.iter().copied().filter(|way| ways[*way].is_none()).collect();
+        let way = order.fill(&empty, time, &mask, &mut drawn);
+        let before = ways[way].replace((line, owner.0));
+        self.drawn = drawn;
+        if let Some((_, of)) = before {
             self.counters[usize::from(owner.0)].evicted[usize::from(of)] += 1;
         }
         (false, before.map(|(line, ..)| line))
@@ -160,6 +279,20 @@ fn masks(ways: u32) -> impl Strategy<Value = Option<WayMask>> {
     )
 }
 
+/// Every kind of replacement, and any variant of quad-age LRU.
+fn replacements() -> impl Strategy<Value = Replacement> {
+    let ages = prop::sample::select(vec!["H00", "H10", "H11", "H20", "H21"]);
+    let new = prop::sample::select(vec!["M0", "M1", "M2", "M3", "MR161", "MR30"]);
+    let rest = ["R0_U0", "R0_U1", "R1_U0", "R1_U1", "R1_U2", "R1_U3", "R2_U0", "R2_U1"];
+    let qlru = (ages, new, prop::sample::select(rest.to_vec()), any::<bool>());
+    let qlru = qlru.prop_map(|(hit, miss, rest, on_miss_only)| {
+        let umo = if on_miss_only { "_UMO" } else { "" };
+        format!("QLRU_{hit}_{miss}_{rest}{umo}").parse().unwrap()
+    });
+    let others = [Replacement::Lru, Replacement::TreePlru, Replacement::Mru];
+    prop_oneof![prop::sample::select(others.to_vec()), qlru]
+}
+
 /// Lines near each other, and in the same set.
 fn lines(sets: u64, most: usize) -> impl Strategy<Value = Vec<u64>> {
     let line = (0..3 * sets, 0u64..40).prop_map(move |(near, far)| near + far * sets);
@@ -183,9 +316,11 @@ proptest! {
         sets in prop_oneof![Just(8u64), Just(16), Just(24)],
         hash in prop::sample::select(&SliceHash::ALL[..]),
         classify in any::<bool>(),
+        replacement in replacements(),
         batches in prop::collection::vec((0u16..3, lines(8, 60), any::<bool>()), 1..40),
     ) {
         let (design, geometry) = sliced(hash, 4, sets, ways);
+        let design = LlcDesign { replacement, ..design };
         let options = LlcOptions { design, masks, classify };
         let mut llc = Llc::new(&geometry, &options);
         llc.admit(Owner(2));
@@ -229,13 +364,14 @@ proptest! {
         sets in prop_oneof![Just(8u64), Just(16), Just(24)],
         hash in prop::sample::select(&SliceHash::ALL[..]),
         classify in any::<bool>(),
+        replacement in replacements(),
         batches in prop::collection::vec(
             (0u16..3, lines(8, 60), lines(8, 60), any::<bool>()),
             1..40,
         ),
     ) {
         let (design, geometry) = sliced(hash, 4, sets, ways);
-        let design = LlcDesign { fill: LlcFill::Victims, ..design };
+        let design = LlcDesign { fill: LlcFill::Victims, replacement, ..design };
         let options = LlcOptions { design, masks, classify };
         let mut llc = Llc::new(&geometry, &options);
         llc.admit(Owner(2));
@@ -290,18 +426,18 @@ proptest! {
         }
     }
 
-    /// Under LRU any ways; under tree-PLRU a power of two of them, from the lowest on.
+    /// Any ways, but under tree-PLRU a power of two of them, from the lowest on.
     #[test]
     fn some_ways_of_a_cache_are_a_cache_of_so_many_ways(
         (ways, first, count) in (1u32..=64).prop_flat_map(|ways| (Just(ways), 0..ways))
             .prop_flat_map(|(ways, first)| (Just(ways), Just(first), 1..=ways - first)),
-        tree in any::<bool>(),
+        replacement in replacements(),
         hash in prop::sample::select(&SliceHash::ALL[..]),
         classify in any::<bool>(),
         batches in prop::collection::vec(lines(8, 200), 1..10),
     ) {
+        let tree = replacement == Replacement::TreePlru;
         let (first, count) = if tree { (0, 1 << count.ilog2()) } else { (first, count) };
-        let replacement = if tree { Replacement::TreePlru } else { Replacement::Lru };
         let [(design, geometry), (_, smaller)] = [ways, count].map(|ways| sliced(hash, 2, 8, ways));
         let design = LlcDesign { replacement, ..design };
         let options = LlcOptions { design, classify, ..LlcOptions::default() };
@@ -354,6 +490,39 @@ fn tree_and_lru_differ_where_they_should() {
         let (_, _, dropped) = read_all(&mut llc, Owner(0), &[0, 1, 2, 3, 0, 4]);
         assert_eq!(dropped, [expected], "{replacement:?}");
     }
+}
+
+/// What drops out of four ways is what nanoBench's own simulator of the policies says (cacheSim.py), which
+/// was asked once for these lines.
+#[test]
+fn the_published_policies_do_what_is_published() {
+    let dropped = |name: &str, lines: &[u64]| {
+        let replacement = name.parse().unwrap();
+        let options = of(LlcDesign { replacement, ..LlcDesign::default() });
+        let mut llc = Llc::new(&geometry(1, 4), &options);
+        read_all(&mut llc, Owner(0), lines).2
+    };
+    let cases: [(&str, &[u64], &[u64]); 8] = [
+        ("QLRU_H11_M1_R0_U0", &[0, 1, 2, 3, 4, 5, 6], &[0, 1, 2]),
+        ("QLRU_H11_M1_R0_U0", &[0, 1, 2, 3, 0, 4, 5, 6, 7], &[1, 2, 3, 0]),
+        ("QLRU_H11_M1_R0_U0", &[0, 1, 2, 3, 1, 1, 2, 4, 5, 6, 7, 8], &[0, 3, 4, 2, 5]),
+        ("QLRU_H00_M2_R0_U0_UMO", &[0, 1, 2, 3, 0, 4, 5], &[1, 2]),
+        ("QLRU_H00_M1_R2_U1", &[0, 1, 2, 3, 4], &[2]),
+        ("QLRU_H00_M1_R2_U1", &[0, 1, 2, 3, 1, 4, 2, 5, 6, 7], &[2, 0, 3, 4, 1]),
+        ("QLRU_H11_M1_R1_U2", &[0, 1, 2, 3, 0, 4, 5, 0, 6, 7], &[1, 2, 3, 0]),
+        ("QLRU_H21_M2_R0_U0_UMO", &[0, 1, 2, 3, 3, 2, 4, 5, 6], &[0, 1, 4]),
+    ];
+    for (name, lines, expected) in cases {
+        assert_eq!(dropped(name, lines), expected, "{name} {lines:?}");
+    }
+    // After 0 to 3 only way 3 counts as used; 0 is read again, so 1 goes, then 2. 6 takes the last unused
+    // way, so that only its own counts as used, and 7 way 0.
+    assert_eq!(dropped("mru", &[0, 1, 2, 3, 0, 4, 5]), [1, 2]);
+    assert_eq!(dropped("mru", &[0, 1, 2, 3, 4, 5, 6, 7]), [0, 1, 2, 4]);
+    // New lines are of age 3 but for one in sixteen: what streams through displaces itself.
+    let streamed: Vec<u64> = (0..3).chain([0, 1, 2, 0, 1, 2]).chain(10..18).collect();
+    let out = dropped("QLRU_H11_MR161_R0_U0", &streamed);
+    assert!(out.iter().filter(|line| **line >= 10).count() >= 5, "{out:?}");
 }
 
 #[test]

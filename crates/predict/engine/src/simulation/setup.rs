@@ -121,8 +121,8 @@ impl<'a> Blueprint<'a> {
             if colours.are_of_huge_pages() && settings.iter().any(|settings| settings.coloured) {
                 return Err(refused(format!(
                     "coplace, xplace and xgemini+xplace place base pages, and the {} colours of the cache at \
-                     the memory are those of huge pages: choose other policies, another --colours-of, or \
-                     ways of at most 2 MiB",
+                     the memory are those of huge pages, which do not say where in one a base page lies: \
+                     choose other policies, another --colours-of, or ways of at most 2 MiB",
                     colours.count()
                 )));
             }

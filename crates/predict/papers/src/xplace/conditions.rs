@@ -5,12 +5,15 @@
 //! fresh and have 8 GiB, as the paper's. Those that reuse memory, which the paper has none of, have 1 GiB:
 //! backing all of it before each run takes as long as the run. The paper does not say how fragmented the
 //! hosts' memory was, so it is moderately so, and a table shows what that matters. Its VMs have 16 vCPUs; how many
-//! threads its programs had is not said, so they have one, and a table shows what more do. With one VM its guests hop from bin to bin, and so they do here; by that it means what
-//! Linux does by itself, so a table shows that placement and others. Programs have touched their memory when
-//! counting begins: a first look showed that those of 128 and 184 MiB spent most of a short run on first
-//! touches, which a run of minutes does not. PARSEC and SPLASH-2x are not in Debian: own kernels stand for
-//! them, with the sizes of their input `simlarge`, since the paper names none. Real programs stand beside
-//! them where they are recorded.
+//! threads its programs had is not said, so they have one, and a table shows what more do. (When results were
+//! first seen guests had 1 GiB, and there were no tables of threads and of memory.)
+//!
+//! With one VM its guests hop from bin to bin, and so they do here; by that it means what Linux does by
+//! itself, so a table shows that placement and others. Programs have touched their memory when counting
+//! begins: a first look showed that those of 128 and 184 MiB spent most of a short run on first touches,
+//! which a run of minutes does not. PARSEC and SPLASH-2x are not in Debian: own kernels stand for them, with
+//! the sizes of their input `simlarge`, since the paper names none. Real programs stand beside them where
+//! they are recorded.
 //!
 //! That cache is filled by what the second level drops, which the model learnt after the results had been
 //! seen. So it is filled by misses here (`cache.llc_design.fill`) as it was at first, and a surface shows

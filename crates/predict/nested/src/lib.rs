@@ -8,6 +8,7 @@
 
 pub mod costs;
 pub mod memory;
+pub mod modes;
 pub mod reason;
 pub mod script;
 mod second_stage_writes;

@@ -65,12 +65,21 @@ pub struct Nesting {
     /// What hypervisors in VMs do, by their level from 1 and their work.
     works: Vec<[Counts; Work::ALL.len()]>,
     /// By level of the VM from 1, level of the handler from 0, and kind of exit.
-    handled: Vec<Vec<[Handled; 3]>>,
+    handled: Vec<Vec<[Handled; OF_GUESTS.len()]>>,
 }
 
-/// Exits that are about memory, which a tree of kernels takes by itself.
-const OF_MEMORY: [ExitReason; 3] =
-    [ExitReason::SecondStageViolation, ExitReason::SecondStageWrite, ExitReason::Invalidation];
+/// Exits that a guest takes by itself; others follow from these.
+const OF_GUESTS: [ExitReason; 9] = [
+    ExitReason::SecondStageViolation,
+    ExitReason::SecondStageWrite,
+    ExitReason::Invalidation,
+    ExitReason::PageFault,
+    ExitReason::ControlRegister,
+    ExitReason::ExternalInterrupt,
+    ExitReason::Apic,
+    ExitReason::Halt,
+    ExitReason::Io,
+];
 
 impl Nesting {
     /// For VMs up to `levels` levels above the host: 1 for VMs of the host only.
@@ -82,7 +91,7 @@ impl Nesting {
         }
         nesting.handled = (1..=levels)
             .map(|vm| {
-                let by = |handler| OF_MEMORY.map(|reason| nesting.unfold(vm, handler, reason));
+                let by = |handler| OF_GUESTS.map(|reason| nesting.unfold(vm, handler, reason));
                 (0..vm).map(by).collect()
             })
             .collect();
@@ -102,10 +111,10 @@ impl Nesting {
     /// What an exit of a VM at level `vm` leads to that the hypervisor at level `handler` handles.
     ///
     /// # Panics
-    /// When the exit is not about memory, the handler is not below the VM, or there are no VMs at this
+    /// When other exits lead to such exits, the handler is not below the VM, or there are no VMs at this
     /// level.
     pub fn exit(&self, vm: u8, handler: u8, reason: ExitReason) -> &Handled {
-        let reason = OF_MEMORY.iter().position(|known| *known == reason);
+        let reason = OF_GUESTS.iter().position(|known| *known == reason);
         let reason = reason.expect("other exits follow from these");
         &self.handled[usize::from(vm) - 1][usize::from(handler)][reason]
     }
@@ -199,10 +208,10 @@ mod tests {
         for cpu in CPUS {
             let nesting = Nesting::new(cpu, ExitCosts::default(), 3);
             for vm in 1..=3 {
-                for reason in OF_MEMORY {
+                for reason in OF_GUESTS {
                     let handled = nesting.exit(vm, 0, reason);
                     assert_eq!(handled.exits, [(vm, reason, 1)]);
-                    assert_eq!(handled.cycles, 2000);
+                    assert_eq!(handled.cycles, nesting.costs.of(reason));
                 }
             }
         }
@@ -279,7 +288,7 @@ mod tests {
                 let nesting = Nesting::new(cpu, costs(hypervisor), 3);
                 for vm in 1..=3 {
                     for handler in 0..vm {
-                        for reason in OF_MEMORY {
+                        for reason in OF_GUESTS {
                             let mut seen = Vec::new();
                             let cycles = happens(&nesting, vm, handler, reason, &mut seen);
                             let handled = nesting.exit(vm, handler, reason);

@@ -18,7 +18,8 @@ use strata_engine::{
     Catalogue, ColouredCache, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
-use strata_params::{Parameter, Parameters};
+use strata_nested::Access;
+use strata_params::{Parameter, Parameters, Value};
 use strata_stream::{Sampling, WorkloadInfo};
 use strata_tables::Capture;
 use strata_workloads::Part;
@@ -309,6 +310,16 @@ fn constants(
         }
     }
     cpu.set_all(of_cpu).map_err(|error| Failure::usage(format!("--set: {error}")))?;
+    for (name, value) in overrides.iter().filter(|(name, _)| name == "nested.vmcs_access") {
+        let access = Access::parse(name, value, "");
+        if access.is_ok_and(|access| !access.fits(cpu.virtualization.instructions)) {
+            return Err(Failure::usage(format!(
+                "--set {name}={value}: {} has AMD's instructions, whose VMCB is plain memory to begin \
+                 with; leave it out, or take an Intel CPU",
+                cpu.name
+            )));
+        }
+    }
     Ok((cpu, overrides))
 }
 

@@ -1,5 +1,6 @@
 //! What one exit costs, by its reason.
 
+use crate::access::Access;
 use crate::reason::ExitReason;
 use crate::script::Hypervisor;
 use crate::second_stage_writes::SecondStageWrites;
@@ -71,6 +72,11 @@ strata_params::parameters! {
         /// Which instructions a guest hypervisor executes to handle an exit: those of `kvm-84`, of
         /// which NestCloud's table I has the mix, or those of `kvm-6.12`, counted in its source.
         hypervisor: Hypervisor = Hypervisor::Kvm84, "nested.hypervisor", "";
+        /// How a guest hypervisor gets at its VMCS: by `instructions`, which exit unless the CPU has shadow
+        /// VMCSs; `paravirtual`, in memory that the hypervisor below copies at every entry and exit
+        /// (NestCloud, V.C); or `enlightened`, the same with a note of what has changed (Hyper-V; KVM
+        /// offers it as `hv-evmcs`). The last two are Intel's, and leave shadow VMCSs unused.
+        vmcs_access: Access = Access::Instructions, "nested.vmcs_access", "";
         /// How the host learns of entries that a guest hypervisor writes to its second stage: `unsync`, the
         /// first write to a leaf table exits and the table is read anew later (Linux 6.12,
         /// `arch/x86/kvm/mmu/mmu.c`), or `trap`, each write exits, as in the papers' hypervisors.

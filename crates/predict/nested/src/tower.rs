@@ -13,6 +13,7 @@
 //! end to it. Instructions of hypervisors in VMs exit; whoever handles the exit executes instructions
 //! itself ([`crate::script`]). Nothing is multiplied here: what [`crate::unfold`] counts, happens.
 
+pub use crate::access::Access;
 use crate::costs::ExitCosts;
 use crate::memory::{Memory, PAGE};
 use crate::reason::ExitReason;
@@ -40,20 +41,6 @@ const WRITES: u64 = 7 * PAGE;
 
 /// Basic exit reasons (SDM volume 3D, appendix C).
 const EPT_VIOLATION: u32 = 48;
-
-/// How a hypervisor in a VM gets at its VMCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// By instructions, which exit unless a shadow VMCS serves them.
-    #[default]
-    Instructions,
-    /// In memory, in a layout that hypervisors agree on: NestCloud's PV VMCS (V.C). The hypervisor
-    /// below copies all of it at every entry and exit.
-    Paravirtual,
-    /// The same with a note of what has changed, so that only that is copied: Hyper-V's enlightened
-    /// VMCS.
-    Enlightened,
-}
 
 /// What an instruction of a hypervisor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,8 +196,7 @@ impl Tower {
         let is_nested = |mode: &&MemoryMode| **mode == MemoryMode::Nested;
         let nested = modes.iter().take_while(is_nested).count();
         assert_eq!(nested, modes.iter().filter(is_nested).count(), "{modes:?}");
-        // Who shares memory with the hypervisor below needs no shadow VMCS.
-        cpu.vmcs_shadowing &= access == Access::Instructions;
+        cpu = access.of_use(cpu);
         let capabilities =
             Capabilities { shadowing: cpu.vmcs_shadowing, ..Capabilities::default() };
         let level = || {

@@ -10,10 +10,12 @@
 //! With L3 in L2, L0 hands its exit on to L1, which hands it on to L2; and every exit of L2's own
 //! instructions is handed on to L1 as above.
 
+use crate::access::Access;
 use crate::costs::ExitCosts;
 use crate::reason::ExitReason;
 use crate::script::{Step, Work, script};
 use crate::virtualization::Virtualization;
+use std::collections::BTreeSet;
 
 const REASONS: usize = ExitReason::ALL.len();
 
@@ -84,6 +86,7 @@ const OF_GUESTS: [ExitReason; 9] = [
 impl Nesting {
     /// For VMs up to `levels` levels above the host: 1 for VMs of the host only.
     pub fn new(cpu: Virtualization, costs: ExitCosts, levels: u8) -> Self {
+        let cpu = costs.vmcs_access.of_use(cpu);
         let mut nesting = Self { cpu, costs, works: Vec::new(), handled: Vec::new() };
         // A hypervisor's work leads to work of those below it only.
         for level in 1..levels {
@@ -133,6 +136,10 @@ impl Nesting {
     /// A VM exits this often, and the hypervisor at level `handler` handles it.
     fn handle(&self, vm: u8, handler: u8, reason: ExitReason, times: u64, counts: &mut Counts) {
         counts.add(vm, reason, times);
+        if reason == ExitReason::Vmptrld {
+            let copied = self.costs.vmcs_access.copied_at_load();
+            counts.spend(self.costs.copied_field * copied, times);
+        }
         if handler == 0 {
             counts.spend(self.costs.of(reason), times);
             return;
@@ -152,7 +159,9 @@ impl Nesting {
     /// The hypervisor at a level from 1 does its work; those below it have been told theirs.
     fn work(&self, level: u8, work: Work) -> Counts {
         let mut counts = Counts { exits: Vec::new(), cycles: self.costs.handler };
-        for step in script(work, self.costs.hypervisor, &self.cpu) {
+        let steps = script(work, self.costs.hypervisor, &self.cpu);
+        counts.spend(self.costs.copied_field, self.copied_fields(&steps));
+        for step in steps {
             if let Some(handler) = self.handler(level, step) {
                 self.handle(level, handler, step.reason(), 1, &mut counts);
             }
@@ -160,10 +169,25 @@ impl Nesting {
         counts
     }
 
+    /// Fields that are copied between a VMCS in shared memory and the copy of it, for one script.
+    fn copied_fields(&self, steps: &[Step]) -> u64 {
+        let written = steps.iter().filter_map(|step| match step {
+            Step::Write(field) => Some(*field),
+            _ => None,
+        });
+        let written: BTreeSet<_> = written.collect();
+        self.costs.vmcs_access.copied_fields(written.len())
+    }
+
     /// Who handles the exit of an instruction of the hypervisor at a level from 1; `None` when it does
     /// not exit.
     fn handler(&self, level: u8, step: Step) -> Option<u8> {
         match step.reason() {
+            ExitReason::Vmread | ExitReason::Vmwrite
+                if self.costs.vmcs_access != Access::Instructions =>
+            {
+                None
+            }
             // Hardware serves L1's. KVM offers L1 the same for its VMs but cannot have hardware do it:
             // L0 serves L2 from L1's shadow VMCS (`nested_vmx_exit_handled_vmcs_access`).
             ExitReason::Vmread | ExitReason::Vmwrite

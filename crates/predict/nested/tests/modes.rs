@@ -2,14 +2,14 @@
 //! whatever a guest does, hardware gets where the kernels meant it to.
 
 use ExitReason::{
-    ControlRegister, HandedOn, PageFault, SecondStageViolation, SecondStageWrite, Vmread, Vmresume,
-    Vmwrite,
+    Apic, ControlRegister, ExternalInterrupt, Halt, HandedOn, Io, PageFault, SecondStageViolation,
+    SecondStageWrite, Vmread, Vmresume, Vmwrite,
 };
 use Level::{Nested, Shadow};
 use proptest::prelude::*;
 use strata_nested::modes::{Level, Machine, Refused, Setup, Switches};
-use strata_nested::tower::Access;
-use strata_nested::{ExitReason, Instructions, SecondStageWrites, Virtualization};
+use strata_nested::vmx::Event;
+use strata_nested::{Access, ExitReason, Instructions, SecondStageWrites, Virtualization};
 
 const STACKS: [&[Level]; 6] =
     [&[], &[Shadow], &[Nested], &[Shadow, Shadow], &[Nested, Shadow], &[Nested, Nested]];
@@ -128,6 +128,32 @@ fn loading_a_page_table_exits_where_somebody_keeps_a_shadow_of_it() {
         assert_eq!(machine.exits(top, ControlRegister), exits, "{levels:?}");
         let handed_on = if levels.len() == 2 { exits } else { 0 };
         assert_eq!(machine.exits(top, HandedOn), handed_on, "{levels:?}");
+    }
+}
+
+#[test]
+fn timers_and_devices_are_l1s_affair_unless_timers_are_direct() {
+    let run = |levels: &[Level], direct_timers| {
+        let mut setup = setup(levels, false, SecondStageWrites::Trap);
+        setup.switches.direct_timers = direct_timers;
+        let mut machine = Machine::new(setup).unwrap();
+        // The timer of L2 is one of L1's, which L1 sets anew.
+        machine.happens(Event::ExternalInterrupt, ExternalInterrupt, &[Apic]);
+        machine.happens(Event::Io { port: 0x1f0, bytes: 1 }, Io, &[]);
+        machine.happens(Event::Halt, Halt, &[]);
+        let top = levels.len().max(1);
+        let of_guest =
+            [ExternalInterrupt, Io, Halt, HandedOn].map(|reason| machine.exits(top, reason));
+        let of_l1 = if levels.len() == 2 { machine.exits(1, Apic) } else { 0 };
+        (of_guest, of_l1)
+    };
+    assert_eq!(run(&[], false), ([0; 4], 0));
+    for levels in [&[Shadow][..], &[Nested]] {
+        assert_eq!(run(levels, false), ([1, 1, 1, 0], 0));
+    }
+    for levels in [&[Shadow, Shadow][..], &[Nested, Shadow], &[Nested, Nested]] {
+        assert_eq!(run(levels, false), ([1, 1, 1, 3], 1));
+        assert_eq!(run(levels, true), ([1, 1, 1, 2], 0));
     }
 }
 

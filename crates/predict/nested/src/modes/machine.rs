@@ -174,15 +174,18 @@ impl Machine {
         }
     }
 
-    /// Something happens that is no memory's; gives whether it exited.
-    pub fn happens(&mut self, event: Event, reason: ExitReason) -> bool {
+    /// Something happens that is no memory's; gives whether it exited. A hypervisor in a VM that handles it
+    /// takes exits of its own for these reasons meanwhile: for the timer it sets in turn, or the device.
+    pub fn happens(&mut self, event: Event, reason: ExitReason, own: &[ExitReason]) -> bool {
         let direct = self.setup.switches.direct_timers
             && matches!(reason, ExitReason::Apic | ExitReason::ExternalInterrupt);
         let Some(tower) = &self.tower else { return false };
-        // An interrupt of L0's own devices is L0's; what the guest is told of it is an event of its own.
         match tower.route(event, |level| level == 0 && direct) {
             Route::NoExit => false,
             Route::Handler(handler) => {
+                if handler > 0 {
+                    self.own.extend(own.iter().copied().map(Cause::of));
+                }
                 self.exit(handler, Cause::of(reason));
                 true
             }
@@ -199,8 +202,6 @@ impl Machine {
     pub(super) fn exit(&mut self, handler: usize, cause: Cause) {
         let own = std::mem::take(&mut self.own);
         let tower = self.tower.as_mut().expect("only VMs exit");
-        // What L0 does to its own tables is no exit.
-        let own = if handler > 0 { own } else { Vec::new() };
         tower.guest_exits_for(handler, cause, own);
         // L0 reads anew what L1 wrote when it enters L2.
         if handler > 0 {

@@ -80,12 +80,13 @@ impl Machine {
             }
             [Level::Nested, _] => {
                 let (frames, depth) = self.guest_walks(page, write)?;
-                let below = self.below.as_ref().and_then(|below| below.shadow.as_ref());
-                let table = &below.expect("L0 forwards EPT").table;
-                let lacking = frames.into_iter().find(|frame| table.get(*frame).is_none());
-                lacking.map_or(Ok(references(depth, LEVELS.into())), |frame| {
-                    Err(Fault::Violation(frame))
-                })
+                let shadow = self.forwarded();
+                if let Some(frame) = frames.iter().find(|frame| shadow.table.get(**frame).is_none())
+                {
+                    return Err(Fault::Violation(*frame));
+                }
+                frames.into_iter().for_each(|frame| shadow.used(frame));
+                Ok(references(depth, LEVELS.into()))
             }
             [..] => unreachable!("checked"),
         }

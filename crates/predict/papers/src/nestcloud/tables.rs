@@ -183,16 +183,14 @@ fn page_faults(all: &All, trapped: &All, constants: &Constants) -> Table {
 fn named_ratios(all: &All, trapped: &All, constants: &Constants) -> Table {
     let mut table = Table::new(
         "PF-Bench: ratios",
-        &[
-            "Basic over L1: each exit of L2 that L1 handles becomes 16 exits, and the paper's nested KVM-84 takes more \
-             for each than today's numbers, from which the constants are, say. PV VMCS over basic: published 0.14 \
+        &["Basic over L1: each exit of L2 that L1 handles becomes 16 exits, and the \
+             paper's nested KVM-84 takes longer for each than newer hypervisors, from which the constants are. PV VMCS over basic: published 0.14 \
              is 1 - 0.86, the share of VMREAD and VMWRITE among exits of L1 (Table I): all exits cost about the same \
              there, VMRESUME and handing on included. Here those two take 10,000 cycles each, as measured on \
              newer KVM (SVt, ISCA'19), five times a VMREAD, so that sparing VMREADs leaves more. Host EPT over \
              basic: L0's shadow of L1's table goes; here that is one or two exits of L2 and L1 for a fault, there \
              more. Bypass: see the table before. All over virtual EPT: 5.6 s against 2.39 s; with two EPTs there is \
-             nothing to spare, and what synchronising costs without a page fault is not told.",
-        ],
+             nothing to spare, and what synchronising costs without a page fault is not told."],
         &["ratio", "published", "ours", "every write traps"],
     );
     let published = |of: &str, over: &str| {
@@ -291,7 +289,7 @@ fn serving(all: &All, constants: &Constants) -> Table {
         "SysBench-OLTP",
         &[
             "Table VI, transactions a second over L1's. Far less exits here than must have there: in the basic \
-             configuration a published transaction takes 72 ms, 70 more than in L1, which is some 3,400 exits that L1 \
+             configuration a published transaction takes 72 ms, 70 more than in L1, which is some 3,500 exits that L1 \
              handles at the model's cost; here it is 68. Left out are page faults of MySQL and its clients, \
              interrupts of devices that come while L2 runs, QEMU's work in L1 for a disk (the paper's foreign memory \
              accessing), and waiting for the disk's image.",

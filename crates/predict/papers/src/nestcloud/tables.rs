@@ -337,6 +337,7 @@ fn orders(all: &All, constants: &Constants) -> Table {
         &["workload", "pairs", "as published", "equal here", "the other way round"],
     );
     type Published = fn(&published::Row) -> Option<f64>;
+    type Workload<'a> = (&'a str, Published, &'a dyn Fn(&str) -> f64);
     let faults = |name: &str| all.faults(name, constants);
     let computing = |name: &str| match name {
         L1 => 1.0,
@@ -347,7 +348,7 @@ fn orders(all: &All, constants: &Constants) -> Table {
         let name = if name == L1 { L1_EPT } else { name };
         1.0 / all.serving(name, constants).unwrap_or(f64::MIN_POSITIVE)
     };
-    let workloads: [(&str, Published, &dyn Fn(&str) -> f64); 4] = [
+    let workloads: [Workload<'_>; 4] = [
         ("PF-Bench", |row| row.faults, &faults),
         ("SysBench-CPU", |row| row.cpu, &computing),
         ("SysBench-Memory", |row| row.memory, &computing),

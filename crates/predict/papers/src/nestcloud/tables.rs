@@ -80,8 +80,8 @@ fn events(scale: f64) -> Table {
     );
     let shares = Hypervisor::ALL.map(|hypervisor| {
         let all = configurations(WRITES).into_iter();
-        let basic = all.filter(|known| known.name == BASIC).map(|known| known.setup);
-        let setup = Setup { hypervisor, ..basic.last().expect("there is one") };
+        let mut basic = all.filter(|known| known.name == BASIC).map(|known| known.setup);
+        let setup = Setup { hypervisor, ..basic.next_back().expect("there is one") };
         let ran = sequences::compilations(&setup, scale);
         let of = |reason| ran.machine.exits(1, reason) as f64;
         let [read, write, exception, resume] =

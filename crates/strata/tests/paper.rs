@@ -145,6 +145,19 @@ fn mistakes_are_one_line_with_cause_and_remedy() {
         (&["paper", "xplace", "--scale", "0"], "above 0"),
         (&["paper", "xplace", "--scale", "NaN"], "above 0"),
         (&["paper", "xplace", "--json", "a", "-o", "a"], "give them two"),
+        (
+            &[
+                "run",
+                "--cpu zen3",
+                "--set nested.vmcs_access=paravirtual",
+                "--workload random:size=1MiB",
+            ],
+            "take an Intel CPU",
+        ),
+        (
+            &["run", "--set nested.vmcs_access=memory", "--workload random:size=1MiB"],
+            "instructions, paravirtual or enlightened",
+        ),
     ] {
         let output = common::run(&options.join(" "));
         assert_eq!(output.status.code(), Some(2));

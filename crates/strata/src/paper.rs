@@ -15,6 +15,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 use strata_engine::options::Version;
+use strata_papers::nestcloud::NestCloud;
 use strata_papers::npt::Npt;
 use strata_papers::vee16::Vee16;
 use strata_papers::xplace::XPlace;
@@ -45,6 +46,7 @@ struct Command<'a> {
 /// When results can be neither kept nor written.
 pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
     let (name, paper): (_, &dyn Paper) = match args.paper {
+        PaperChoice::Nestcloud => ("nestcloud", &NestCloud { scale: args.scale }),
         PaperChoice::Xplace => ("xplace", &XPlace::with(prepared::is_there)),
         PaperChoice::Npt => ("npt", &Npt::with(prepared::is_there)),
         PaperChoice::Vee16 => ("vee16", &Vee16),

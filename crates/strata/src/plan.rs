@@ -18,7 +18,8 @@ use strata_engine::{
     Catalogue, ColouredCache, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
-use strata_params::{Parameter, Parameters};
+use strata_nested::{Access, ExitReason};
+use strata_params::{Parameter, Parameters, Value};
 use strata_stream::{Sampling, WorkloadInfo};
 use strata_tables::Capture;
 use strata_workloads::Part;
@@ -280,6 +281,15 @@ fn constants(
                 "--set {name} has no effect on the plain last-level cache; add --llc cpu"
             )));
         }
+        let costs_what = name
+            .strip_prefix("exit.")
+            .and_then(|reason| ExitReason::ALL.into_iter().find(|known| known.name() == reason));
+        if costs_what.is_some_and(|reason| !reason.is_of_every_run()) {
+            return Err(Failure::usage(format!(
+                "--set {name} has no effect: in strata run no VM has shadow paging, timers or devices; leave \
+                 it out ('strata paper nestcloud' shows such exits)"
+            )));
+        }
         if constants.contains(name) {
             of_cpu.push((name.as_str(), value.as_str()));
         } else if parameters.contains(name) {
@@ -303,6 +313,16 @@ fn constants(
         }
     }
     cpu.set_all(of_cpu).map_err(|error| Failure::usage(format!("--set: {error}")))?;
+    for (name, value) in overrides.iter().filter(|(name, _)| name == "nested.vmcs_access") {
+        let access = Access::parse(name, value, "");
+        if access.is_ok_and(|access| !access.fits(cpu.virtualization.instructions)) {
+            return Err(Failure::usage(format!(
+                "--set {name}={value}: {} has AMD's instructions, whose VMCB is plain memory to begin \
+                 with; leave it out, or take an Intel CPU",
+                cpu.name
+            )));
+        }
+    }
     Ok((cpu, overrides))
 }
 
@@ -469,6 +489,7 @@ mod tests {
             ("--set exit.reflect=1", "such parameter any more; the cost of an exit handed to L1"),
             ("--set exit.cycles=1", "set exit.second_stage_violation"),
             ("--set virtualization.vls=true", "virtualization.vls: a CPU with these instructions"),
+            ("--set exit.io=1", "no VM has shadow paging, timers or devices"),
             ("--set virtualization.instructions=via", "expected `vmx` or `svm`"),
             ("--set xgemini.period=1 --policy base,gemini", "without policy xgemini; add it"),
             ("--cpu brodwell-e5-2620v4", "did you mean broadwell-e5-2620v4"),

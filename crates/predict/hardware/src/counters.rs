@@ -1,5 +1,6 @@
 //! What is counted, and under which name Linux perf knows it.
 
+use crate::by_level::ByLevel;
 use crate::positions::{PositionUse, Skipped, WalkPosition};
 use strata_counters::counters;
 
@@ -19,28 +20,6 @@ pub enum Charge {
 impl Charge {
     /// Every kind.
     pub const ALL: [Self; 4] = [Self::Fault, Self::Exit, Self::Background, Self::Shootdown];
-}
-
-counters! {
-    /// Where a reference was served.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct ByLevel {
-        /// First-level data cache.
-        l1: u64, "l1";
-        /// Second-level cache.
-        l2: u64, "l2";
-        /// Last-level cache.
-        l3: u64, "l3";
-        /// Memory, or a cache at it.
-        memory: u64, "memory";
-    }
-}
-
-impl ByLevel {
-    /// References in all.
-    pub fn total(&self) -> u64 {
-        self.l1 + self.l2 + self.l3 + self.memory
-    }
 }
 
 /// A level of the memory hierarchy.

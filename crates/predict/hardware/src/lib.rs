@@ -19,6 +19,7 @@
 //! private caches, out-of-order execution beyond the overlap constants, bandwidth.
 
 mod access;
+mod by_level;
 mod cache;
 mod counters;
 mod cpu;
@@ -47,7 +48,8 @@ mod walkcache;
 mod walker;
 
 pub use access::{Asid, CpuId, Fault, Request, Tables, VmTag};
-pub use counters::{ByLevel, Charge, HardwareCounters, HitMiss};
+pub use by_level::ByLevel;
+pub use counters::{Charge, HardwareCounters, HitMiss};
 pub use cycles::Cycles;
 pub use error::ModelError;
 pub use geometry::CacheGeometry;

@@ -1,7 +1,7 @@
 //! The positions of a two-dimensional walk, and what became of each: read from a cache or memory, or
 //! saved by a walk cache.
 
-use crate::counters::ByLevel;
+use crate::by_level::ByLevel;
 use std::fmt;
 use strata_addr::PageSize;
 use strata_counters::counters;

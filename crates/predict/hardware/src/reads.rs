@@ -8,8 +8,9 @@
 //! a hit, and what the last level will be asked is known well ahead.
 
 use crate::access::CpuId;
+use crate::by_level::ByLevel;
 use crate::cache::{Cache, NO_LINE};
-use crate::counters::{ByLevel, HardwareCounters, Level};
+use crate::counters::{HardwareCounters, Level};
 use crate::cpu::Cpu;
 use crate::llc::{Llc, Owner};
 use crate::model::CpuModel;

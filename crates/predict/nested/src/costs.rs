@@ -1,5 +1,6 @@
 //! What one exit costs, by its reason.
 
+use crate::access::Access;
 use crate::reason::ExitReason;
 use crate::script::Hypervisor;
 use crate::second_stage_writes::SecondStageWrites;
@@ -43,13 +44,39 @@ strata_params::parameters! {
         stgi: u64 = 2000, "exit.stgi", "cycles";
         /// CLGI: as VMREAD. `?`
         clgi: u64 = 2000, "exit.clgi", "cycles";
+        /// A page fault of a VM with shadow paging: a direct exit, and software that looks into the VM's
+        /// table, injects the fault or mends the shadow; for which `exit.handler` is taken. `?`
+        page_fault: u64 = 6700, "exit.page_fault", "cycles";
+        /// MOV to CR3 of a VM with shadow paging: as `exit.page_fault`, since the shadow of the new table
+        /// has to be found and brought up to date. `?`
+        control_register: u64 = 6700, "exit.control_register", "cycles";
+        /// An external interrupt: the direct cost; what the host does for the interrupt it would do
+        /// without a VM, too. `?`
+        external_interrupt: u64 = 2000, "exit.external_interrupt", "cycles";
+        /// Use of the interrupt controller that the hypervisor's kernel plays: a direct exit and
+        /// `exit.handler`. `?`
+        apic: u64 = 6700, "exit.apic", "cycles";
+        /// HLT: the direct cost. `?`
+        halt: u64 = 2000, "exit.halt", "cycles";
+        /// Use of a device that a process of the hypervisor plays: a direct exit, and `exit.handler` for the
+        /// kernel and once more for the process. `?`
+        io: u64 = 11_400, "exit.io", "cycles";
         /// What a guest hypervisor does itself at an exit that it is handed, besides a fault in its
         /// kernel and the exits of its instructions: L1's share of a CPUID of L2 (SVt, ISCA'19, table
         /// 1: 1.96 us, 2.4 GHz). `?`
         handler: u64 = 4700, "exit.handler", "cycles";
+        /// Taking a field over between a VMCS in a guest hypervisor's memory and the copy that the hypervisor
+        /// below has of it, where they share that memory (`nested.vmcs_access`): a read, a write and the
+        /// loop around them. `?`
+        copied_field: u64 = 10, "nested.copied_field", "cycles per field";
         /// Which instructions a guest hypervisor executes to handle an exit: those of `kvm-84`, of
         /// which NestCloud's table I has the mix, or those of `kvm-6.12`, counted in its source.
         hypervisor: Hypervisor = Hypervisor::Kvm84, "nested.hypervisor", "";
+        /// How a guest hypervisor gets at its VMCS: by `instructions`, which exit unless the CPU has shadow
+        /// VMCSs; `paravirtual`, in memory that the hypervisor below copies at every entry and exit
+        /// (NestCloud, V.C); or `enlightened`, the same with a note of what has changed (Hyper-V; KVM
+        /// offers it as `hv-evmcs`). The last two are Intel's, and leave shadow VMCSs unused.
+        vmcs_access: Access = Access::Instructions, "nested.vmcs_access", "";
         /// How the host learns of entries that a guest hypervisor writes to its second stage: `unsync`, the
         /// first write to a leaf table exits and the table is read anew later (Linux 6.12,
         /// `arch/x86/kvm/mmu/mmu.c`), or `trap`, each write exits, as in the papers' hypervisors.
@@ -75,6 +102,12 @@ impl ExitCosts {
             ExitReason::Vmsave => self.vmsave,
             ExitReason::Stgi => self.stgi,
             ExitReason::Clgi => self.clgi,
+            ExitReason::PageFault => self.page_fault,
+            ExitReason::ControlRegister => self.control_register,
+            ExitReason::ExternalInterrupt => self.external_interrupt,
+            ExitReason::Apic => self.apic,
+            ExitReason::Halt => self.halt,
+            ExitReason::Io => self.io,
         }
     }
 }

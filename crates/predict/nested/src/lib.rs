@@ -6,8 +6,10 @@
 //! again. With one level more it happens at each of those exits once more: this is why a level costs
 //! what it costs, and [`unfold`] counts it.
 
+mod access;
 pub mod costs;
 pub mod memory;
+pub mod modes;
 pub mod reason;
 pub mod script;
 mod second_stage_writes;
@@ -17,6 +19,7 @@ pub mod unfold;
 mod virtualization;
 pub mod vmx;
 
+pub use access::Access;
 pub use costs::{ExitCosts, replacement};
 pub use reason::ExitReason;
 pub use script::Hypervisor;

@@ -40,11 +40,26 @@ pub enum ExitReason {
     Stgi = 12,
     /// A hypervisor in the VM held interrupts back (CLGI, APM volume 2, section 15.17).
     Clgi = 13,
+    /// A page fault of the VM that its hypervisor wants to see, as it keeps a shadow of the VM's page table
+    /// (SDM volume 3C, section 26.2; APM volume 2, section 15.12).
+    PageFault = 14,
+    /// The VM loaded another page table, of which its hypervisor keeps a shadow (MOV to CR3, SDM volume
+    /// 3C, section 26.1.3).
+    ControlRegister = 15,
+    /// A device or a timer interrupted while the VM ran (SDM volume 3C, section 26.2).
+    ExternalInterrupt = 16,
+    /// The VM used its interrupt controller: the end of an interrupt, an interrupt for another CPU, a
+    /// timer set anew (SDM volume 3C, section 30.4).
+    Apic = 17,
+    /// The VM had nothing to do (HLT, SDM volume 3C, section 26.1.3).
+    Halt = 18,
+    /// The VM used a device that software plays (I/O instructions, SDM volume 3C, section 26.1.3).
+    Io = 19,
 }
 
 impl ExitReason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 20] = [
         Self::SecondStageViolation,
         Self::HandedOn,
         Self::SecondStageWrite,
@@ -59,7 +74,17 @@ impl ExitReason {
         Self::Vmsave,
         Self::Stgi,
         Self::Clgi,
+        Self::PageFault,
+        Self::ControlRegister,
+        Self::ExternalInterrupt,
+        Self::Apic,
+        Self::Halt,
+        Self::Io,
     ];
+
+    /// Those that are no memory's: they come at the rates at which a workload uses devices and time.
+    pub const NOT_OF_MEMORY: [Self; 4] =
+        [Self::ExternalInterrupt, Self::Apic, Self::Halt, Self::Io];
 
     /// Name in reports.
     pub const fn name(self) -> &'static str {
@@ -78,13 +103,25 @@ impl ExitReason {
             Self::Vmsave => "vmsave",
             Self::Stgi => "stgi",
             Self::Clgi => "clgi",
+            Self::PageFault => "page_fault",
+            Self::ControlRegister => "control_register",
+            Self::ExternalInterrupt => "external_interrupt",
+            Self::Apic => "apic",
+            Self::Halt => "halt",
+            Self::Io => "io",
         }
+    }
+
+    /// Whether every run tells how often there was one. The others come where a workload is said to have
+    /// timers and devices, or a VM has shadow paging, and are told where there are any.
+    pub const fn is_of_every_run(self) -> bool {
+        self as u8 <= Self::Clgi as u8
     }
 
     /// Whether an instruction of a hypervisor in the VM causes it, as it enters and leaves guests of its
     /// own. Those that are about memory are not meant.
     pub const fn is_instruction(self) -> bool {
-        self as u8 >= Self::Vmread as u8
+        self as u8 >= Self::Vmread as u8 && self as u8 <= Self::Clgi as u8
     }
 }
 

@@ -17,8 +17,8 @@ use crate::reason::ExitReason;
 use crate::virtualization::{Instructions, Virtualization};
 use crate::vmx::Field;
 use ExitReason::{
-    Clgi, Invalidation, SecondStageWrite, Stgi, Vmclear, Vmload, Vmptrld, Vmread, Vmresume, Vmrun,
-    Vmsave, Vmwrite,
+    Apic, Clgi, ControlRegister, ExternalInterrupt, Halt, Invalidation, Io, PageFault,
+    SecondStageWrite, Stgi, Vmclear, Vmload, Vmptrld, Vmread, Vmresume, Vmrun, Vmsave, Vmwrite,
 };
 use strata_params::{ParameterError, Value};
 
@@ -75,12 +75,38 @@ pub enum Work {
     Follow,
     /// Invalidate what a hypervisor in one of its VMs invalidates.
     Invalidate,
+    /// Mend the shadow of a VM's page table.
+    Shadow,
+    /// Give a VM the page fault that is its own affair.
+    Inject,
+    /// Write for a VM to a page table of which it keeps a shadow.
+    Emulate,
+    /// Do for a VM what an instruction asks that is no hypervisor's, and go on behind it.
+    Serve,
+    /// Take an interrupt, and give the VM the one that is meant for it.
+    Interrupt,
 }
 
 impl Work {
     /// Every kind of work, in their order.
-    pub const ALL: [Self; 6] =
-        [Self::Map, Self::HandOn, Self::Enter, Self::Execute, Self::Follow, Self::Invalidate];
+    pub const ALL: [Self; 11] = [
+        Self::Map,
+        Self::HandOn,
+        Self::Enter,
+        Self::Execute,
+        Self::Follow,
+        Self::Invalidate,
+        Self::Shadow,
+        Self::Inject,
+        Self::Emulate,
+        Self::Serve,
+        Self::Interrupt,
+    ];
+
+    /// Whether it is for an exit of any guest, not of a hypervisor only.
+    pub(crate) const fn is_of_guests(self) -> bool {
+        !matches!(self, Self::HandOn | Self::Enter | Self::Execute | Self::Invalidate)
+    }
 
     /// What an exit for this reason asks of whoever handles it.
     pub const fn of(reason: ExitReason) -> Self {
@@ -91,6 +117,9 @@ impl Work {
             SecondStageWrite => Self::Follow,
             Invalidation => Self::Invalidate,
             Vmread | Vmwrite | Vmptrld | Vmclear | Vmload | Vmsave | Stgi | Clgi => Self::Execute,
+            PageFault => Self::Shadow,
+            ControlRegister | Apic | Halt | Io => Self::Serve,
+            ExternalInterrupt => Self::Interrupt,
         }
     }
 }
@@ -122,6 +151,32 @@ const LOG: [Field; 1] = [Field::PML_INDEX];
 
 /// `handle_ept_violation`.
 const VIOLATION: [Field; 2] = [Field::EXIT_QUALIFICATION, Field::GUEST_PHYSICAL_ADDRESS];
+
+/// What an exception is (`handle_exception_nmi`).
+const FAULT: [Field; 3] =
+    [Field::EXIT_EVENT, Field::EXIT_EVENT_ERROR_CODE, Field::EXIT_QUALIFICATION];
+
+/// What is written to inject it (`vmx_inject_exception`).
+const INJECT_WRITE: [Field; 2] = [Field::ENTRY_EVENT_ERROR_CODE, Field::ENTRY_EVENT];
+
+/// What is read and written to do what an instruction does (`x86_emulate_instruction`).
+const EMULATE_READ: [Field; 3] = [Field::GUEST_RIP, Field::GUEST_CS_RIGHTS, Field::GUEST_RFLAGS];
+const EMULATE_WRITE: [Field; 2] = [Field::GUEST_RIP, Field::GUEST_RFLAGS];
+
+/// What is read and written to go on behind an instruction (`handle_cr`, `handle_io`, `kvm_emulate_halt`,
+/// `skip_emulated_instruction`).
+const SERVE_READ: [Field; 4] = [
+    Field::EXIT_QUALIFICATION,
+    Field::GUEST_RIP,
+    Field::EXIT_INSTRUCTION_LENGTH,
+    Field::GUEST_INTERRUPTIBILITY,
+];
+const SERVE_WRITE: [Field; 1] = [Field::GUEST_RIP];
+
+/// Which interrupt it was, and what is written to inject one (`handle_external_interrupt_irqoff`,
+/// `vmx_inject_irq`).
+const INTERRUPT_READ: [Field; 1] = [Field::EXIT_EVENT];
+const INTERRUPT_WRITE: [Field; 1] = [Field::ENTRY_EVENT];
 
 /// NestCloud says how many fields are read and written, not which: these are shadowed.
 const MAP_KVM_84: ([Field; 11], [Field; 3]) = (
@@ -323,10 +378,13 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
     }
     let mut read = |fields: &[Field]| steps.extend(fields.iter().copied().map(Step::Read));
     match work {
-        Work::Map | Work::Follow => match hypervisor {
-            Hypervisor::Kvm84 => read(&MAP_KVM_84.0),
-            Hypervisor::Kvm612 => [&EXIT[..], &LOG, &VIOLATION].into_iter().for_each(read),
-        },
+        // NestCloud counts over all that L1 handles.
+        _ if hypervisor == Hypervisor::Kvm84 && work.is_of_guests() => read(&MAP_KVM_84.0),
+        Work::Map | Work::Follow => [&EXIT[..], &LOG, &VIOLATION].into_iter().for_each(read),
+        Work::Shadow | Work::Inject => [&EXIT[..], &LOG, &FAULT].into_iter().for_each(read),
+        Work::Emulate => [&EXIT[..], &LOG, &FAULT, &EMULATE_READ].into_iter().for_each(read),
+        Work::Serve => [&EXIT[..], &LOG, &SERVE_READ].into_iter().for_each(read),
+        Work::Interrupt => [&EXIT[..], &LOG, &INTERRUPT_READ].into_iter().for_each(read),
         Work::HandOn => [&EXIT[..], &VIOLATION, &HAND_ON_READ].into_iter().for_each(read),
         Work::Enter => [&EXIT[..], &LOG, &ENTER_READ].into_iter().for_each(read),
         Work::Execute | Work::Invalidate => {
@@ -346,10 +404,12 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
     }
     let mut write = |fields: &[Field]| steps.extend(fields.iter().copied().map(Step::Write));
     match work {
-        Work::Map | Work::Follow => match hypervisor {
-            Hypervisor::Kvm84 => write(&MAP_KVM_84.1),
-            Hypervisor::Kvm612 => {}
-        },
+        _ if hypervisor == Hypervisor::Kvm84 && work.is_of_guests() => write(&MAP_KVM_84.1),
+        Work::Map | Work::Follow | Work::Shadow => {}
+        Work::Inject => write(&INJECT_WRITE),
+        Work::Emulate => write(&EMULATE_WRITE),
+        Work::Serve => write(&SERVE_WRITE),
+        Work::Interrupt => write(&INTERRUPT_WRITE),
         Work::HandOn => {
             write(&HAND_ON_WRITE);
             for segment in 0..8 {

@@ -13,13 +13,17 @@
 //! end to it. Instructions of hypervisors in VMs exit; whoever handles the exit executes instructions
 //! itself ([`crate::script`]). Nothing is multiplied here: what [`crate::unfold`] counts, happens.
 
+pub use crate::access::Access;
+use crate::costs::ExitCosts;
 use crate::memory::{Memory, PAGE};
 use crate::reason::ExitReason;
 use crate::script::{Hypervisor, Step, Work, script, shadowed};
 use crate::virtualization::{Instructions, Virtualization};
+use crate::vmx::exits::{self, Event};
 use crate::vmx::region::Region;
 use crate::vmx::{Answer, Capabilities, Entry, Field, Processor, control};
 use std::collections::BTreeMap;
+use std::mem;
 
 /// Where a hypervisor keeps what VMX needs, in its own memory.
 const VMXON: u64 = PAGE;
@@ -38,20 +42,6 @@ const WRITES: u64 = 7 * PAGE;
 /// Basic exit reasons (SDM volume 3D, appendix C).
 const EPT_VIOLATION: u32 = 48;
 
-/// How a hypervisor in a VM gets at its VMCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// By instructions, which exit unless a shadow VMCS serves them.
-    #[default]
-    Instructions,
-    /// In memory, in a layout that hypervisors agree on: NestCloud's PV VMCS (V.C). The hypervisor
-    /// below copies all of it at every entry and exit.
-    Paravirtual,
-    /// The same with a note of what has changed, so that only that is copied: Hyper-V's enlightened
-    /// VMCS.
-    Enlightened,
-}
-
 /// What an instruction of a hypervisor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
@@ -62,8 +52,63 @@ enum Request {
     Enter {
         resume: bool,
     },
-    /// An exit of a guest about memory.
-    Memory(ExitReason),
+    /// An exit that a guest takes by itself.
+    Guest(Cause),
+}
+
+/// What a guest exits for by itself, and what the hypervisor that handles it does then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// Why it exits.
+    pub reason: ExitReason,
+    /// What there is to do.
+    pub work: Work,
+    /// Error code of a page fault.
+    pub error_code: u32,
+}
+
+impl Cause {
+    /// An exit with what its reason usually asks for.
+    pub const fn of(reason: ExitReason) -> Self {
+        Self { reason, work: Work::of(reason), error_code: 0 }
+    }
+
+    /// The basic exit reason (SDM volume 3D, appendix C).
+    const fn code(self) -> u32 {
+        match self.reason {
+            ExitReason::PageFault => 0,
+            ExitReason::ExternalInterrupt => 1,
+            ExitReason::Halt => 12,
+            ExitReason::ControlRegister => 28,
+            ExitReason::Io => 30,
+            ExitReason::Apic => 44,
+            ExitReason::Invalidation => 50,
+            _ => EPT_VIOLATION,
+        }
+    }
+}
+
+/// The memory of its VM, as a hypervisor has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryMode {
+    /// A second stage that hardware walks.
+    #[default]
+    Nested,
+    /// A shadow of the VM's page table, for which page faults exit: those of pages that are not present do not
+    /// if `bypass` (NestCloud, section V.A).
+    Shadow {
+        /// Faults of pages that are not present do not exit.
+        bypass: bool,
+    },
+}
+
+/// Where an exit of the guest leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Nowhere: hardware does what is to be done, and the guest goes on.
+    NoExit,
+    /// To the hypervisor at this level.
+    Handler(usize),
 }
 
 impl Request {
@@ -74,7 +119,7 @@ impl Request {
             Self::Read(_) => ExitReason::Vmread,
             Self::Write(..) => ExitReason::Vmwrite,
             Self::Enter { .. } => ExitReason::Vmresume,
-            Self::Memory(reason) => reason,
+            Self::Guest(cause) => cause.reason,
         }
     }
 
@@ -87,8 +132,7 @@ impl Request {
             Self::Write(..) => 25,
             Self::Enter { resume: false } => 20,
             Self::Enter { resume: true } => 24,
-            Self::Memory(ExitReason::Invalidation) => 50,
-            Self::Memory(_) => EPT_VIOLATION,
+            Self::Guest(cause) => cause.code(),
         }
     }
 }
@@ -109,8 +153,16 @@ pub struct Tower {
     cpu: Virtualization,
     hypervisor: Hypervisor,
     access: Access,
+    /// By level of the hypervisor from 0.
+    modes: Vec<MemoryMode>,
     /// By level of the VM from 1.
     exits: Vec<[u64; ExitReason::ALL.len()]>,
+    /// Those of them that L0 handed on.
+    handed_on: Vec<[u64; ExitReason::ALL.len()]>,
+    /// How often a hypervisor in a VM did work, by its level from 1.
+    handled: Vec<u64>,
+    /// What the handler of the present exit takes itself while it works.
+    own: Vec<Cause>,
     copied_fields: u64,
 }
 
@@ -125,7 +177,26 @@ impl Tower {
         hypervisor: Hypervisor,
         access: Access,
     ) -> Self {
+        Self::with_memory(&vec![MemoryMode::Nested; hypervisors], cpu, hypervisor, access)
+    }
+
+    /// The same, each hypervisor with a way to have memory for its VM.
+    ///
+    /// # Panics
+    /// As [`Tower::new`]; or when a hypervisor is to have a second stage that has a shadow of its own page
+    /// table below.
+    pub fn with_memory(
+        modes: &[MemoryMode],
+        mut cpu: Virtualization,
+        hypervisor: Hypervisor,
+        access: Access,
+    ) -> Self {
+        let hypervisors = modes.len();
         assert!(hypervisors > 0 && cpu.instructions == Instructions::Vmx);
+        let is_nested = |mode: &&MemoryMode| **mode == MemoryMode::Nested;
+        let nested = modes.iter().take_while(is_nested).count();
+        assert_eq!(nested, modes.iter().filter(is_nested).count(), "{modes:?}");
+        cpu = access.of_use(cpu);
         let capabilities =
             Capabilities { shadowing: cpu.vmcs_shadowing, ..Capabilities::default() };
         let level = || {
@@ -144,7 +215,11 @@ impl Tower {
             cpu,
             hypervisor,
             access,
+            modes: modes.to_vec(),
             exits: vec![[0; ExitReason::ALL.len()]; hypervisors],
+            handed_on: vec![[0; ExitReason::ALL.len()]; hypervisors],
+            handled: vec![0; hypervisors],
+            own: Vec::new(),
             copied_fields: 0,
         };
         for level in 0..hypervisors {
@@ -161,11 +236,12 @@ impl Tower {
         processor.vmxon(memory, VMXON).expect("VMX is enabled, at privilege level 0");
         self.execute(level, Request::Clear(OWN));
         self.execute(level, Request::Load(OWN));
-        for (field, value) in initial() {
+        let memory = of_memory(self.modes[level]);
+        for (field, value) in initial().chain(memory) {
             self.execute(level, Request::Write(field, value));
         }
         if self.cpu.vmcs_shadowing && level + 1 < self.levels.len() {
-            for (field, value) in shadow_controls() {
+            for (field, value) in shadow_controls(self.modes[level]) {
                 self.execute(level, Request::Write(field, value));
             }
         }
@@ -175,7 +251,24 @@ impl Tower {
     /// Starts counting anew.
     pub fn reset(&mut self) {
         self.exits.fill([0; ExitReason::ALL.len()]);
+        self.handed_on.fill([0; ExitReason::ALL.len()]);
+        self.handled.fill(0);
         self.copied_fields = 0;
+    }
+
+    /// Cycles of all that was counted, copies included.
+    pub fn cycles(&self, costs: &ExitCosts) -> u64 {
+        let mut cycles = self.copied_fields * costs.copied_field;
+        for (exits, handed_on) in self.exits.iter().zip(&self.handed_on) {
+            for reason in ExitReason::ALL {
+                let (all, on) = (exits[reason as usize], handed_on[reason as usize]);
+                cycles += match reason {
+                    ExitReason::HandedOn => 0,
+                    _ => (all - on) * costs.of(reason) + on * costs.handed_on,
+                };
+            }
+        }
+        cycles + self.handled.iter().sum::<u64>() * costs.handler
     }
 
     /// Exits of a VM, 1 for L1.
@@ -214,17 +307,46 @@ impl Tower {
         Region(COPY).get(&self.levels[level].memory, field)
     }
 
-    /// The guest takes an exit about memory, which the hypervisor at level `handler` handles, and goes
-    /// on. The whole tower is at rest before and after.
+    /// The guest takes an exit, which the hypervisor at level `handler` handles, and goes on. The whole
+    /// tower is at rest before and after.
     ///
     /// # Panics
-    /// When the reason is not about memory, or there is no such hypervisor.
+    /// When no guest takes exits for this reason by itself, or there is no such hypervisor.
     pub fn guest_exits(&mut self, handler: usize, reason: ExitReason) {
+        self.guest_exits_for(handler, Cause::of(reason), Vec::new());
+    }
+
+    /// The same for a cause; and these the handler takes itself as it works, in their order, each handled by
+    /// the hypervisor below it.
+    ///
+    /// # Panics
+    /// As [`Tower::guest_exits`]; or when L0 is to take exits itself.
+    pub fn guest_exits_for(&mut self, handler: usize, cause: Cause, own: Vec<Cause>) {
+        let Cause { reason, .. } = cause;
         assert!(!reason.is_instruction() && reason != ExitReason::HandedOn);
+        assert!(handler > 0 || own.is_empty(), "nothing is below L0");
         let guest = self.levels.len();
         assert!(handler < guest && self.runs() == guest);
-        self.exit(guest, handler, Request::Memory(reason));
+        self.own = own;
+        self.exit(guest, handler, Request::Guest(cause));
+        debug_assert!(self.own.is_empty());
         assert_eq!(self.runs(), guest, "the guest goes on");
+    }
+
+    /// Where something leads that the guest does or that happens to it: whether it exits at all is for the
+    /// VMCS to say on which it runs. A hypervisor keeps an exit that is its own affair, as `owns` says,
+    /// or that the one in its VM does not want to see, as the VMCS of that one says.
+    pub fn route(&self, event: Event, owns: impl Fn(usize) -> bool) -> Route {
+        let host = &self.levels[0];
+        if !host.processor.guest_exits(&host.memory, event) {
+            return Route::NoExit;
+        }
+        let last = self.levels.len() - 1;
+        let wants = |level: usize| {
+            let level = &self.levels[level];
+            exits::exits(Region(OWN), &level.memory, event)
+        };
+        Route::Handler((0..last).find(|level| owns(*level) || !wants(level + 1)).unwrap_or(last))
     }
 
     /// What an instruction does on the processor that its hypervisor sees.
@@ -240,7 +362,7 @@ impl Tower {
                 assert_eq!(entry, Ok(Entry::Entered), "L{level}: {:x?}", processor.current());
                 return;
             }
-            Request::Memory(_) => return,
+            Request::Guest(_) => return,
         };
         assert!(matches!(answer, Ok(Answer::Succeed(_))), "L{level} {request:?}: {answer:?}");
     }
@@ -288,9 +410,10 @@ impl Tower {
         self.exits[vm - 1][request.reason() as usize] += 1;
         if handler > 0 {
             self.exits[vm - 1][ExitReason::HandedOn as usize] += 1;
+            self.handed_on[vm - 1][request.reason() as usize] += 1;
+            self.handled[1..=handler].iter_mut().for_each(|handled| *handled += 1);
         }
-        let host = &mut self.levels[0];
-        host.processor.exit(&mut host.memory, request.code(), 0);
+        leave(&mut self.levels[0], request);
         for level in 0..handler {
             self.hand_on(level, request);
         }
@@ -318,7 +441,7 @@ impl Tower {
         let [below, above] = &mut self.levels[level..level + 2] else {
             unreachable!("there is a hypervisor in the VM")
         };
-        above.processor.exit(&mut above.memory, request.code(), 0);
+        leave(above, request);
         let taker = current(above);
         for field in crate::script::HAND_ON_READ {
             let value = Region(MERGED).get(&below.memory, field);
@@ -347,9 +470,18 @@ impl Tower {
     /// for the hypervisor in it.
     fn handle(&mut self, level: usize, vm: usize, request: Request) {
         // L0's own work is the direct exit and whatever it does natively.
-        let work = Work::of(request.reason());
+        let work = match request {
+            Request::Guest(cause) => cause.work,
+            _ => Work::of(request.reason()),
+        };
         let is_entry = matches!(request, Request::Enter { .. });
         for step in script(work, self.hypervisor, &self.cpu) {
+            if vm == self.levels.len() && matches!(step, Step::Write(_) | Step::Other(_)) {
+                // It knows what there is to do, and works on its tables.
+                for cause in mem::take(&mut self.own) {
+                    self.exit(level, level - 1, Request::Guest(cause));
+                }
+            }
             match step {
                 Step::Load if is_entry && self.at_merge(level) => {
                     self.execute(level, Request::Load(MERGED));
@@ -379,7 +511,7 @@ impl Tower {
     /// What is left to do for a request before its VM goes on.
     fn finish(&mut self, level: usize, vm: usize, request: Request) {
         match request {
-            Request::Memory(_) => {}
+            Request::Guest(_) => {}
             // Of the hypervisor in the VM.
             _ if vm == level + 1 => {
                 if matches!(request, Request::Load(_) | Request::Clear(_)) {
@@ -438,6 +570,10 @@ impl Tower {
             unreachable!("there is a hypervisor in the VM")
         };
         below.changed.clear();
+        let exceptions = exits::merged_exceptions(
+            EXCEPTIONS.map(|field| Region(OWN).get(&below.memory, field)),
+            EXCEPTIONS.map(|field| current(above).get(&above.memory, field)),
+        );
         for field in Field::all() {
             use crate::vmx::field::Area;
             let own = Region(OWN).get(&below.memory, field);
@@ -447,6 +583,9 @@ impl Tower {
                 (Area::Host, _) => own,
                 // Exits of both; the VM's memory is this hypervisor's affair.
                 (_, Field::PIN_CONTROLS | Field::PROCESSOR_CONTROLS) => own | above,
+                (_, Field::EXCEPTION_BITMAP) => exceptions[0],
+                (_, Field::PAGE_FAULT_MASK) => exceptions[1],
+                (_, Field::PAGE_FAULT_MATCH) => exceptions[2],
                 (_, Field::SECONDARY_CONTROLS) => {
                     own & !u64::from(control::secondary::VMCS_SHADOWING)
                 }
@@ -491,7 +630,7 @@ impl Tower {
             Step::LoadShadow => self.execute(level, Request::Load(SHADOW)),
             Step::LeaveShadow => self.execute(level, Request::Clear(SHADOW)),
             Step::Same(reason) if level > 0 => {
-                self.exit(level, level - 1, Request::Memory(reason));
+                self.exit(level, level - 1, Request::Guest(Cause::of(reason)));
             }
             Step::Same(_) => {}
             Step::Other(_) => {
@@ -505,6 +644,46 @@ impl Tower {
 /// The VMCS that a hypervisor works on.
 fn current(level: &Level) -> Region {
     Region(level.processor.current().expect("a VMCS is current"))
+}
+
+/// A VM exits, and the VMCS on which it ran takes why.
+fn leave(level: &mut Level, request: Request) {
+    let Level { memory, processor, .. } = level;
+    match request {
+        Request::Guest(Cause { reason: ExitReason::PageFault, error_code, .. }) => {
+            processor.exit_by_exception(memory, exits::PAGE_FAULT, Some(error_code), 0);
+        }
+        _ => processor.exit(memory, request.code(), 0),
+    }
+}
+
+/// Fields that say which exceptions exit.
+const EXCEPTIONS: [Field; 3] =
+    [Field::EXCEPTION_BITMAP, Field::PAGE_FAULT_MASK, Field::PAGE_FAULT_MATCH];
+
+/// What a hypervisor writes for the way in which it has memory for its VM.
+fn of_memory(mode: MemoryMode) -> impl Iterator<Item = (Field, u64)> {
+    use control::{processor, secondary};
+    let fields = match mode {
+        MemoryMode::Nested => {
+            let controls =
+                processor::DEFAULT1 | processor::SECONDARY | processor::HLT | processor::IO;
+            let relaxed = processor::CR3_LOAD | processor::CR3_STORE;
+            vec![(Field::PROCESSOR_CONTROLS, u64::from(controls & !relaxed))]
+        }
+        MemoryMode::Shadow { bypass } => vec![
+            (Field::PROCESSOR_CONTROLS, {
+                let controls = processor::DEFAULT1 | processor::SECONDARY | processor::HLT;
+                u64::from(controls | processor::IO | processor::INVLPG)
+            }),
+            (Field::SECONDARY_CONTROLS, u64::from(secondary::VPID)),
+            (Field::EXCEPTION_BITMAP, 1 << exits::PAGE_FAULT),
+            // Mask and match 0: all page faults exit; 1: those of pages that are present (26.2).
+            (Field::PAGE_FAULT_MASK, u64::from(bypass)),
+            (Field::PAGE_FAULT_MATCH, u64::from(bypass)),
+        ],
+    };
+    fields.into_iter()
 }
 
 /// A VMCS with which a guest in 64-bit mode can be entered.
@@ -537,9 +716,10 @@ fn initial() -> impl Iterator<Item = (Field, u64)> {
 }
 
 /// What lets hardware serve the hypervisor in the VM from its shadow VMCS.
-fn shadow_controls() -> [(Field, u64); 4] {
+fn shadow_controls(mode: MemoryMode) -> [(Field, u64); 4] {
     use control::secondary;
-    let controls = secondary::EPT | secondary::VPID | secondary::VMCS_SHADOWING;
+    let second_stage = if mode == MemoryMode::Nested { secondary::EPT } else { 0 };
+    let controls = second_stage | secondary::VPID | secondary::VMCS_SHADOWING;
     [
         (Field::SECONDARY_CONTROLS, controls.into()),
         (Field::LINK_POINTER, SHADOW),

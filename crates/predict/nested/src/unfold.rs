@@ -10,10 +10,12 @@
 //! With L3 in L2, L0 hands its exit on to L1, which hands it on to L2; and every exit of L2's own
 //! instructions is handed on to L1 as above.
 
+use crate::access::Access;
 use crate::costs::ExitCosts;
 use crate::reason::ExitReason;
 use crate::script::{Step, Work, script};
 use crate::virtualization::Virtualization;
+use std::collections::BTreeSet;
 
 const REASONS: usize = ExitReason::ALL.len();
 
@@ -65,16 +67,26 @@ pub struct Nesting {
     /// What hypervisors in VMs do, by their level from 1 and their work.
     works: Vec<[Counts; Work::ALL.len()]>,
     /// By level of the VM from 1, level of the handler from 0, and kind of exit.
-    handled: Vec<Vec<[Handled; 3]>>,
+    handled: Vec<Vec<[Handled; OF_GUESTS.len()]>>,
 }
 
-/// Exits that are about memory, which a tree of kernels takes by itself.
-const OF_MEMORY: [ExitReason; 3] =
-    [ExitReason::SecondStageViolation, ExitReason::SecondStageWrite, ExitReason::Invalidation];
+/// Exits that a guest takes by itself; others follow from these.
+const OF_GUESTS: [ExitReason; 9] = [
+    ExitReason::SecondStageViolation,
+    ExitReason::SecondStageWrite,
+    ExitReason::Invalidation,
+    ExitReason::PageFault,
+    ExitReason::ControlRegister,
+    ExitReason::ExternalInterrupt,
+    ExitReason::Apic,
+    ExitReason::Halt,
+    ExitReason::Io,
+];
 
 impl Nesting {
     /// For VMs up to `levels` levels above the host: 1 for VMs of the host only.
     pub fn new(cpu: Virtualization, costs: ExitCosts, levels: u8) -> Self {
+        let cpu = costs.vmcs_access.of_use(cpu);
         let mut nesting = Self { cpu, costs, works: Vec::new(), handled: Vec::new() };
         // A hypervisor's work leads to work of those below it only.
         for level in 1..levels {
@@ -82,7 +94,7 @@ impl Nesting {
         }
         nesting.handled = (1..=levels)
             .map(|vm| {
-                let by = |handler| OF_MEMORY.map(|reason| nesting.unfold(vm, handler, reason));
+                let by = |handler| OF_GUESTS.map(|reason| nesting.unfold(vm, handler, reason));
                 (0..vm).map(by).collect()
             })
             .collect();
@@ -102,10 +114,10 @@ impl Nesting {
     /// What an exit of a VM at level `vm` leads to that the hypervisor at level `handler` handles.
     ///
     /// # Panics
-    /// When the exit is not about memory, the handler is not below the VM, or there are no VMs at this
+    /// When other exits lead to such exits, the handler is not below the VM, or there are no VMs at this
     /// level.
     pub fn exit(&self, vm: u8, handler: u8, reason: ExitReason) -> &Handled {
-        let reason = OF_MEMORY.iter().position(|known| *known == reason);
+        let reason = OF_GUESTS.iter().position(|known| *known == reason);
         let reason = reason.expect("other exits follow from these");
         &self.handled[usize::from(vm) - 1][usize::from(handler)][reason]
     }
@@ -124,6 +136,10 @@ impl Nesting {
     /// A VM exits this often, and the hypervisor at level `handler` handles it.
     fn handle(&self, vm: u8, handler: u8, reason: ExitReason, times: u64, counts: &mut Counts) {
         counts.add(vm, reason, times);
+        if reason == ExitReason::Vmptrld {
+            let copied = self.costs.vmcs_access.copied_at_load();
+            counts.spend(self.costs.copied_field * copied, times);
+        }
         if handler == 0 {
             counts.spend(self.costs.of(reason), times);
             return;
@@ -143,7 +159,9 @@ impl Nesting {
     /// The hypervisor at a level from 1 does its work; those below it have been told theirs.
     fn work(&self, level: u8, work: Work) -> Counts {
         let mut counts = Counts { exits: Vec::new(), cycles: self.costs.handler };
-        for step in script(work, self.costs.hypervisor, &self.cpu) {
+        let steps = script(work, self.costs.hypervisor, &self.cpu);
+        counts.spend(self.costs.copied_field, self.copied_fields(&steps));
+        for step in steps {
             if let Some(handler) = self.handler(level, step) {
                 self.handle(level, handler, step.reason(), 1, &mut counts);
             }
@@ -151,10 +169,25 @@ impl Nesting {
         counts
     }
 
+    /// Fields that are copied between a VMCS in shared memory and the copy of it, for one script.
+    fn copied_fields(&self, steps: &[Step]) -> u64 {
+        let written = steps.iter().filter_map(|step| match step {
+            Step::Write(field) => Some(*field),
+            _ => None,
+        });
+        let written: BTreeSet<_> = written.collect();
+        self.costs.vmcs_access.copied_fields(written.len())
+    }
+
     /// Who handles the exit of an instruction of the hypervisor at a level from 1; `None` when it does
     /// not exit.
     fn handler(&self, level: u8, step: Step) -> Option<u8> {
         match step.reason() {
+            ExitReason::Vmread | ExitReason::Vmwrite
+                if self.costs.vmcs_access != Access::Instructions =>
+            {
+                None
+            }
             // Hardware serves L1's. KVM offers L1 the same for its VMs but cannot have hardware do it:
             // L0 serves L2 from L1's shadow VMCS (`nested_vmx_exit_handled_vmcs_access`).
             ExitReason::Vmread | ExitReason::Vmwrite
@@ -199,10 +232,10 @@ mod tests {
         for cpu in CPUS {
             let nesting = Nesting::new(cpu, ExitCosts::default(), 3);
             for vm in 1..=3 {
-                for reason in OF_MEMORY {
+                for reason in OF_GUESTS {
                     let handled = nesting.exit(vm, 0, reason);
                     assert_eq!(handled.exits, [(vm, reason, 1)]);
-                    assert_eq!(handled.cycles, 2000);
+                    assert_eq!(handled.cycles, nesting.costs.of(reason));
                 }
             }
         }
@@ -279,7 +312,7 @@ mod tests {
                 let nesting = Nesting::new(cpu, costs(hypervisor), 3);
                 for vm in 1..=3 {
                     for handler in 0..vm {
-                        for reason in OF_MEMORY {
+                        for reason in OF_GUESTS {
                             let mut seen = Vec::new();
                             let cycles = happens(&nesting, vm, handler, reason, &mut seen);
                             let handled = nesting.exit(vm, handler, reason);

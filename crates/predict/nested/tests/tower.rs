@@ -8,43 +8,61 @@ fn intel(vmcs_shadowing: bool) -> Virtualization {
     Virtualization { instructions: Instructions::Vmx, vmcs_shadowing, vls: false, vgif: false }
 }
 
-const OF_MEMORY: [ExitReason; 3] =
-    [ExitReason::SecondStageViolation, ExitReason::SecondStageWrite, ExitReason::Invalidation];
+const OF_GUESTS: [ExitReason; 9] = [
+    ExitReason::SecondStageViolation,
+    ExitReason::SecondStageWrite,
+    ExitReason::Invalidation,
+    ExitReason::PageFault,
+    ExitReason::ControlRegister,
+    ExitReason::ExternalInterrupt,
+    ExitReason::Apic,
+    ExitReason::Halt,
+    ExitReason::Io,
+];
+
+const ACCESSES: [Access; 3] = [Access::Instructions, Access::Paravirtual, Access::Enlightened];
 
 #[test]
 fn what_happens_is_what_is_counted() {
     for vmcs_shadowing in [false, true] {
         for hypervisor in Hypervisor::ALL {
-            let costs = ExitCosts { hypervisor, ..ExitCosts::default() };
-            let nesting = Nesting::new(intel(vmcs_shadowing), costs, 3);
-            for guest in 1..=3 {
-                let cpu = intel(vmcs_shadowing);
-                let mut tower = Tower::new(guest, cpu, hypervisor, Access::Instructions);
-                for handler in 0..guest {
-                    for reason in OF_MEMORY {
-                        // The first time a VMCS may not have been launched yet.
-                        tower.guest_exits(handler, reason);
-                        tower.reset();
-                        tower.guest_exits(handler, reason);
-                        let counted = nesting.exit(guest as u8, handler as u8, reason);
-                        for vm in 1..=guest {
-                            for reason in ExitReason::ALL {
-                                let expected = counted
-                                    .exits
-                                    .iter()
-                                    .find(|(level, known, _)| {
-                                        (*level as usize, *known) == (vm, reason)
-                                    })
-                                    .map_or(0, |(.., count)| *count);
-                                assert_eq!(
-                                    tower.exits(vm, reason),
-                                    expected,
-                                    "{vmcs_shadowing} {hypervisor:?} L{guest} by L{handler}: L{vm} {reason:?}"
-                                );
-                            }
-                        }
-                    }
+            for access in ACCESSES {
+                (1..=3).for_each(|guest| compare(intel(vmcs_shadowing), hypervisor, access, guest));
+            }
+        }
+    }
+}
+
+/// Every exit of the guest of so many hypervisors, by each of them.
+fn compare(cpu: Virtualization, hypervisor: Hypervisor, access: Access, guest: usize) {
+    let costs = ExitCosts { hypervisor, vmcs_access: access, ..ExitCosts::default() };
+    let nesting = Nesting::new(cpu, costs.clone(), 3);
+    let mut tower = Tower::new(guest, cpu, hypervisor, access);
+    for handler in 0..guest {
+        for reason in OF_GUESTS {
+            // The first time a VMCS may not have been launched yet.
+            tower.guest_exits(handler, reason);
+            tower.reset();
+            tower.guest_exits(handler, reason);
+            let counted = nesting.exit(guest as u8, handler as u8, reason);
+            let told =
+                format!("{cpu:?} {hypervisor:?} {access:?} L{guest} {reason:?} by L{handler}");
+            for vm in 1..=guest {
+                for reason in ExitReason::ALL {
+                    let is_it = |exits: &&(u8, ExitReason, u64)| {
+                        (exits.0 as usize, exits.1) == (vm, reason)
+                    };
+                    let expected = counted.exits.iter().find(is_it).map_or(0, |(.., count)| *count);
+                    assert_eq!(tower.exits(vm, reason), expected, "{told}: L{vm} {reason:?}");
                 }
+            }
+            let (cycles, expected) = (tower.cycles(&costs), counted.cycles);
+            match access {
+                // How many fields have changed is not counted where a script leads to others.
+                Access::Enlightened => {
+                    assert!(cycles.abs_diff(expected) * 100 < expected, "{told}")
+                }
+                _ => assert_eq!(cycles, expected, "{told}"),
             }
         }
     }

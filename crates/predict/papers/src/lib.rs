@@ -7,6 +7,7 @@
 mod cells;
 mod found;
 mod kept;
+pub mod nestcloud;
 pub mod npt;
 mod row;
 mod table;

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 /// Papers whose figures can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PaperChoice {
+    /// Nested VMs, their exits and what spares them (2011).
+    Nestcloud,
     /// Cache colours in nested VMs (IEEE TC 2024).
     Xplace,
     /// Two-dimensional walks and their caches (KVM Forum 2008).

@@ -290,8 +290,11 @@ impl Simulation {
         vms.map(|vm| LayerExits {
             layer: layer_name(self.stack.position(vm)).to_owned(),
             exits: ExitReason::ALL
-                .map(|reason| (reason.name().to_owned(), self.stack.exits().of(vm, reason)))
-                .into(),
+                .into_iter()
+                .map(|reason| (reason, self.stack.exits().of(vm, reason)))
+                .filter(|(reason, count)| reason.is_of_every_run() || *count > 0)
+                .map(|(reason, count)| (reason.name().to_owned(), count))
+                .collect(),
         })
         .collect()
     }

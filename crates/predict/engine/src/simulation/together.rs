@@ -412,10 +412,13 @@ impl<'a> Host<'a> {
         let results = || self.streams.iter().filter_map(|stream| stream.finished.as_ref());
         let vms: BTreeSet<NodeId> =
             guests.iter().flat_map(|guest| stack.path_down(guest.node)).collect();
-        let exits = ExitReason::ALL.map(|reason| {
-            let of_all = vms.iter().map(|vm| stack.exits().of(*vm, reason)).sum();
-            (reason.name().to_owned(), of_all)
+        let exits = ExitReason::ALL.into_iter().map(|reason| {
+            let of_all: u64 = vms.iter().map(|vm| stack.exits().of(*vm, reason)).sum();
+            (reason, of_all)
         });
+        let exits = exits
+            .filter(|(reason, count)| reason.is_of_every_run() || *count > 0)
+            .map(|(reason, count)| (reason.name().to_owned(), count));
         let frequency = guests.first().map_or(1.0, |guest| guest.clock.frequency());
         let elapsed = guests.iter().map(|guest| guest.clock.cycles()).max().unwrap_or(0);
         HostRun {
@@ -428,7 +431,7 @@ impl<'a> Host<'a> {
             faults: (0..guests.len())
                 .map(|guest| self.simulation.work_for(guest).kernel.faults)
                 .sum(),
-            exits: exits.into(),
+            exits: exits.collect(),
         }
     }
 }

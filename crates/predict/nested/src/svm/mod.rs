@@ -3,6 +3,7 @@
 //! References are to the APM, volume 2, chapter 15. As with VMX, a [`Processor`] is one logical
 //! processor as one hypervisor has it.
 
+pub mod exits;
 mod processor;
 pub mod vmcb;
 

@@ -214,6 +214,7 @@ fields! {
     CR4_MASK = 0x6002, "Bits of CR4 that the hypervisor owns.";
     CR0_SHADOW = 0x6004, "What the guest reads of them in CR0.";
     CR4_SHADOW = 0x6006, "What the guest reads of them in CR4.";
+    CR3_TARGET = 0x6008, "The first of four values that CR3 may be given without an exit.";
     EXIT_QUALIFICATION = 0x6400, "Exit qualification.";
     GUEST_LINEAR_ADDRESS = 0x640a, "Guest-linear address.";
     GUEST_CR0 = 0x6800, "Guest's CR0.";

@@ -8,11 +8,13 @@
 mod capabilities;
 mod checks;
 pub mod control;
+pub mod exits;
 pub mod field;
 mod processor;
 pub(crate) mod region;
 
 pub use capabilities::Capabilities;
 pub use checks::{EntryFailure, Invalid};
+pub use exits::Event;
 pub use field::Field;
 pub use processor::{Answer, Entry, Exception, InstructionError, Invalidate, Processor};

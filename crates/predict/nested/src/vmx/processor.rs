@@ -8,6 +8,7 @@
 use super::capabilities::Capabilities;
 use super::checks::{EntryFailure, Invalid, entry_of_controls, entry_of_guest};
 use super::control::secondary;
+use super::exits::{self, Event};
 use super::field::Field;
 use super::region::{Region, SHADOW};
 use crate::memory::Memory;
@@ -324,6 +325,52 @@ impl Processor {
         current.set_launched(memory, true);
         self.mode = Mode::Guest(vmxon, current);
         Ok(Entry::Entered)
+    }
+
+    /// Whether something makes the guest exit that runs (chapter 26).
+    ///
+    /// # Panics
+    /// When no guest runs.
+    pub fn guest_exits(&self, memory: &Memory, event: Event) -> bool {
+        let Mode::Guest(_, current) = self.mode else { panic!("only a guest exits") };
+        exits::exits(current, memory, event)
+    }
+
+    /// The guest exits by an exception (section 28.2.2): its VMCS takes what it was.
+    ///
+    /// # Panics
+    /// When no guest runs.
+    pub fn exit_by_exception(
+        &mut self,
+        memory: &mut Memory,
+        vector: u8,
+        error_code: Option<u32>,
+        qualification: u64,
+    ) {
+        self.exit(memory, 0, qualification);
+        let current = self.region().expect("it ran on one");
+        let has_code = u64::from(error_code.is_some());
+        let information = 1 << 31 | has_code << 11 | 3 << 8 | u64::from(vector);
+        current.set(memory, Field::EXIT_EVENT, information);
+        current.set(memory, Field::EXIT_EVENT_ERROR_CODE, error_code.unwrap_or(0).into());
+        // Section 28.2.4: no event was being delivered.
+        current.set(memory, Field::VECTORING_EVENT, 0);
+    }
+
+    /// The guest exits while an event is delivered to it (section 28.2.4), for one that was injected with
+    /// the entry: its VMCS says which, so that the hypervisor can inject it anew.
+    ///
+    /// # Panics
+    /// When no guest runs.
+    pub fn exit_during_injection(&mut self, memory: &mut Memory, reason: u32, qualification: u64) {
+        let Mode::Guest(_, current) = self.mode else { panic!("only a guest exits") };
+        let event = current.get(memory, Field::ENTRY_EVENT);
+        let code = current.get(memory, Field::ENTRY_EVENT_ERROR_CODE);
+        self.exit(memory, reason, qualification);
+        current.set(memory, Field::VECTORING_EVENT, event);
+        if event >> 11 & 1 == 1 {
+            current.set(memory, Field::VECTORING_ERROR_CODE, code);
+        }
     }
 
     /// The guest exits (chapter 28): its VMCS takes the reason, and the hypervisor goes on.

@@ -53,6 +53,18 @@ fn the_hosts_faults_are_those_of_its_vms() {
     }
 }
 
+/// As for one machine: a table of zeros would say what nobody measured.
+#[test]
+fn hosts_on_which_nothing_counts_are_a_failure() {
+    for more in ["--skip 1M", "--warmup 1M", "--marked"] {
+        let line = format!("run --stack vm --policy base {more} --vm a:{SMALL} --vm b:{SMALL}");
+        let output = strata(&line).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{more}");
+        assert!(complaint(&output).contains("nothing is left"), "{}", complaint(&output));
+        assert!(output.stdout.is_empty(), "{more}");
+    }
+}
+
 /// A neighbour that does not come to its end is compared with as many accesses of its run alone: with
 /// cores and memory of its own it is not slower, though it had first touches more than anything else.
 #[test]

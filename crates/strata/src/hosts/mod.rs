@@ -9,7 +9,7 @@ use crate::args::RunArgs;
 use crate::failure::{FAILED, Failure, USAGE};
 use crate::interrupt::Interrupt;
 use crate::vm_args::VmArgs;
-use crate::workload::unopened;
+use crate::workload::{nothing_left, unopened};
 use crate::{bill, progress, room};
 use plan::Plan;
 use std::collections::BTreeMap;
@@ -33,6 +33,11 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     plan.results.check()?;
     let interrupt = Interrupt::watch_all();
     let (report, failed) = measure(&plan, &interrupt)?;
+    let counted = report.vms.iter().flat_map(|vm| &vm.runs).any(|run| run.accesses > 0);
+    if !counted && !report.partial && failed.is_none() {
+        let why = nothing_left(plan.part, report.warmup);
+        return Err(Failure::failed(format!("in no VM anything counts: {why}")));
+    }
     plan.results.write(&report)?;
     let mut text = text::render(&report, plan.results.text.width());
     if plan.bill {

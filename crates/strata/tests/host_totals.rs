@@ -65,6 +65,23 @@ fn hosts_on_which_nothing_counts_are_a_failure() {
     }
 }
 
+/// Memory of VMs is their own option, and the host's another; that of one machine is refused here.
+#[test]
+fn memory_that_runs_out_is_answered_with_an_option_that_is_taken() {
+    let vm = "memory=256MiB,workload=random:size=240MiB,touch=yes,accesses=100k";
+    // A guest's kernel has some of its memory for itself.
+    for (host, remedy) in
+        [("--host-memory 300MiB", "raise --host-memory"), ("", "give the VM more memory=")]
+    {
+        let line = format!("run --stack vm --policy thp {host} --vm a:{vm} --vm b:{vm}");
+        let output = strata(&line).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(remedy) && !text.contains("raise --memory"), "{text}");
+    }
+}
+
 /// A neighbour that does not come to its end is compared with as many accesses of its run alone: with
 /// cores and memory of its own it is not slower, though it had first touches more than anything else.
 #[test]

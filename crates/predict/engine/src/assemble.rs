@@ -2,7 +2,7 @@
 
 use crate::options::{Options, Version};
 use crate::report::{Bounds, HostRun, Report, RunResult, VERSION, VmReport, Workload};
-use crate::room;
+use crate::room::{self, Place};
 use crate::sampling::Windows;
 use crate::simulation::together::GuestOutcome;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl VmReport {
         // Each run has what it touched itself: how far a program comes depends on the others.
         let mut related = runs(together);
         relate(&mut related);
-        room::remark(&mut related);
+        room::remark(&mut related, Place::SharedHost);
         Self {
             name,
             workload: workload.into(),
@@ -73,13 +73,13 @@ impl Report {
     /// A report over `runs`, with throughput related to the first run of each stack.
     pub fn new(workload: WorkloadInfo, mut runs: Vec<RunResult>) -> Self {
         relate(&mut runs);
-        room::remark(&mut runs);
+        room::remark(&mut runs, Place::OneMachine);
         // Every run saw the same accesses, so what was counted on the way is true of each; what a
         // run was told before it began may have been an upper bound.
         if let Some(touched) = workload.footprint_bytes {
             runs.iter_mut().for_each(|run| run.memory.touched_bytes = touched);
         }
-        let partial_reason = out_of_memory(&runs);
+        let partial_reason = out_of_memory(&runs, Place::OneMachine);
         Self {
             strata: VERSION,
             version: Version::default(),
@@ -101,7 +101,9 @@ impl Report {
     pub fn of_hosts(vms: Vec<VmReport>, hosts: Vec<HostRun>) -> Self {
         let ended: Vec<_> = vms
             .iter()
-            .filter_map(|vm| Some(format!("VM '{}': {}", vm.name, out_of_memory(&vm.runs)?)))
+            .filter_map(|vm| {
+                Some(format!("VM '{}': {}", vm.name, out_of_memory(&vm.runs, Place::SharedHost)?))
+            })
             .collect();
         let names: Vec<_> = vms.iter().map(|vm| vm.name.as_str()).collect();
         Self {
@@ -119,8 +121,11 @@ impl Report {
     }
 }
 
+/// What is said of a VM that the host killed.
+const KILLED_BY_HOST: &str = "host killed";
+
 /// Which runs ended for want of memory and say nothing of their policies, if any did.
-fn out_of_memory(runs: &[RunResult]) -> Option<String> {
+fn out_of_memory(runs: &[RunResult], place: Place) -> Option<String> {
     let several = runs.iter().any(|run| run.stack != runs[0].stack);
     let mut ended: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.out_of_memory) {
@@ -128,6 +133,12 @@ fn out_of_memory(runs: &[RunResult]) -> Option<String> {
         let name = format!("{stack}{}", run.policy);
         ended.entry(run.killed.join(", ")).or_default().push(name);
     }
+    let by_host = ended.keys().any(|killed| killed.contains(KILLED_BY_HOST));
+    let remedy = match place {
+        Place::OneMachine => "raise --memory",
+        Place::SharedHost if by_host => "raise --host-memory",
+        Place::SharedHost => "give the VM more memory=",
+    };
     let ended: Vec<_> = ended
         .into_iter()
         .map(|(killed, names)| match &killed[..] {
@@ -137,7 +148,7 @@ fn out_of_memory(runs: &[RunResult]) -> Option<String> {
         .collect();
     (!ended.is_empty()).then(|| {
         let ended = ended.join(", ");
-        format!("memory ran out under {ended}, so that nothing compares with it: raise --memory")
+        format!("memory ran out under {ended}, so that nothing compares with it: {remedy}")
     })
 }
 

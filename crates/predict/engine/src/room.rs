@@ -3,17 +3,29 @@
 use crate::layers::StackKind;
 use crate::report::{LayerMemory, RunResult};
 
+/// Where runs are, for the options that give them memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A machine of their own.
+    OneMachine,
+    /// A host that VMs share: each has a key for its memory.
+    SharedHost,
+}
+
 /// Says in the notes of all runs on a stack that none of them was ever short of free huge pages
 /// though memory was fragmented, and in which memory they would have been.
-pub(crate) fn remark(runs: &mut [RunResult]) {
+pub(crate) fn remark(runs: &mut [RunResult], place: Place) {
     for stack in StackKind::EVERY {
         let on_stack: Vec<&RunResult> = runs.iter().filter(|run| run.stack == stack).collect();
-        let Some(note) = note(&on_stack) else { continue };
+        let Some(note) = note(&on_stack, place) else { continue };
         for run in runs.iter_mut().filter(|run| run.stack == stack) {
             run.notes.push(note.clone());
         }
     }
 }
+
+/// Name of the lowest layer.
+const HOST: &str = "host";
 
 /// Bytes of memory that a guest can be given at least.
 const LEAST_SUGGESTED: u64 = 64 << 20;
@@ -28,7 +40,7 @@ fn taken(layer: &LayerMemory) -> u64 {
     layer.free_huge_before.saturating_sub(layer.free_huge_least)
 }
 
-fn note(runs: &[&RunResult]) -> Option<String> {
+fn note(runs: &[&RunResult], place: Place) -> Option<String> {
     // One that did not see everything might have asked for more.
     if runs.iter().any(|run| run.partial) {
         return None;
@@ -46,10 +58,19 @@ fn note(runs: &[&RunResult]) -> Option<String> {
     let guest = run.layers.first()?.size_bytes as f64;
     let short = (guest * demand(layer)) as u64;
     let needed = runs.iter().map(|run| run.memory.used_bytes).max().unwrap_or(0);
-    let remedy = if short > needed.max(LEAST_SUGGESTED) {
-        format!("with --memory {}MiB or less they would not suffice", short >> 20)
-    } else {
-        "they would not suffice with more --fragmentation only".to_owned()
+    let is_enough = short > needed.max(LEAST_SUGGESTED);
+    let remedy = match place {
+        // The host's are for its other VMs, too.
+        Place::SharedHost if layer.layer == HOST => {
+            "with less --host-memory or more --fragmentation they would not suffice".to_owned()
+        }
+        Place::SharedHost if is_enough => {
+            format!("with memory={}MiB or less they would not suffice", short >> 20)
+        }
+        Place::OneMachine if is_enough => {
+            format!("with --memory {}MiB or less they would not suffice", short >> 20)
+        }
+        _ => "they would not suffice with more --fragmentation only".to_owned(),
     };
     Some(format!(
         "free huge pages exceeded the demand, so that fragmentation mattered little: at most {} of \
@@ -79,8 +100,12 @@ mod tests {
         RunResult { policy: policy.to_owned(), layers, ..RunResult::default() }
     }
 
-    fn notes(mut runs: Vec<RunResult>) -> Vec<String> {
-        remark(&mut runs);
+    fn notes(runs: Vec<RunResult>) -> Vec<String> {
+        notes_at(Place::OneMachine, runs)
+    }
+
+    fn notes_at(place: Place, mut runs: Vec<RunResult>) -> Vec<String> {
+        remark(&mut runs, place);
         runs.into_iter().flat_map(|run| run.notes).collect()
     }
 
@@ -95,6 +120,21 @@ mod tests {
                         at most 100 of 1000 were taken (host, thp); with --memory 819MiB or \
                         less they would not suffice";
         assert_eq!(notes(runs), vec![expected; 3]);
+    }
+
+    /// There the option for one machine is refused.
+    #[test]
+    fn on_a_shared_host_the_options_are_those_of_its_vms() {
+        let said = |layers: &[(bool, u64, u64)]| {
+            notes_at(Place::SharedHost, vec![run("thp", layers)]).remove(0)
+        };
+        let of_guest = said(&[(true, 800, 700), (true, 1000, 990)]);
+        assert!(
+            of_guest.ends_with("with memory=1024MiB or less they would not suffice"),
+            "{of_guest}"
+        );
+        let of_host = said(&[(true, 800, 790), (true, 1000, 900)]);
+        assert!(of_host.contains("with less --host-memory"), "{of_host}");
     }
 
     #[test]

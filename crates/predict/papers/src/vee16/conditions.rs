@@ -1,5 +1,5 @@
-//! What is run, and why. Written before any result was seen, but for three things that a first run showed to be
-//! wrong: counting began before 64 GiB were touched, guests had as much memory as the accesses could touch in
+//! What is run, and why. Written before any result was seen, but for what first runs showed to be
+//! wrong: shares of 475 GB were mostly of first touches, so tables leave faults and exits out; counting began before 64 GiB were touched, guests had as much memory as the accesses could touch in
 //! pages of 4 KiB, which is too little for huge ones, and three of the four VMs had first touches in what counts.
 //!
 //! Of the paper only the abstract was to be had: an implementation of TPC-C that uses 475 GB on a Haswell-EP of

@@ -1,6 +1,7 @@
-//! What is run, and why. Written before any result was seen, but for what first runs showed to be
-//! wrong: shares of 475 GB were mostly of first touches, so tables leave faults and exits out; counting began before 64 GiB were touched, guests had as much memory as the accesses could touch in
-//! pages of 4 KiB, which is too little for huge ones, and three of the four VMs had first touches in what counts.
+//! What is run, and why. Written before any result was seen, but for what first runs showed to be wrong:
+//! counting began before 64 GiB were touched; guests had as much memory as the accesses could touch in pages of
+//! 4 KiB, which is too little for huge ones; three of the four VMs had first touches in what counts; and shares of
+//! 475 GB were mostly of first touches, so that the table of databases leaves faults and exits out.
 //!
 //! Of the paper only the abstract was to be had: an implementation of TPC-C that uses 475 GB on a Haswell-EP of
 //! 72 CPUs, "a well-tuned application that uses large pages", spends 20 % of its time on TLB misses in a VM, 4.2

@@ -49,32 +49,33 @@ impl GuestMemory {
         Ok(Self::Times(times))
     }
 
-    /// Checks what can be checked before the workload is known.
+    /// Checks what can be checked before the workload is known. `option` is what comes before the value
+    /// where the user gave it, such as `--memory `.
     ///
     /// # Errors
     /// When no guest can do anything with so little.
-    pub fn check(self) -> Result<(), Failure> {
+    pub fn check(self, option: &str) -> Result<(), Failure> {
         match self {
             Self::Size(size) if size < LEAST => Err(Failure::usage(format!(
-                "--memory {} is too small for a guest; give it at least 64MiB",
+                "{option}{} is too small for a kernel; give it at least 64MiB",
                 bytes(size)
             ))),
             _ => Ok(()),
         }
     }
 
-    /// In bytes.
+    /// In bytes. `option` is as for [`GuestMemory::check`].
     ///
     /// # Errors
     /// When what a multiple is of is not known, or too little.
-    pub fn in_bytes(self, workload: &WorkloadInfo) -> Result<u64, Failure> {
+    pub fn in_bytes(self, option: &str, workload: &WorkloadInfo) -> Result<u64, Failure> {
         let times = match self {
             Self::Size(size) => return Ok(size),
             Self::Times(times) => times,
         };
         let Some(touched) = workload.footprint_bytes else {
             return Err(Failure::usage(format!(
-                "--memory {self} needs to know beforehand what the workload touches, which is not \
+                "{option}{self} needs to know beforehand what the workload touches, which is not \
                  known of {}; give a size, or record it first ('strata record') and run the recording",
                 if workload.kind == "live" { "a live program" } else { "this stream" }
             )));
@@ -82,7 +83,7 @@ impl GuestMemory {
         let size = (touched as f64 * times) as u64;
         if size < LEAST {
             return Err(Failure::usage(format!(
-                "--memory {self} is {}, too small for a guest; give it at least 64MiB",
+                "{option}{self} is {}, too small for a kernel; give it at least 64MiB",
                 bytes(size)
             )));
         }
@@ -117,14 +118,14 @@ mod tests {
         };
         let times = GuestMemory::Times(2.5);
         let known = workload(Some(100 << 20), "generator");
-        assert_eq!(times.in_bytes(&known).unwrap(), 250 << 20);
-        assert_eq!(GuestMemory::Size(7).in_bytes(&known).unwrap(), 7);
+        assert_eq!(times.in_bytes("--memory ", &known).unwrap(), 250 << 20);
+        assert_eq!(GuestMemory::Size(7).in_bytes("--memory ", &known).unwrap(), 7);
         for (workload, why) in [
             (workload(None, "live"), "not known of a live program; give a size"),
             (workload(None, "champsim"), "not known of this stream"),
             (workload(Some(1 << 20), "generator"), "at least 64MiB"),
         ] {
-            let message = times.in_bytes(&workload).unwrap_err().message;
+            let message = times.in_bytes("--memory ", &workload).unwrap_err().message;
             assert!(message.contains(why), "{message}");
         }
     }

@@ -61,7 +61,8 @@ impl Plan {
     /// # Errors
     /// When their memory cannot be told.
     pub fn machines(&self, workload: &WorkloadInfo) -> Result<Vec<Setup>, Failure> {
-        let memory = self.memory.map(|memory| memory.in_bytes(workload)).transpose()?;
+        let memory =
+            self.memory.map(|memory| memory.in_bytes("--memory ", workload)).transpose()?;
         Ok(self.setups.iter().map(|setup| Setup { memory, ..setup.clone() }).collect())
     }
 }
@@ -85,7 +86,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
         Some(capture) => captured_tables::pairs(capture),
         None => cross_product(&args, catalogue, &mut remarks)?,
     };
-    args.memory.map_or(Ok(()), GuestMemory::check)?;
+    args.memory.map_or(Ok(()), |memory| memory.check("--memory "))?;
     unsampled::check(&args)?;
     let request_load = request_load(&args, &pairs)?;
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;

@@ -74,6 +74,9 @@ pub const KEYS: [(&str, &str); 15] = [
 /// The latest that a program can start, in simulated seconds: hosts are modelled for far less.
 const LATEST_START: f64 = 1e5;
 
+/// The longest name: tables have it at the head of their rows.
+const LONGEST_NAME: usize = 64;
+
 /// Those that take all that follows.
 const LAST: [&str; 3] = ["workload", "trace", "program"];
 
@@ -117,7 +120,10 @@ impl VmArgs {
     pub fn from_table(table: &Table) -> Result<Self, Failure> {
         let name = match table.get("name") {
             Some(Value::String(name)) => name,
-            _ => return Err(Failure::usage("a [[vm]] has no name; write name = \"...\"")),
+            Some(_) => {
+                return Err(Failure::usage("the name of a [[vm]] is a text; write name = \"...\""));
+            }
+            None => return Err(Failure::usage("a [[vm]] has no name; write name = \"...\"")),
         };
         let mut vm = Self::named(name).map_err(Failure::usage)?;
         // What it runs comes last: its format must be known.
@@ -186,6 +192,12 @@ impl VmArgs {
                  digits, '-', '_' and '.'"
             ));
         }
+        if name.len() > LONGEST_NAME {
+            let length = name.len();
+            return Err(format!(
+                "the name of a VM has {length} characters; give it at most {LONGEST_NAME}"
+            ));
+        }
         Ok(Self { name: name.to_owned(), ..Self::default() })
     }
 
@@ -201,7 +213,7 @@ impl VmArgs {
             "policy" => self.policy = Some(value.to_owned()),
             "memory" => {
                 let memory = GuestMemory::parse(value).map_err(&wrong)?;
-                memory.check().map_err(|error| wrong(error.message))?;
+                memory.check("memory=").map_err(|error| wrong(error.message))?;
                 self.memory = Some(memory);
             }
             "cores" => self.cores = cores(value).ok_or_else(takes)?,
@@ -222,6 +234,7 @@ impl VmArgs {
             "balloon" => {
                 self.balloon = Some(strata_text::parse_size(value).map_err(wrong)?);
             }
+            "in" if value.is_empty() => return Err(takes()),
             "in" => self.within = Some(value.to_owned()),
             "format" => {
                 let format: Format = value.parse().map_err(wrong)?;

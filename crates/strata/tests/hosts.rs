@@ -169,16 +169,58 @@ fn a_host_that_cannot_be_is_refused_with_the_remedy() {
         (two(&format!("--vm b:sise=4,{SMALL}")), "'sise'"),
         (two(&format!("--vm b:policy=thq,{SMALL}")), "did you mean 'thp'"),
         (two(&format!("--vm b:start=1000,{SMALL}")), "let it start earlier"),
-        (two("--vm b:trace=none.strata"), "none.strata"),
+        (two("--vm b:trace=none.strata"), "or give program="),
+        (two("--vm b:trace=/"), "'/' is a directory; name a file in it"),
+        (two(&format!("--vm b:in=,{SMALL}")), "not what in takes"),
+        (two(&format!("--vm b:memory=2x,{SMALL}")), "VM 'b': memory=2x is 8 MiB"),
+        (two(&format!("--vm b:memory=1MiB,{SMALL}")), "VM 'b': memory=1 MiB is too small"),
+        (two("--host-memory 9EiB"), "lower --host-memory"),
+        (two("--host-memory 1MiB"), "--host-memory 1 MiB is too small"),
+        (two(&format!("--vm {}:{SMALL}", "n".repeat(65))), "has 65 characters"),
         (two(&format!("--vm b:repeat=true,{SMALL} --workload random")), "--workload"),
         (format!("run --vm a:repeat=true,{SMALL}"), "let one not"),
         (format!("run --host-memory 1GiB --vm a:memory=4GiB,{SMALL}"), "L0 has 1024 MiB"),
         ("run --alone --workload random:size=4MiB,accesses=1k".to_owned(), "--vm"),
     ] {
-        let output = strata(&line).output().unwrap();
-        assert!(output.stdout.is_empty(), "{line}");
-        let status = output.status.code().unwrap();
-        assert!(status == 1 || status == 2, "{line}: {status}");
-        refused(&output, status, why);
+        // Whatever else is chosen, it is not blamed for what is wrong.
+        let mut lines = vec![line.clone()];
+        if !line.contains("--alone") {
+            lines.extend([format!("{line} --policy base"), format!("{line} --stack nested")]);
+        }
+        for line in lines {
+            let output = strata(&line).output().unwrap();
+            assert!(output.stdout.is_empty(), "{line}");
+            let status = output.status.code().unwrap();
+            assert!(status == 1 || status == 2, "{line}: {status}");
+            refused(&output, status, why);
+        }
+    }
+}
+
+#[test]
+fn names_and_places_in_a_configuration_are_checked_as_on_the_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    for (text, why) in [
+        ("[[vm]]\nname = 1\n", "is a text"),
+        ("[[vm]]\nname = \"a\"\nin = \"\"\n", "not what in takes"),
+        ("[[vm]]\nstack = \"vm\"\n", "has no name"),
+    ] {
+        fs::write(directory.path().join("host.toml"), text).unwrap();
+        refused(&in_it(&directory, "run --config host.toml"), 2, why);
+    }
+}
+
+#[test]
+fn the_text_tells_how_a_live_program_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    for (status, told) in [(3, true), (0, false)] {
+        let text = format!(
+            "stack = \"vm\"\npolicy = \"base\"\n\
+             [[vm]]\nname = \"live\"\nprogram = [\"sh\", \"-c\", \"exit {status}\"]\n"
+        );
+        fs::write(directory.path().join("host.toml"), text).unwrap();
+        let output = in_it(&directory, "run --config host.toml");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.contains("Its program ended with status 3."), told, "{text}");
     }
 }

@@ -93,6 +93,10 @@ fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<(Report, Option<String>
         HostError::Setup(error) => Failure { message: error.to_string(), status: USAGE },
         HostError::Open { .. } => unopened(&OpenError(error.to_string()), interrupt),
     })?;
+    if interrupt.happened() && outcomes.iter().all(Option::is_none) {
+        let message = format!("{} before a host was set up", interrupt.reason());
+        return Err(Failure { message, status: interrupt.status() });
+    }
     Ok(report::report(plan, interrupt, outcomes, &alone))
 }
 
@@ -114,7 +118,9 @@ fn host(
             )));
         }
         let nothing = WorkloadInfo::default();
-        let memory = vm.memory.map(|memory| memory.in_bytes(workload.as_ref().unwrap_or(&nothing)));
+        let option = format!("VM '{}': memory=", vm.name);
+        let known = workload.as_ref().unwrap_or(&nothing);
+        let memory = vm.memory.map(|memory| memory.in_bytes(&option, known));
         Ok(VmSetup {
             name: vm.name.clone(),
             stack: vm.stack.or(by_place).unwrap_or(setup.stack),

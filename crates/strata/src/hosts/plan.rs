@@ -2,6 +2,7 @@
 
 use crate::args::{Input as InputArgs, RunArgs};
 use crate::failure::{Failure, unknown};
+use crate::guest_memory::GuestMemory;
 use crate::plan::{apart, cross_product, request_load, setups};
 use crate::run_results::Results;
 use crate::vm_args::VmArgs;
@@ -80,11 +81,15 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
             "--tables is for one machine, whose page tables were captured: leave out --vm",
         ));
     }
+    args.host_memory.map_or(Ok(()), |size| GuestMemory::Size(size).check("--host-memory "))?;
     for vm in &args.vm {
         check(vm, catalogue)?;
         effect::check_vm(vm, &args, catalogue)?;
     }
-    let own = (own_stacks(&mut args)?, own_policies(&mut args)?);
+    let own = match are_on_the_host(&args.vm) {
+        true => (own_stacks(&mut args)?, own_policies(&mut args)?),
+        false => (false, false),
+    };
     let mut remarks = Vec::new();
     let pairs = cross_product(&args, catalogue, &mut remarks)?;
     let besides: Vec<String> = args.vm.iter().filter_map(|vm| vm.policy.clone()).collect();
@@ -135,9 +140,25 @@ fn check(vm: &VmArgs, catalogue: &Catalogue) -> Result<(), Failure> {
         }
         _ => {}
     }
+    if let Some(Input::Trace(path, _)) = &vm.input
+        && path != Path::new("-")
+    {
+        let metadata = path.metadata().map_err(|error| {
+            Failure::failed(format!(
+                "VM '{name}': cannot open {}: {error}; name a recording or trace, or give program= to run \
+                 a program",
+                path.display()
+            ))
+        })?;
+        if metadata.is_dir() {
+            return Err(Failure::failed(format!(
+                "VM '{name}': '{}' is a directory; name a file in it",
+                path.display()
+            )));
+        }
+    }
     if let Some(input) = vm.input.as_ref().filter(|input| !input.is_live())
         && !input.is_repeatable()
-        && input_exists(input)
     {
         return Err(Failure::usage(format!(
             "VM '{name}': its trace can be read only once, and every machine reads it anew; save it \
@@ -147,8 +168,14 @@ fn check(vm: &VmArgs, catalogue: &Catalogue) -> Result<(), Failure> {
     Ok(())
 }
 
-fn input_exists(input: &Input) -> bool {
-    matches!(input, Input::Trace(path, _) if path == Path::new("-") || path.exists())
+/// Whether every VM is on the host, by those that it is in. Where one is not, the engine says why.
+fn are_on_the_host(vms: &[VmArgs]) -> bool {
+    vms.iter().all(|vm| {
+        let below = |vm: &&VmArgs| vms.iter().find(|other| vm.within.as_ref() == Some(&other.name));
+        // With as many below as there are VMs it is in itself.
+        let last = iter::successors(Some(vm), below).take(vms.len()).last();
+        last.is_some_and(|last| last.within.is_none())
+    })
 }
 
 /// Whether every VM has a stack of its own, so that none is chosen for all.

@@ -18,6 +18,9 @@ pub fn render(report: &Report, width: usize) -> String {
         let (workload, kind) = (&vm.workload.name, &vm.workload.kind);
         let _ = writeln!(out, "\n{BOLD}VM {}{BOLD:#}", vm.name);
         paragraph(&mut out, &format!("{workload} ({kind})"), width);
+        if let Some(status) = vm.workload.exit_status.filter(|status| *status != 0) {
+            paragraph(&mut out, &format!("Its program ended with status {status}."), width);
+        }
         for note in &vm.workload.notes {
             paragraph(&mut out, &format!("Note: {note}."), width);
         }

@@ -87,12 +87,15 @@ impl<'a> Blueprint<'a> {
             let (need, most) = (largest >> 30, PHYSICAL_LIMIT >> 30);
             let by_size = setup.vms.iter().max_by_key(|vm| vm_memory(setup, vm));
             let remedy = match by_size.map(|vm| vm.name.as_str()) {
-                None | Some("") => "lower --memory".to_owned(),
-                Some(name) => format!("lower the memory of VM '{name}'"),
+                _ if setup.memory == Some(largest) => "lower --host-memory".to_owned(),
+                None | Some("") => "lower --memory or make the workload smaller".to_owned(),
+                Some(name) => {
+                    format!("lower the memory of VM '{name}' or make the workload smaller")
+                }
             };
             return Err(refused(format!(
                 "a layer would have {need} GiB of memory, and the model's caches tell {most} GiB \
-                 apart: {remedy} or make the workload smaller"
+                 apart: {remedy}"
             )));
         }
         let llc = llc_options(setup, &guests)?;

@@ -172,10 +172,10 @@ fn a_host_that_cannot_be_is_refused_with_the_remedy() {
         (two("--vm b:trace=none.strata"), "or give program="),
         (two("--vm b:trace=/"), "'/' is a directory; name a file in it"),
         (two(&format!("--vm b:in=,{SMALL}")), "not what in takes"),
-        (two(&format!("--vm b:memory=2x,{SMALL}")), "VM 'b': memory=2x is 8 MiB"),
-        (two(&format!("--vm b:memory=1MiB,{SMALL}")), "VM 'b': memory=1 MiB is too small"),
+        (two(&format!("--vm b:memory=2x,{SMALL}")), "VM 'b': memory=2x is 8.00 MiB"),
+        (two(&format!("--vm b:memory=1MiB,{SMALL}")), "VM 'b': memory=1.00 MiB is too small"),
         (two("--host-memory 9EiB"), "lower --host-memory"),
-        (two("--host-memory 1MiB"), "--host-memory 1 MiB is too small"),
+        (two("--host-memory 1MiB"), "--host-memory 1.00 MiB is too small"),
         (two(&format!("--vm {}:{SMALL}", "n".repeat(65))), "has 65 characters"),
         (two(&format!("--vm b:repeat=true,{SMALL} --workload random")), "--workload"),
         (format!("run --vm a:repeat=true,{SMALL}"), "let one not"),
@@ -220,7 +220,8 @@ fn the_text_tells_how_a_live_program_ended() {
         );
         fs::write(directory.path().join("host.toml"), text).unwrap();
         let output = in_it(&directory, "run --config host.toml");
-        let text = String::from_utf8(output.stdout).unwrap();
+        // Standard output is the program's.
+        let text = complaint(&output);
         assert_eq!(text.contains("Its program ended with status 3."), told, "{text}");
     }
 }

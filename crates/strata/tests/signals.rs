@@ -236,3 +236,22 @@ fn a_silent_pipe_is_left_when_asked() {
         drop(input);
     }
 }
+
+/// A report without hosts would say nothing of any VM.
+#[test]
+fn who_asks_for_the_end_before_a_host_is_set_up_gets_no_result() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = "run --policy base --fragmentation 0.9 --set fragmentation.backed=true --json x \
+                --vm a:memory=32GiB,workload=random:size=4MiB,accesses=1k";
+    let child =
+        strata(line).current_dir(&directory).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let child = child.unwrap();
+    await_handler(&child);
+    // Setting up takes seconds.
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let output = within_a_minute(child, &id);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(complaint(&output).contains("before a host was set up"), "{}", complaint(&output));
+    assert!(output.stdout.is_empty() && !directory.path().join("x").exists());
+}

@@ -1,5 +1,7 @@
 //! Which standard streams were closed when the program started.
 
+use nix::libc;
+
 /// Called by the C library before Rust's own start, which opens closed streams on `/dev/null`.
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -4,6 +4,7 @@
 //! passed on again, and the result is kept.
 
 use crate::failure::INTERRUPTED;
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};

@@ -6,6 +6,7 @@ use crate::interrupt::Interrupt;
 use crate::output::Target;
 use crate::{drawn, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::libc;
 use std::cell::Cell;
 use std::env;
 use std::fs::File;

@@ -1,5 +1,6 @@
 //! What `strata` says when this computer's memory runs out.
 
+use nix::libc;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic;
 

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::terminal;
+use nix::libc;
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;

@@ -37,8 +37,8 @@ impl Machines {
             if together > available {
                 let fewer = match certain.first() {
                     Some(&one) if one > available => {
-                        "lower --memory, or leave out what fills it before the program starts \
-                         (--reused, fragmentation.backed)"
+                        "lower --memory, make the workload smaller, or leave out what fills memory \
+                         before it starts (--reused, fragmentation.backed)"
                     }
                     _ if !repeatable => "name fewer policies and stacks",
                     _ => "hold fewer at once: lower --jobs, or leave it out",

@@ -1,5 +1,7 @@
 //! What is known of a terminal.
 
+use nix::libc;
+
 /// Columns it is taken to have when nothing is known.
 pub const DEFAULT_WIDTH: usize = 80;
 

@@ -418,13 +418,15 @@ fn limited(kibibytes: u32, line: &str) -> Output {
 #[test]
 fn what_is_certain_not_to_fit_is_refused_before_anything_runs() {
     let small = "--policy base --workload random:size=64MiB,accesses=10k";
-    // In the last case one machine fits whatever the program itself takes, and two do not.
-    for (kibibytes, options, why) in [
-        (100_000_000, "--memory 12TiB --reused", "lower --memory, or leave out what fills it"),
-        (8_000_000, "--memory 1TiB --set fragmentation.backed=true", "(--reused, fragmentation.ba"),
-        (780_000, "--stack nested,vm --memory 64GiB --reused --jobs 2", "lower --jobs"),
+    let large = "--policy base --workload random:size=475GiB,touch=yes";
+    // In the third case one machine fits whatever the program itself takes, and two do not.
+    for (kibibytes, options, workload, why) in [
+        (100_000_000, "--memory 12TiB --reused", small, "lower --memory, make the workload"),
+        (8_000_000, "--memory 1TiB --set fragmentation.backed=true", small, "(--reused, fragmenta"),
+        (780_000, "--stack nested,vm --memory 64GiB --reused --jobs 2", small, "lower --jobs"),
+        (4_000_000, "", large, "lower --memory, make the workload"),
     ] {
-        let output = limited(kibibytes, &format!("run {options} {small}"));
+        let output = limited(kibibytes, &format!("run {options} {workload}"));
         refused(&output, 1, why);
         assert!(complaint(&output).contains("would need at least"), "{}", complaint(&output));
     }

@@ -176,6 +176,8 @@ fn a_host_that_cannot_be_is_refused_with_the_remedy() {
         (two(&format!("--vm b:memory=1MiB,{SMALL}")), "VM 'b': memory=1.00 MiB is too small"),
         (two("--host-memory 9EiB"), "lower --host-memory"),
         (two("--host-memory 1MiB"), "--host-memory 1.00 MiB is too small"),
+        (two(&format!("--vm b:memory=64MiB,balloon=64MiB,{SMALL}")), "VM 'b': a balloon of 64 MiB"),
+        (two("--set balloon.size=1000000"), "lower balloon.size"),
         (two(&format!("--vm {}:{SMALL}", "n".repeat(65))), "has 65 characters"),
         (two(&format!("--vm b:repeat=true,{SMALL} --workload random")), "--workload"),
         (format!("run --vm a:repeat=true,{SMALL}"), "let one not"),

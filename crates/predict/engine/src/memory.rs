@@ -39,8 +39,8 @@ pub struct Extent {
     pub regions: u64,
     /// Base pages that are backed before the workload starts.
     pub pages_before: u64,
-    /// Bytes that this takes at least.
-    pub least_before: u64,
+    /// Bytes that these and the pages certain to be touched take at least.
+    pub least: u64,
     /// Base pages that the workload touches at most.
     pub pages_touched: u64,
     /// HPAS regions of fragmented memory that these may lie in: base pages fill the smallest holes
@@ -60,7 +60,7 @@ impl Extent {
         let region = self.layers * BYTES_PER_WRITTEN_REGION + self.tables * 4096;
         let scattered = self.pages_touched * BYTES_PER_SCATTERED_PAGE + self.scattered * region;
         let size = BYTES_PER_RUN + self.regions * BYTES_PER_REGION;
-        Need { least: self.least_before, likely: size + dense.max(scattered) }
+        Need { least: self.least, likely: size + dense.max(scattered) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The way to the layer below where there is no virtio: a serial line, and a disk for what is large
 //! (`strata_line`).
 
+use nix::libc;
 use nix::sys::termios::{BaudRate, SetArg, cfmakeraw, cfsetspeed, tcgetattr, tcsetattr};
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};

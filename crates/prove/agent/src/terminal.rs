@@ -5,6 +5,7 @@ use crate::program::status;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nix::fcntl::OFlag;
+use nix::libc;
 use nix::pty::{Winsize, openpty};
 use nix::unistd::{pipe2, setsid};
 use std::fs::File;

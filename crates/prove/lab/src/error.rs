@@ -1,6 +1,7 @@
 //! What can go wrong in the lab, told in one line: cause and remedy.
 
 use crate::copy_error::CopyError;
+use crate::recording::RecordingError;
 use crate::scenario::Flaw;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -207,10 +208,13 @@ pub enum LabError {
     },
     /// Accesses and tables could not be recorded.
     #[error("nothing was traced: {0}")]
-    Trace(String),
+    Trace(#[from] RecordingError),
+    /// The thread that records accesses and tables panicked.
+    #[error("nothing was traced: the reader of the plugin failed")]
+    TraceReader,
     /// The snapshots of the layers could not be joined.
     #[error("the snapshots cannot be joined: {0}")]
-    Join(String),
+    Join(#[from] strata_inspect::Error),
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -248,6 +252,7 @@ impl LabError {
             | Self::Stalled(_)
             | Self::Refused { .. }
             | Self::Trace(_)
+            | Self::TraceReader
             | Self::Join(_)
             | Self::Interrupted => false,
         }

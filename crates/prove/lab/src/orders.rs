@@ -4,6 +4,7 @@ use crate::boot::{self, QMP_SOCKET};
 use crate::error::LabError;
 use crate::journal::Program;
 use crate::scenario::{Scenario, Step};
+use nix::libc;
 use std::collections::BTreeMap;
 use strata_protocol::{ALONE_END, Command};
 

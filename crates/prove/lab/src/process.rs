@@ -1,5 +1,6 @@
 //! Processes that end with the lab.
 
+use nix::libc;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};

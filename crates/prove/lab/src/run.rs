@@ -331,18 +331,16 @@ fn joined(steps: &[StepReport]) -> Result<Option<Join>, LabError> {
     let Some(step) = steps.iter().rev().find(|step| step.snapshots.len() > 1) else {
         return Ok(None);
     };
-    let failed = |error: strata_inspect::Error| LabError::Join(error.to_string());
     let snapshots: Vec<Snapshot> = step
         .snapshots
         .iter()
         .rev()
         .map(|path| strata_inspect::read(path))
-        .collect::<Result<_, _>>()
-        .map_err(failed)?;
+        .collect::<Result<_, _>>()?;
     // That they are of one stack is known, and when they were taken: each layer has its own clock.
     let at: Vec<f64> = step.snapshots_at.iter().rev().copied().collect();
     let options = Options { taken_at: Some(at), ..Options::default() };
-    strata_inspect::join(&snapshots, &options).map(Some).map_err(failed)
+    Ok(Some(strata_inspect::join(&snapshots, &options)?))
 }
 
 fn layer_report(

@@ -12,6 +12,7 @@ use crate::scenario::{Scenario, Step};
 use crate::stress::{StressReport, Stressors};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use nix::libc;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;

@@ -112,8 +112,8 @@ impl Tracing {
     pub(crate) fn finish(self) -> Result<TraceReport, LabError> {
         self.stop.store(true, Relaxed);
         let done = match self.thread.join() {
-            Ok(done) => done.map_err(|error| LabError::Trace(error.to_string()))?,
-            Err(_) => return Err(LabError::Trace("the reader of the plugin failed".into())),
+            Ok(done) => done?,
+            Err(_) => return Err(LabError::TraceReader),
         };
         let regions = truth::regions(&done.capture);
         let check = &done.capture.check;

@@ -16,6 +16,9 @@ pub struct WorkloadInfo {
     pub kind: &'static str,
     /// Bytes of memory the workload will touch, at base-page grain, when known beforehand.
     pub footprint_bytes: Option<u64>,
+    /// Bytes of these, at base-page grain, that are certain to be touched and to stay mapped to the
+    /// end; 0 where nothing is certain.
+    pub held_bytes: u64,
     /// Accesses in the whole stream, when known beforehand.
     pub accesses: Option<u64>,
     /// What a reader of the result must know: VMAs inferred, trace damaged from here on, ...

@@ -164,6 +164,9 @@ impl<S: Source> Source for Excerpt<S> {
         let left = |all: u64| all.saturating_sub(self.part.skip);
         let all = info.accesses.filter(|_| !self.part.marked).map(left);
         info.accesses = all.map(|all| self.part.limit.map_or(all, |limit| all.min(limit)));
+        if info.accesses != self.source.info().accesses {
+            info.held_bytes = 0;
+        }
         info
     }
 

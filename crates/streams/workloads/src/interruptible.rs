@@ -1,6 +1,7 @@
 //! Files that may keep their reader waiting: pipes, terminals, devices.
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};

@@ -150,6 +150,10 @@ proptest! {
         if !moves {
             prop_assert!(pages.len() as u64 * 4096 <= info.footprint_bytes.unwrap(), "{}", spec);
         }
+        // What is said to be held was touched and is mapped still.
+        let held = pages.iter().filter(|page| mapped.covers(Range::sized(page.addr(), 4096)));
+        prop_assert!(held.count() as u64 * 4096 >= info.held_bytes, "{}", spec);
+        prop_assert_eq!(info.held_bytes > 0, touch && has("touch"), "{}", spec);
         prop_assert!(mapped.bytes() <= size.next_multiple_of(4096), "{}", spec);
     }
 }

@@ -80,7 +80,11 @@ impl<'a> Blueprint<'a> {
         let policies = policies.iter().map(make).collect::<Result<_, _>>()?;
         let mut policies = PerVm::new(policies, of_host, governs);
         for guest in &guests {
-            check_guest_memory(&setup.vms[guest.vm], kernels[guest.path[0]].memory)?;
+            let (vm, memory) = (&setup.vms[guest.vm], kernels[guest.path[0]].memory);
+            check_guest_memory(vm, memory)?;
+            if guest.path.len() > 1 {
+                check_balloon(vm, parameters.balloon.size.saturating_mul(1 << 20), memory)?;
+            }
         }
         let largest = kernels.iter().map(|kernel| kernel.memory).max().unwrap_or(0);
         if largest > PHYSICAL_LIMIT {
@@ -208,6 +212,11 @@ impl<'a> Blueprint<'a> {
         let workload = self.setup.vms[guest.vm].workload.as_ref();
         let footprint = workload.and_then(|workload| workload.footprint_bytes);
         let pages_touched = pages(footprint.unwrap_or(0));
+        // Of several VMs one may have ended before another touches its memory.
+        let held = match self.guests[..] {
+            [_] => pages(workload.map_or(0, |workload| workload.held_bytes).min(self.memory(own))),
+            _ => 0,
+        };
         // Free frames of a region whose buddies are taken: they are given out first.
         let holes = PageSize::Huge.base_pages() as f64 * start.occupied * (1.0 - start.occupied);
         let scattered = if guest.path.iter().any(|kernel| self.is_fragmented(*kernel)) {
@@ -220,7 +229,7 @@ impl<'a> Blueprint<'a> {
             regions: guest.path.iter().map(|kernel| self.memory(*kernel)).sum::<u64>()
                 >> PageSize::Huge.shift(),
             pages_before: reused.max(backed.unwrap_or(0)),
-            least_before: (reused * least(depth)).max(guest_backed * least(depth - 1)),
+            least: (reused.max(held) * least(depth)).max(guest_backed * least(depth - 1)),
             pages_touched,
             scattered,
             layers: depth as u64,
@@ -295,6 +304,23 @@ fn check_guest_memory(vm: &VmSetup, memory: u64) -> Result<(), SetupError> {
     Err(refused(format!(
         "{whose} {have} MiB of memory are too little for {need} MiB: raise {remedy}, or leave it out \
          to have it chosen"
+    )))
+}
+
+/// A balloon takes memory that the guest has. `of_all` are the bytes of a balloon that no VM chose.
+fn check_balloon(vm: &VmSetup, of_all: u64, memory: u64) -> Result<(), SetupError> {
+    let bytes = vm.balloon.unwrap_or(of_all);
+    if bytes < memory {
+        return Ok(());
+    }
+    let (takes, have) = (bytes >> 20, memory >> 20);
+    let (whose, option) = match (vm.name.as_str(), vm.balloon) {
+        ("", _) => (String::new(), "balloon.size"),
+        (name, None) => (format!("VM '{name}': "), "balloon.size"),
+        (name, Some(_)) => (format!("VM '{name}': "), "balloon"),
+    };
+    Err(refused(format!(
+        "{whose}a balloon of {takes} MiB cannot be taken of {have} MiB of memory: lower {option}"
     )))
 }
 

@@ -1,6 +1,6 @@
 //! VMs that share nothing they could want are as if alone, and no order matters.
 
-use crate::world::{Vm, common, host, of, own, preset, run, single, together, vm};
+use crate::world::{MIB, Vm, common, host, of, own, preset, run, single, together, vm};
 use proptest::prelude::*;
 use strata_engine::StackKind::{Deeper, Nested, Vm as OneLayer};
 use strata_engine::{GuestOutcome, HostSetup, LayerFmfi, Setup, StackKind};
@@ -50,14 +50,27 @@ proptest! {
         }
     }
 
-    /// With caches, fragmented memory and cores in turn as well.
+    /// With caches, fragmented memory, balloons, cores in turn and VMs that repeat as well.
     #[test]
     fn neither_the_order_of_vms_nor_the_number_of_hosts_at_once_matters(
         vms in (a_vm("a"), a_vm("b"), a_vm("c")),
         one_core in any::<bool>(),
+        repeating in prop::sample::subsequence(vec![0usize, 1, 2], 0..3),
+        ballooned in prop::sample::subsequence(vec![0usize, 1, 2], 0..3),
     ) {
-        let common = Setup { cpu: preset(), fragmentation: LayerFmfi::everywhere(0.8), ..common() };
+        let common = Setup {
+            cpu: preset(),
+            fragmentation: LayerFmfi::everywhere(0.8),
+            overrides: vec![("balloon.period".into(), "0.001".into())],
+            ..common()
+        };
         let mut vms = [vms.0, vms.1, vms.2];
+        for index in repeating {
+            vms[index].setup.repeat = true;
+        }
+        for index in ballooned {
+            vms[index].setup.balloon = Some(16 * MIB);
+        }
         if one_core {
             vms = vms.map(|vm| vm.on(1));
         }

@@ -87,6 +87,7 @@ proptest! {
         ]),
         own in prop::sample::subsequence(vec![0usize, 1, 2, 3], 1..4),
         plain in prop::sample::select(vec!["base", "thp"]),
+        repeating in prop::sample::subsequence(vec![0usize, 1, 2, 3], 0..4),
     ) {
         let names = ["a", "b", "c", "d"];
         let mut vms = vec![hypervisor("l1", hypervisors, None)];
@@ -94,6 +95,9 @@ proptest! {
             let policy = if own.contains(&index) { hypervisors } else { plain };
             let workload = format!("churn:size=8MiB,accesses={}k", 20 * (index + 1));
             vms.push(vm(name, OneLayer, policy, &workload).within("l1").starting(index as f64 * 1e-3));
+        }
+        for index in repeating {
+            vms[1 + index].setup.repeat = true;
         }
         let reversed: Vec<Vm> = vms.iter().rev().cloned().collect();
         let hosts = [host(scattered(), None, &vms), host(scattered(), None, &reversed)];

@@ -1,6 +1,7 @@
 //! A mapping at a chosen place, and what is done to other processes. The workloads' room for
 //! `unsafe`.
 
+use nix::libc;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect};
 use nix::sys::ptrace;
 use std::ffi::c_void;

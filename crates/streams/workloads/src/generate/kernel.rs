@@ -143,6 +143,10 @@ impl<K: Kernel> Plan for Kernels<K> {
         // A bound: an access within two pages is not made.
         pages_to_bytes(pages(self.common.size).min(self.common.accesses + self.touch))
     }
+
+    fn held(&self) -> u64 {
+        pages_to_bytes(self.touch)
+    }
 }
 
 /// Hands out a piece of memory part by part, from [`BASE`] on.

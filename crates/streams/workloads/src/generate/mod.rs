@@ -66,6 +66,11 @@ trait Plan: Send {
 
     /// At most how many bytes are touched, at base-page grain.
     fn footprint(&self) -> u64;
+
+    /// How many bytes are certain to be touched and stay mapped, at base-page grain.
+    fn held(&self) -> u64 {
+        0
+    }
 }
 
 /// Parameters that all kinds have.
@@ -170,6 +175,7 @@ impl Source for Generator {
             name: self.text.clone(),
             kind: "generator",
             footprint_bytes: Some(self.plan.footprint()),
+            held_bytes: self.plan.held(),
             accesses: Some(self.plan.accesses()),
             ..WorkloadInfo::default()
         }

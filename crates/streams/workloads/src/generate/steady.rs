@@ -225,4 +225,8 @@ impl Plan for Steady {
     fn footprint(&self) -> u64 {
         pages_to_bytes(self.footprint)
     }
+
+    fn held(&self) -> u64 {
+        pages_to_bytes(self.touch)
+    }
 }

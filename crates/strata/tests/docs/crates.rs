@@ -1,9 +1,10 @@
-//! The table of crates in DESIGN.md is the tree of `crates`.
+//! The tables of folders in DESIGN.md are the tree.
 
 use crate::{page, root};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Folders below `path` that are a crate, or hold crates: name, and whether it is a crate.
 fn folders(path: &Path) -> Vec<(String, bool)> {
@@ -48,4 +49,24 @@ fn the_design_lists_the_crates_there_are() {
     assert!(missing.is_empty(), "not in the table of DESIGN.md: {missing:?}");
     assert!(invented.is_empty(), "in the table of DESIGN.md, and no crate: {invented:?}");
     assert!(listed.len() > 10, "{listed:?}");
+}
+
+#[test]
+fn the_design_lists_the_folders_beside_the_crates() {
+    let files = Command::new("git").args(["ls-files"]).current_dir(root()).output().unwrap();
+    let files = String::from_utf8(files.stdout).unwrap();
+    let folders = files.lines().filter_map(|file| Some(file.split_once('/')?.0));
+    let there: BTreeSet<&str> =
+        folders.filter(|folder| !folder.starts_with('.') && *folder != "crates").collect();
+    let design = page("DESIGN.md");
+    let (_, table) = design.split_once("| folder | subject |\n").expect("the table");
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+    let listed: BTreeSet<&str> =
+        rows.map(|row| row.split('|').nth(1).unwrap().trim().trim_matches('`')).collect();
+    // A copy without its history has no list of files.
+    if there.is_empty() {
+        assert!(listed.iter().all(|folder| root().join(folder).is_dir()), "{listed:?}");
+    } else {
+        assert_eq!(listed, there);
+    }
 }

@@ -236,6 +236,10 @@ fn exits(out: &mut String, layer: &LayerReport) {
     if !nested.is_empty() {
         let _ = writeln!(out, "  of its nested guest: {nested}");
     }
+    let reflected = of(|counters| &counters.reflected_exits);
+    if !reflected.is_empty() {
+        let _ = writeln!(out, "  reflected to L{}: {reflected}", layer.booted.layer + 1);
+    }
 }
 
 #[cfg(test)]

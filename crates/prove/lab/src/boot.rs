@@ -245,7 +245,8 @@ fn set_up(
     }
     if hosts {
         for trace in EXIT_TRACES {
-            files.push((format!("{trace}/trigger"), "hist:keys=exit_reason".into()));
+            let (trigger, keys) = (format!("{}/trigger", trace.directory), trace.reason);
+            files.push((trigger, format!("hist:keys={keys}")));
         }
     }
     files.extend(layer.write.clone());

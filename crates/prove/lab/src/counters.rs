@@ -1,7 +1,7 @@
 //! Counters of a layer at one moment.
 
 use crate::events;
-use crate::exits::{self, EXIT_TRACES};
+use crate::exits::{self, EXIT_TRACES, ExitTrace};
 use crate::make::Make;
 use crate::scenario::Scenario;
 use serde::Serialize;
@@ -36,6 +36,9 @@ pub struct Counters {
     /// Of these, the ones of machines nested in it, by reason: `kvm_nested_vmexit`, which KVM traces before
     /// it decides whether to handle the exit itself or to reflect it to the hypervisor in its machine.
     pub nested_exits: BTreeMap<String, u64>,
+    /// Exits of machines nested in it that the hypervisor in its machine is told of, by the reason that it
+    /// is told: `kvm_nested_vmexit_inject`.
+    pub reflected_exits: BTreeMap<String, u64>,
     /// Events that the scenario wants counted: `system:event` in all, and
     /// `system:event{field=value}` for each value of a field.
     pub events: BTreeMap<String, u64>,
@@ -62,7 +65,7 @@ impl Counters {
         let mut files = vec![VMSTAT.to_owned(), BUDDYINFO.into(), MEMINFO.into(), WARNINGS.into()];
         if scenario.hosts(layer) {
             files.push(KVM.into());
-            files.extend(EXIT_TRACES.map(events::histogram));
+            files.extend(EXIT_TRACES.map(|trace| events::histogram(trace.directory)));
         }
         let counted = scenario.layers[layer].trace_events.iter();
         files.extend(counted.map(|event| events::histogram(event.directory())));
@@ -77,7 +80,10 @@ impl Counters {
             let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
             number.unwrap_or(0) << 10
         };
-        let histogram = |trace: &str| exits::parse(text(&events::histogram(trace)), make).collect();
+        let histogram = |trace: ExitTrace| {
+            let text = text(&events::histogram(trace.directory));
+            exits::parse(text, trace.reason, make).collect()
+        };
         Self {
             at,
             memory_bytes: memory("MemTotal:"),
@@ -98,8 +104,9 @@ impl Counters {
                     Some((name.to_owned(), text.trim().parse().ok()?))
                 })
                 .collect(),
-            exits: histogram(EXIT_TRACES[0]),
-            nested_exits: histogram(EXIT_TRACES[1]),
+            exits: histogram(exits::ALL),
+            nested_exits: histogram(exits::NESTED),
+            reflected_exits: histogram(exits::REFLECTED),
             events: events::counts(texts),
             warnings: text(WARNINGS).trim().parse().unwrap_or(0),
         }
@@ -134,6 +141,10 @@ mod tests {
                 "/sys/kernel/tracing/events/kvm/kvm_exit/hist",
                 "{ exit_reason:         120 } hitcount:       7\n",
             ),
+            (
+                "/sys/kernel/tracing/events/kvm/kvm_nested_vmexit_inject/hist",
+                "{ exit_code:       1024 } hitcount:       4\n",
+            ),
         ];
         let texts = texts.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
         let counters = Counters::parse(Make::Amd, 1.5, &texts);
@@ -146,6 +157,7 @@ mod tests {
         // Whatever KVM counts.
         assert_eq!(counters.kvm("nested_align_promoted"), 48);
         assert_eq!(counters.exits["HLT"], 7);
+        assert_eq!(counters.reflected_exits["NPF"], 4);
         assert_eq!(counters.events, [("kvm:x".to_owned(), 9)].into());
         assert_eq!(counters.warnings, 2);
     }

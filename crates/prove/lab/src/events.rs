@@ -52,7 +52,7 @@ impl TryFrom<String> for TraceEvent {
             ));
         }
         let directory = format!("{EVENTS}{system}/{event}");
-        if EXIT_TRACES.contains(&directory.as_str()) {
+        if EXIT_TRACES.iter().any(|trace| trace.directory == directory) {
             return Err(format!("{text} is counted anyway, as exits"));
         }
         let trigger = format!("hist:keys={keys}");
@@ -77,7 +77,7 @@ pub(crate) fn counts(texts: &BTreeMap<String, String>) -> BTreeMap<String, u64> 
     for (path, text) in texts {
         let event = path.strip_prefix(EVENTS).and_then(|rest| rest.strip_suffix("/hist"));
         let Some((system, event)) = event.and_then(|event| event.split_once('/')) else { continue };
-        if EXIT_TRACES.iter().any(|trace| histogram(trace) == *path) {
+        if EXIT_TRACES.iter().any(|trace| histogram(trace.directory) == *path) {
             continue;
         }
         let total = counts.entry(format!("{system}:{event}")).or_insert(0);

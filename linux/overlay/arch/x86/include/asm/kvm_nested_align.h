@@ -130,6 +130,7 @@ struct kvm_vcpu_nested_align {
 	_(COUNTER, nested_align_demoted_unlink)		\
 	_(COUNTER, nested_align_filled)			\
 	_(COUNTER, nested_align_kept_unsync)		\
+	_(COUNTER, nested_align_synchronised)		\
 	_(COUNTER, nested_align_populated)		\
 	_(COUNTER, nested_align_around)			\
 	_(COUNTER, nested_align_steered)		\

@@ -67,6 +67,41 @@ static void FNAME(nested_align_place)(struct kvm_vcpu *vcpu,
 }
 
 /*
+ * Reads a table for the last time that L1 has filled unseen: a 2 MiB SPTE may
+ * only stand for a page that is in step, and KVM itself waits for L1's next
+ * INVEPT, which one that only adds pages never needs.
+ *
+ * L1's vCPUs may have writable translations of the table in their TLBs.  These
+ * must be gone before the table is read: what one wrote through them afterwards
+ * would stay unseen, and L2 use a page that L1 has taken away.  The parents keep
+ * their marks of an unsync child, which the next walk takes away, so that other
+ * vCPUs never miss a page that is being read; see is_unsync_root().
+ *
+ * Returns whether @sp is in step; it may be gone if it is not.
+ */
+static bool FNAME(synchronise_whole)(struct kvm_vcpu *vcpu,
+				     struct kvm_mmu_page *sp)
+{
+	struct kvm *kvm = vcpu->kvm;
+	LIST_HEAD(invalid_list);
+	int flush;
+
+	if (!sp->unsync)
+		return true;
+	if (sp->pseudo_huge.nr_present != SPTE_ENT_PER_PAGE ||
+	    !only_parent(sp) || !pseudo_huge_possible(kvm, sp))
+		return false;
+
+	if (kvm_vcpu_write_protect_gfn(vcpu, sp->gfn))
+		kvm_flush_remote_tlbs(kvm);
+	kvm_unlink_unsync_page(kvm, sp);
+	flush = kvm_sync_page(vcpu, sp, &invalid_list);
+	kvm_mmu_remote_flush_or_zap(kvm, &invalid_list, flush > 0);
+	++kvm->stat.nested_align_synchronised;
+	return flush >= 0;
+}
+
+/*
  * A fault was served at @sptep.  Returns whether its region lacks nothing for a
  * 2 MiB entry but frames in a row.
  */
@@ -82,6 +117,8 @@ static bool FNAME(nested_align)(struct kvm_vcpu *vcpu,
 		return false;
 	if (!sp->pseudo_huge.table_read || pseudo_huge_outgrown(sp))
 		FNAME(populate)(vcpu, sp);
+	if (!FNAME(synchronise_whole)(vcpu, sp))
+		return false;
 	return pseudo_huge_promote(kvm, sp) == PSEUDO_HUGE_SCATTERED;
 }
 

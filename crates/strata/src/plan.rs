@@ -169,6 +169,7 @@ pub fn setups(
         explain: args.explain.unwrap_or(false),
         detail: args.detail(),
         overrides: overrides.clone(),
+        own: catalogue.own.clone(),
     };
     Ok((pairs.into_iter().map(setup).collect(), part))
 }
@@ -216,7 +217,7 @@ pub fn cross_product(
             return Err(Failure::usage("--policy has a name that is empty; leave out the comma"));
         }
         let Some(info) = catalogue.policy(policy) else {
-            let names = catalogue.policies.iter().map(|policy| policy.name);
+            let names = catalogue.policies.iter().map(|policy| &*policy.name);
             let message = unknown("policy", policy, names, "'strata list policies' shows all");
             return Err(Failure::usage(message));
         };

@@ -56,7 +56,7 @@ mod top;
 mod unsampled;
 mod values;
 pub mod verdict;
-mod version;
+pub mod version;
 mod view;
 pub mod vm_args;
 mod walk;

@@ -157,7 +157,7 @@ impl Sweep {
                     })
                 });
                 // What cannot be told changes no result.
-                drop(told);
+                let _ = told;
             };
             let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
             let work = Work {

@@ -55,7 +55,7 @@ def test_the_hooks_are_those_of_the_guide():
     source = (ROOT / "crates/python/python/strata/policy.py").read_text()
     typed = re.findall(r"^        def (\w+)\(self", source, re.MULTILINE)
     assert typed == hooks
-    passed_on = (ROOT / "crates/python/src/policy/hooks.rs").read_text()
+    passed_on = (ROOT / "crates/python/src/policy/python.rs").read_text()
     listed = re.search(r"HOOKS[^=]*= \[(.*?)\]", passed_on, re.DOTALL).group(1)
     assert re.findall(r'"(\w+)"', listed) == hooks
 

@@ -12,28 +12,6 @@ use strata_stack::{
     PlacementCounts, Policy, Stack, TradeCounts,
 };
 
-/// Every hook.
-pub const HOOKS: [&str; 18] = [
-    "settings",
-    "vm_memory",
-    "place",
-    "wants_backs",
-    "mapped",
-    "second_stage_written",
-    "may_move",
-    "balloon_colours",
-    "may_merge",
-    "freed_huge",
-    "ended",
-    "memory_short",
-    "wake",
-    "placement",
-    "trade",
-    "told_of_cache",
-    "refuses",
-    "next_wake",
-];
-
 /// What stock Linux does.
 struct Linux;
 

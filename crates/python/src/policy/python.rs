@@ -1,6 +1,5 @@
 //! A policy that is an object of Python.
 
-use super::hooks::HOOKS;
 use crate::error;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -10,6 +9,28 @@ use std::sync::{Arc, Mutex};
 use strata::failure::Failure;
 use strata_engine::{Catalogue, OwnPolicy, catalogue};
 use strata_stack::{KernelOutOfMemory, Policy};
+
+/// Every hook.
+pub const HOOKS: [&str; 18] = [
+    "settings",
+    "vm_memory",
+    "place",
+    "wants_backs",
+    "mapped",
+    "second_stage_written",
+    "may_move",
+    "balloon_colours",
+    "may_merge",
+    "freed_huge",
+    "ended",
+    "memory_short",
+    "wake",
+    "placement",
+    "trade",
+    "told_of_cache",
+    "refuses",
+    "next_wake",
+];
 
 /// A name, what it does in one line, and what makes an object of it for each machine.
 pub type Given = (String, String, Py<PyAny>);

@@ -10,8 +10,8 @@ use comfy_table::{CellAlignment, Table};
 const SHOWN: [(&str, &str); 5] = [
     ("stack", "stack"),
     ("policy", "policy"),
-    ("relative_throughput", "throughput"),
-    ("cycles_per_access", "cycles/access"),
+    ("cycles_per_access", "cycles per access"),
+    ("walk_cycles_per_access", "walk cycles per access"),
     ("aligned_share", "well aligned"),
 ];
 
@@ -23,36 +23,32 @@ pub fn text(outcomes: &Outcomes<'_>) -> Result<String, Failure> {
     let columns = outcomes.columns()?;
     let errors = columns.iter().position(|column| column.name == "error").expect("it is there");
     let (axes, rest) = columns.split_at(errors);
-    let shown = SHOWN.iter().filter(|(name, _)| {
-        // An axis of the same name says it already.
-        !axes.iter().any(|axis| axis.name.strip_prefix("grid.") == Some(*name))
+    let errors = &rest[0].cells;
+    // An axis of the same name says it already.
+    let said = |name: &str| axes.iter().any(|axis| axis.name.strip_prefix("grid.") == Some(name));
+    let shown = SHOWN.iter().filter(|(name, _)| !said(name)).filter_map(|(name, title)| {
+        Some((rest.iter().find(|column| column.name == *name)?, *title))
     });
-    let shown: Vec<(&Column, &str)> = shown
-        .filter_map(|(name, title)| {
-            Some((rest.iter().find(|column| column.name == *name)?, *title))
-        })
-        .collect();
+    let shown: Vec<(&Column, &str)> = shown.collect();
+    let mut titles: Vec<&str> =
+        axes.iter().map(|axis| axis.name.trim_start_matches("grid.")).collect();
+    titles.extend(shown.iter().map(|(_, title)| title));
+    if (0..errors.len()).any(|row| !errors.text(row).is_empty()) {
+        titles.push("error");
+    }
     let mut table = Table::new();
     table.load_style(NOTHING);
-    let title = |axis: &Column| axis.name.trim_start_matches("grid.").to_owned();
-    table.set_header(
-        axes.iter().map(title).chain(shown.iter().map(|(_, title)| (*title).to_owned())),
-    );
-    for row in 0..rest[0].cells.len() {
+    table.set_header(titles);
+    for row in 0..errors.len() {
         let mut cells: Vec<String> = axes.iter().map(|axis| axis.cells.text(row)).collect();
-        match rest[0].cells.text(row) {
-            why if why.is_empty() => {
-                cells.extend(shown.iter().map(|(column, _)| rounded(&column.cells, row)));
-            }
-            why => cells.push(why),
-        }
+        cells.extend(shown.iter().map(|(column, _)| rounded(&column.cells, row)));
+        cells.push(errors.text(row));
         table.add_row(cells);
     }
-    let numbers = axes.iter().chain(shown.iter().map(|(column, _)| *column)).enumerate();
-    for (index, column) in numbers {
-        if let (Some(shown), false) =
-            (table.column_mut(index), matches!(column.cells, Cells::Text(_)))
-        {
+    let columns = axes.iter().chain(shown.iter().map(|(column, _)| *column));
+    for (index, column) in columns.enumerate() {
+        let number = !matches!(column.cells, Cells::Text(_));
+        if let Some(shown) = table.column_mut(index).filter(|_| number) {
             shown.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -61,8 +57,9 @@ pub fn text(outcomes: &Outcomes<'_>) -> Result<String, Failure> {
 }
 
 fn rounded(cells: &Cells, row: usize) -> String {
-    match cells {
-        Cells::Real(cells) => cells[row].map_or("-".to_owned(), |cell| format!("{cell:.2}")),
+    let text = match cells {
+        Cells::Real(cells) => cells[row].map_or(String::new(), |cell| format!("{cell:.2}")),
         cells => cells.text(row),
-    }
+    };
+    if text.is_empty() { "-".to_owned() } else { text }
 }

@@ -150,12 +150,8 @@ fn schema(format: &str, name: &str, flags: i64, children: Vec<Schema>) -> Schema
     let children: Vec<*mut Schema> =
         children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect();
     let (format, name) = (texts[0].as_ptr(), texts[1].as_ptr());
-    let mut owned = Box::new(Owned {
-        _buffers: Vec::new(),
-        _texts: texts,
-        pointers: Vec::new(),
-        children,
-    });
+    let mut owned =
+        Box::new(Owned { _buffers: Vec::new(), _texts: texts, pointers: Vec::new(), children });
     Schema {
         format,
         name,

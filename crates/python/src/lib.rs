@@ -30,7 +30,7 @@ mod _strata {
     #[pymodule_export]
     use crate::error::StrataError;
     #[pymodule_export]
-    use crate::policy::{Feedback, Fault, KernelView, MoveAsked, Position, StackView};
+    use crate::policy::{Fault, Feedback, KernelView, MoveAsked, Position, StackView};
     #[pymodule_export]
     use crate::recording::recording;
     #[pymodule_export]

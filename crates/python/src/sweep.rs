@@ -40,9 +40,8 @@ pub fn run_point(
     let catalogue = policies.catalogue()?;
     let flag = stop.clone();
     let cache = cache.map(Cache::at);
-    let outcome = wait(py, &stop, move || {
-        strata::sweep::run(&point, &catalogue, cache.as_ref(), flag)
-    })?;
+    let outcome =
+        wait(py, &stop, move || strata::sweep::run(&point, &catalogue, cache.as_ref(), flag))?;
     policies.trouble(py)?;
     if stop.load(Relaxed) {
         return Err(pyo3::exceptions::PyKeyboardInterrupt::new_err(()));

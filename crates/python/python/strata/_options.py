@@ -33,11 +33,17 @@ def plain(value: Any) -> Any:
 def own(policy: Any) -> Given | None:
     """What is to be known of a policy in Python; None for the name of one that is built in."""
     if isinstance(policy, type) and issubclass(policy, Policy):
-        return policy.policy_name(), policy.about(), policy
+        return *_about(policy, policy), policy
     if isinstance(policy, Policy):
         # Every machine has its own, as it was when it was given.
-        return policy.policy_name(), policy.about(), functools.partial(copy.deepcopy, policy)
+        return *_about(policy, type(policy)), functools.partial(copy.deepcopy, policy)
     return None
+
+
+def _about(policy: Any, its_class: type[Policy]) -> tuple[str, str]:
+    lines = (its_class.__doc__ or "").strip().splitlines()
+    about = lines[0] if lines else f"the class {its_class.__qualname__} of {its_class.__module__}"
+    return policy.name or its_class.__name__.lower(), about
 
 
 def take_out(policies: Any, found: dict[str, Given]) -> Any:

@@ -37,17 +37,6 @@ class Policy:
     #: What it is called; the name of the class in small letters unless something else is said.
     name: str | None = None
 
-    @classmethod
-    def policy_name(cls) -> str:
-        """What it is called."""
-        return cls.name or cls.__name__.lower()
-
-    @classmethod
-    def about(cls) -> str:
-        """What it does, in one line."""
-        lines = (cls.__doc__ or "").strip().splitlines()
-        return lines[0] if lines else f"the class {cls.__qualname__} of {cls.__module__}"
-
     if TYPE_CHECKING:
         # The hooks: a class that has one is asked, so none may be here when a program runs.
         def settings(self, at: Position) -> Settings: ...

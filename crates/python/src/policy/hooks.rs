@@ -36,7 +36,7 @@ impl PythonPolicy {
     ) -> PyResult<T> {
         let view = Bound::new(py, StackView { stack, policy: self.clone() })?;
         let done = with(&view);
-        view.borrow().stack.end();
+        view.get().stack.end();
         done
     }
 }
@@ -49,7 +49,7 @@ fn lend_kernel<T>(
 ) -> PyResult<T> {
     let view = Bound::new(py, KernelView { kernel: Lent::mutable(kernel) })?;
     let done = with(&view);
-    view.borrow().kernel.end();
+    view.get().kernel.end();
     done
 }
 
@@ -89,9 +89,7 @@ impl Policy for PythonPolicy {
 
     fn wants_backs(&self) -> bool {
         self.has("wants_backs")
-            && self
-                .ask(|object| object.call_method0("wants_backs")?.extract())
-                .unwrap_or(false)
+            && self.ask(|object| object.call_method0("wants_backs")?.extract()).unwrap_or(false)
     }
 
     fn mapped(

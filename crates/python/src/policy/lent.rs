@@ -2,12 +2,15 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use std::cell::Cell;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::thread::{self, ThreadId};
 
-/// A reference, for as long as it is lent. It stays on the thread that lends it.
+/// A reference, for as long as it is lent, to the thread that lends it. What holds it may go anywhere.
 pub struct Lent<T> {
-    to: Cell<Option<NonNull<T>>>,
+    /// Null when it is not there. Only `owner` looks.
+    to: AtomicPtr<T>,
+    owner: ThreadId,
     /// It may be changed.
     whole: bool,
 }
@@ -15,24 +18,26 @@ pub struct Lent<T> {
 impl<T> Lent<T> {
     /// What may be changed.
     pub fn mutable(to: &mut T) -> Self {
-        Self { to: Cell::new(Some(to.into())), whole: true }
+        Self { to: AtomicPtr::new(to), owner: thread::current().id(), whole: true }
     }
 
     /// What may be looked at.
     pub fn shared(to: &T) -> Self {
-        Self { to: Cell::new(Some(to.into())), whole: false }
+        let to = AtomicPtr::new(ptr::from_ref(to).cast_mut());
+        Self { to, owner: thread::current().id(), whole: false }
     }
 
     /// Ends it. Must be called before the reference ends that it was made of.
     pub fn end(&self) {
-        self.to.set(None);
+        self.to.store(ptr::null_mut(), Relaxed);
     }
 
     fn there(&self) -> PyResult<NonNull<T>> {
-        self.to.get().ok_or_else(|| {
+        let own = thread::current().id() == self.owner;
+        NonNull::new(self.to.load(Relaxed)).filter(|_| own).ok_or_else(|| {
             PyRuntimeError::new_err(
-                "this was lent to a hook that has ended, or that waits for another one: use what the hook \
-                 that runs was given",
+                "this was lent to a hook that has ended, that waits for another one, or that runs on another \
+                 thread: use what the hook that runs was given",
             )
         })
     }
@@ -41,7 +46,7 @@ impl<T> Lent<T> {
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> PyResult<R> {
         let to = self.there()?;
         // SAFETY: until `end` the reference is there, and nobody else uses it: the engine waits for the
-        // hook, and whoever changes it takes it out first.
+        // hook, which is on this thread, and whoever changes it takes it out first.
         Ok(look(unsafe { to.as_ref() }))
     }
 
@@ -53,7 +58,7 @@ impl<T> Lent<T> {
                 "this hook is only asked: it may look at the stack and not change it",
             ));
         }
-        self.to.set(None);
+        self.end();
         let back = Back { lent: self, to };
         // SAFETY: it was lent as a mutable reference, and nobody else can reach it now.
         let result = change(unsafe { to.as_mut() });
@@ -70,6 +75,6 @@ struct Back<'a, T> {
 
 impl<T> Drop for Back<'_, T> {
     fn drop(&mut self) {
-        self.lent.to.set(Some(self.to));
+        self.lent.to.store(self.to.as_ptr(), Relaxed);
     }
 }

@@ -60,7 +60,14 @@ pub struct Policies {
 impl Policies {
     /// `stop` is set when one raises an exception.
     pub fn new(given: Vec<Given>, stop: Arc<AtomicBool>) -> Self {
-        Self { given, trouble: Arc::new(Trouble { first: Mutex::new(None), there: AtomicBool::new(false), stop }) }
+        Self {
+            given,
+            trouble: Arc::new(Trouble {
+                first: Mutex::new(None),
+                there: AtomicBool::new(false),
+                stop,
+            }),
+        }
     }
 
     /// Everything machines can be made of, and these.
@@ -101,7 +108,8 @@ impl PythonPolicy {
     fn made(factory: &Py<PyAny>, trouble: &Arc<Trouble>) -> Box<dyn Policy> {
         let made = Python::attach(|py| -> PyResult<_> {
             let object = factory.call0(py)?;
-            let has = HOOKS.into_iter().filter(|hook| object.bind(py).hasattr(*hook).unwrap_or(false));
+            let has =
+                HOOKS.into_iter().filter(|hook| object.bind(py).hasattr(*hook).unwrap_or(false));
             Ok((Arc::new(object.clone_ref(py)), has.collect()))
         });
         let (object, hooks) = match made {
@@ -111,7 +119,12 @@ impl PythonPolicy {
                 (None, BTreeSet::new())
             }
         };
-        Box::new(Self { object, hooks: Arc::new(hooks), trouble: trouble.clone(), short: Arc::default() })
+        Box::new(Self {
+            object,
+            hooks: Arc::new(hooks),
+            trouble: trouble.clone(),
+            short: Arc::default(),
+        })
     }
 
     /// Whether the object has a hook, and is to be asked still.

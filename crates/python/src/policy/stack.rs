@@ -64,7 +64,7 @@ fn order(size: &str) -> PyResult<u32> {
 }
 
 /// A kernel that a hook may look at and release memory of.
-#[pyclass(module = "strata", unsendable)]
+#[pyclass(module = "strata", frozen)]
 pub struct KernelView {
     pub(super) kernel: Lent<Kernel>,
 }
@@ -113,7 +113,7 @@ impl KernelView {
 }
 
 /// The kernels of a host, and what a policy may do to them.
-#[pyclass(module = "strata", unsendable)]
+#[pyclass(module = "strata", frozen)]
 pub struct StackView {
     pub(super) stack: Lent<Stack>,
     pub(super) policy: PythonPolicy,
@@ -123,7 +123,9 @@ pub struct StackView {
 pub(super) fn node(stack: &Stack, number: usize) -> PyResult<NodeId> {
     stack.nodes().nth(number).ok_or_else(|| {
         let most = stack.nodes().count() - 1;
-        PyValueError::new_err(format!("there is no kernel {number}: they are numbered from 0 to {most}"))
+        PyValueError::new_err(format!(
+            "there is no kernel {number}: they are numbered from 0 to {most}"
+        ))
     })
 }
 
@@ -136,11 +138,7 @@ fn vm(stack: &Stack, number: usize) -> PyResult<NodeId> {
 }
 
 impl StackView {
-    fn kernel<T>(
-        &self,
-        number: usize,
-        of: impl FnOnce(&Kernel) -> PyResult<T>,
-    ) -> PyResult<T> {
+    fn kernel<T>(&self, number: usize, of: impl FnOnce(&Kernel) -> PyResult<T>) -> PyResult<T> {
         self.stack.look(|stack| of(stack.kernel(node(stack, number)?)))?
     }
 }

@@ -139,7 +139,8 @@ pub fn advice(answer: &Bound<'_, PyAny>) -> PyResult<HugeAdvice> {
 /// What `settings` answers: an object with these attributes, as `strata.Settings` has them.
 pub fn settings(answer: &Bound<'_, PyAny>) -> PyResult<KernelSettings> {
     let text = |name: &str| answer.getattr(name)?.extract::<String>();
-    let thp = [("never", ThpMode::Never), ("madvise", ThpMode::Madvise), ("always", ThpMode::Always)];
+    let thp =
+        [("never", ThpMode::Never), ("madvise", ThpMode::Madvise), ("always", ThpMode::Always)];
     let areas = [
         ("never", AlignAreas::Never),
         ("always", AlignAreas::Always),
@@ -162,11 +163,15 @@ pub fn placement(answer: &Bound<'_, PyAny>) -> PyResult<Placement> {
             "base_at" => Ok(Placement::BaseAt(frame)),
             "huge_at" => Ok(Placement::HugeAt(frame)),
             "base_of" => Ok(Placement::BaseOf(Colour::new(pair.get_item(1)?.extract()?))),
-            _ => named("the first of what place gave", &how, &[
-                ("base_at", Placement::Base),
-                ("huge_at", Placement::Base),
-                ("base_of", Placement::Base),
-            ]),
+            _ => named(
+                "the first of what place gave",
+                &how,
+                &[
+                    ("base_at", Placement::Base),
+                    ("huge_at", Placement::Base),
+                    ("base_of", Placement::Base),
+                ],
+            ),
         };
     }
     named("place", answer.extract()?, &[("linux", Placement::Linux), ("base", Placement::Base)])

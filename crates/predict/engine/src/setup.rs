@@ -240,6 +240,7 @@ impl Catalogue {
             about: own.about.clone().into(),
             paper: "a policy of one's own".into(),
             stacks: &StackKind::EVERY,
+            by_colour: false,
             parameters: Vec::new(),
         });
         self.own.push(own);

@@ -370,10 +370,11 @@ mod tests {
     use strata_engine::{PolicyInfo, SetupError};
 
     fn catalogue() -> Catalogue {
-        let policy = |name, stacks| {
+        let policy = |name: &'static str, stacks| {
             let parameters =
                 if name == "xgemini" { vec!["xgemini.period".into()] } else { Vec::new() };
-            PolicyInfo { name, about: "", paper: "", stacks, by_colour: false, parameters }
+            let (about, paper) = ("".into(), "".into());
+            PolicyInfo { name: name.into(), about, paper, stacks, by_colour: false, parameters }
         };
         let parameter = |name: &'static str| Parameter {
             name: name.into(),
@@ -391,6 +392,7 @@ mod tests {
                 policy("aligned", &StackKind::ALL[..]),
             ],
             parameters: vec![parameter("thp.scan_sleep"), parameter("xgemini.period")],
+            own: Vec::new(),
             need: |_, _| None,
             build: |_, _, _| Err(SetupError::Refused("not built in these tests".into())),
         }

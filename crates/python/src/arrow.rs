@@ -100,7 +100,7 @@ unsafe extern "C" fn get_schema(stream: *mut Stream, out: *mut Schema) -> c_int 
     // SAFETY: the interface promises a stream that is not released, and a place for a schema.
     unsafe {
         let streamed = &*(*stream).private.cast::<Streamed>();
-        let children = streamed.columns.iter().map(|column| schema_of(column)).collect();
+        let children = streamed.columns.iter().map(schema_of).collect();
         out.write(schema("+s", "", 0, children));
     }
     0

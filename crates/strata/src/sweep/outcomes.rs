@@ -106,11 +106,14 @@ impl<'a> Outcomes<'a> {
     }
 }
 
+/// A sweep of before: its axes, its points, and what came of each, if it was reached.
+pub type Swept = (Grid, Vec<Point>, Vec<Option<Outcome>>);
+
 /// The results of a sweep of before, from its JSON, and what each was run with.
 ///
 /// # Errors
 /// When it is none.
-pub fn swept(json: &str) -> Result<(Grid, Vec<Point>, Vec<Option<Outcome>>), Failure> {
+pub fn swept(json: &str) -> Result<Swept, Failure> {
     let wrong = |why: &dyn std::fmt::Display| {
         Failure::failed(format!("this is no result of strata sweep: {why}"))
     };

@@ -2,6 +2,7 @@
 # make test   everything a change must pass: tests, formatting, lints, documentation
 # make install installs the program (PREFIX=/usr/local)
 # make deb    makes a Debian package; make deb-test looks at it and installs it in a bare Debian
+# make wheel  makes a wheel of the Python module; make python-test builds, installs and tests one
 # make lab    builds the lab's kernel and boots a nested machine (about ten minutes the first time)
 # make lab-test  the lab's tests: real kernels, every scenario
 # make lab-unit-tests  kvm-unit-tests on both kernels (STRATA_KVM_UNIT_TESTS=where they were built)
@@ -9,7 +10,7 @@
 # make published  makes docs/published.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install install-built deb deb-test lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps look-deps \
+.PHONY: demo test deps build install install-built deb deb-test wheel python-test python-deps lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps look-deps \
   look-test published format lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
@@ -20,6 +21,8 @@ DEMO_PACKAGES = sqlite3
 TEST_PACKAGES = procps patch xz-utils valgrind stress-ng redis-server redis-tools python3-numpy
 # The browser that pages are looked at with, and what drives it.
 LOOK_PACKAGES = chromium chromium-driver python3 python3-selenium fonts-dejavu-core
+# What makes Python environments, besides what the build takes.
+PYTHON_PACKAGES = python3 python3-venv
 # What the lab builds its kernel with, and runs.
 LAB_PACKAGES = make patch g++ flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
 
@@ -68,6 +71,18 @@ deb: build
 deb-test: deb
 	scripts/packages lintian mmdebstrap
 	scripts/deb-test $(CARGO_TARGET_DIR)/strata_*.deb
+
+wheel: build python-deps
+	scripts/wheel release
+
+# In an environment of its own, with versions that crates/python/requirements.txt names: minutes.
+python-test: python-deps
+	cargo build --quiet --package strata --package strata-plugin
+	scripts/python-test
+
+python-deps: rust
+	scripts/packages $(BUILD_PACKAGES) binutils
+	@command -v python3 >/dev/null && python3 -m venv -h >/dev/null 2>&1 || scripts/packages $(PYTHON_PACKAGES)
 
 lab: lab-deps build
 	$(STRATA) lab build

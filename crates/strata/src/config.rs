@@ -35,7 +35,7 @@ pub fn complete(line: RunArgs) -> Result<RunArgs, Failure> {
 
 /// The file's options with its paths relative to its own directory. What is read from a pipe has
 /// none: its paths stay.
-fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
+pub fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
     let directory = match path.parent() {
         Some(directory) if path.is_file() => directory,
         _ => return args,
@@ -64,10 +64,25 @@ fn placed(mut args: RunArgs, path: &Path) -> RunArgs {
 }
 
 fn parse(text: &str) -> Result<RunArgs, Failure> {
-    let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
+    options(table(text)?)
+}
+
+/// A text as TOML.
+///
+/// # Errors
+/// When it is none: the line, and why.
+pub fn table(text: &str) -> Result<Table, Failure> {
+    text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         Failure::usage(format!("line {line}: {}; write TOML", error.message().replace('\n', " ")))
-    })?;
+    })
+}
+
+/// What a table asks for.
+///
+/// # Errors
+/// When it has a key or a value that no option takes.
+pub fn options(mut table: Table) -> Result<RunArgs, Failure> {
     let vms = vms(table.remove("vm"))?;
     let line = command_line(&table)?;
     let cli = Cli::try_parse_from(line).map_err(|error| Failure::from_clap(&error))?;

@@ -34,6 +34,8 @@ pub struct Interrupt {
     signal: Arc<AtomicUsize>,
     /// Whether programs that were started get it too.
     passed_on: Arc<AtomicBool>,
+    /// Whether somebody else looks after signals.
+    is_told: bool,
 }
 
 impl Interrupt {
@@ -55,19 +57,35 @@ impl Interrupt {
         }
     }
 
+    /// Leaves signals to whoever sets the flag: this is then no program of its own, and the programs that it
+    /// starts end with what it was asked for.
+    pub fn told(flag: Arc<AtomicBool>) -> Self {
+        Self { flag, is_told: true, ..Self::unset() }
+    }
+
+    /// Whether somebody else looks after signals.
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// Passes on to the programs started what ends this one and was sent to it alone: the terminal
     /// sends its Ctrl-C to all.
     pub fn pass_on(&self) {
         self.passed_on.store(true, Relaxed);
     }
 
-    fn on(signals: &[i32]) -> Self {
-        let this = Self {
+    fn unset() -> Self {
+        Self {
             flag: Arc::default(),
             since: SystemTime::now(),
             signal: Arc::default(),
             passed_on: Arc::default(),
-        };
+            is_told: false,
+        }
+    }
+
+    fn on(signals: &[i32]) -> Self {
+        let this = Self::unset();
         // Where no handler can be installed the signals keep their usual effect.
         if let Ok(mut arriving) = SignalsInfo::<WithRawSiginfo>::new(signals) {
             let watched = this.clone();

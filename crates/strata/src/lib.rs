@@ -7,19 +7,21 @@ mod again;
 pub mod args;
 mod bill;
 pub mod captured_tables;
-mod complain;
+pub mod complain;
 pub mod config;
 mod defaults;
+mod digest;
 mod drawn;
 mod effect;
 pub mod exits;
 mod exits_text;
-mod failure;
+pub mod failure;
 mod gain;
 mod given;
 pub mod guest_memory;
 mod help;
 mod hosts;
+pub mod inside;
 pub mod inspect_args;
 mod interrupt;
 mod join;
@@ -45,14 +47,16 @@ mod run_results;
 mod sample;
 mod scan;
 mod snapshot_text;
+pub mod sweep;
 mod terminal;
 pub mod terms;
 mod text_file;
+pub mod tidy;
 mod top;
 mod unsampled;
 mod values;
 pub mod verdict;
-mod version;
+pub mod version;
 mod view;
 pub mod vm_args;
 mod walk;
@@ -101,6 +105,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Top(args) => top::top(&args),
         Command::Bill(args) => exits::bill(&args),
         Command::Paper(args) => paper::paper(&args),
+        Command::Sweep(args) => sweep::sweep(&args, catalogue),
         Command::Workloads { command: WorkloadsCommand::Prepare(args) } => prepared::prepare(&args),
         Command::Lab { command } => lab::lab(command),
         Command::Help { topic } => help::help(topic.iter().map(String::as_str)).map(|()| 0),

@@ -39,7 +39,7 @@ fn columns(rows: &[Row]) -> String {
 
 fn policies(catalogue: &Catalogue) -> Vec<Row> {
     let row = |policy: &strata_engine::PolicyInfo| {
-        (policy.name.to_owned(), format!("{} [{}]", policy.about, policy.paper))
+        (policy.name.to_string(), format!("{} [{}]", policy.about, policy.paper))
     };
     catalogue.policies.iter().map(row).collect()
 }

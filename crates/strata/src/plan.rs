@@ -169,6 +169,7 @@ pub fn setups(
         explain: args.explain.unwrap_or(false),
         detail: args.detail(),
         overrides: overrides.clone(),
+        own: catalogue.own.clone(),
     };
     Ok((pairs.into_iter().map(setup).collect(), part))
 }
@@ -216,7 +217,7 @@ pub fn cross_product(
             return Err(Failure::usage("--policy has a name that is empty; leave out the comma"));
         }
         let Some(info) = catalogue.policy(policy) else {
-            let names = catalogue.policies.iter().map(|policy| policy.name);
+            let names = catalogue.policies.iter().map(|policy| &*policy.name);
             let message = unknown("policy", policy, names, "'strata list policies' shows all");
             return Err(Failure::usage(message));
         };
@@ -369,10 +370,11 @@ mod tests {
     use strata_engine::{PolicyInfo, SetupError};
 
     fn catalogue() -> Catalogue {
-        let policy = |name, stacks| {
+        let policy = |name: &'static str, stacks| {
             let parameters =
                 if name == "xgemini" { vec!["xgemini.period".into()] } else { Vec::new() };
-            PolicyInfo { name, about: "", paper: "", stacks, by_colour: false, parameters }
+            let (about, paper) = ("".into(), "".into());
+            PolicyInfo { name: name.into(), about, paper, stacks, by_colour: false, parameters }
         };
         let parameter = |name: &'static str| Parameter {
             name: name.into(),
@@ -390,6 +392,7 @@ mod tests {
                 policy("aligned", &StackKind::ALL[..]),
             ],
             parameters: vec![parameter("thp.scan_sleep"), parameter("xgemini.period")],
+            own: Vec::new(),
             need: |_, _| None,
             build: |_, _, _| Err(SetupError::Refused("not built in these tests".into())),
         }

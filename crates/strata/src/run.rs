@@ -8,6 +8,7 @@ use crate::room::Machines;
 use crate::workload::{nothing_left, part_taken, unopened};
 use crate::{again, bill, captured_tables, config, hosts, progress, report_text};
 use std::io::{IsTerminal, stderr, stdout};
+use std::num::NonZeroUsize;
 use strata_engine::report::CapturedTables;
 use strata_engine::requests;
 use strata_engine::{
@@ -21,42 +22,20 @@ use strata_workloads::{Before, Part};
 /// # Errors
 /// When the options make no sense, the workload cannot be opened or a result not written.
 pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
-    let args = config::complete(args)?;
-    crate::unsampled::check(&args)?;
+    let args = complete(args)?;
     if !args.vm.is_empty() {
         return hosts::run(args, catalogue);
     }
-    for (given, option) in
-        [(args.host_memory.is_some(), "--host-memory"), (args.alone.is_some(), "--alone")]
-    {
-        if given {
-            return Err(Failure::usage(format!(
-                "{option} is for VMs that share a host; give --vm"
-            )));
-        }
-    }
     let plan = plan(args, catalogue)?;
     plan.results.check()?;
-    for remark in &plan.remarks {
-        crate::complain::complain(&format!("note: {remark}"));
-    }
     let interrupt = Interrupt::watch_all();
     if plan.input.is_live() {
         interrupt.pass_on();
     }
-    let (report, failed) = measure(&plan, catalogue, &interrupt)?;
-    let counted = report.runs.iter().any(|run| run.accesses > 0);
-    if !counted && !report.partial && failed.is_none() {
-        return Err(Failure::failed(nothing_left(plan.part, report.warmup)));
-    }
+    let (report, failed) = found(&plan, catalogue, &interrupt)?;
     let live_status = report.workload.exit_status.filter(|_| plan.input.is_live());
     plan.results.write(&report)?;
-    let mut text = report_text::render(&report, plan.results.text.width());
-    if plan.bill {
-        let runs = report.runs.iter().map(|run| (format!("{} {}", run.stack, run.policy), run));
-        text += &bill::render(&runs.collect::<Vec<_>>());
-    }
-    plan.results.text.styled(&text)?;
+    plan.results.text.styled(&table(&plan, &report))?;
     let out_of_memory = report.runs.iter().any(|run| run.out_of_memory);
     Ok(match (failed, live_status) {
         (Some(message), _) => {
@@ -69,6 +48,58 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         (None, None) if interrupt.happened() => interrupt.status(),
         (None, None) => 0,
     })
+}
+
+/// The options with those of the file that they name, as far as they go together.
+///
+/// # Errors
+/// When they do not.
+pub fn complete(args: RunArgs) -> Result<RunArgs, Failure> {
+    let args = config::complete(args)?;
+    crate::unsampled::check(&args)?;
+    if !args.vm.is_empty() {
+        return Ok(args);
+    }
+    for (given, option) in
+        [(args.host_memory.is_some(), "--host-memory"), (args.alone.is_some(), "--alone")]
+    {
+        if given {
+            return Err(Failure::usage(format!(
+                "{option} is for VMs that share a host; give --vm"
+            )));
+        }
+    }
+    Ok(args)
+}
+
+/// What is printed.
+pub fn table(plan: &Plan, report: &Report) -> String {
+    let mut text = report_text::render(report, plan.results.text.width());
+    if plan.bill {
+        let runs = report.runs.iter().map(|run| (format!("{} {}", run.stack, run.policy), run));
+        text += &bill::render(&runs.collect::<Vec<_>>());
+    }
+    text
+}
+
+/// Runs what is planned. Gives the report, and what failed on the way to it, if the stream did.
+///
+/// # Errors
+/// When nothing was found.
+pub fn found(
+    plan: &Plan,
+    catalogue: &Catalogue,
+    interrupt: &Interrupt,
+) -> Result<(Report, Option<String>), Failure> {
+    for remark in &plan.remarks {
+        crate::complain::complain(&format!("note: {remark}"));
+    }
+    let (report, failed) = measure(plan, catalogue, interrupt)?;
+    let counted = report.runs.iter().any(|run| run.accesses > 0);
+    if !counted && !report.partial && failed.is_none() {
+        return Err(Failure::failed(nothing_left(plan.part, report.warmup)));
+    }
+    Ok((report, failed))
 }
 
 /// The report, and what failed on the way to it, if the stream did.
@@ -111,9 +142,10 @@ fn measure(
     // Ctrl-C reaches a live program itself, once there is one; what it does then belongs to the
     // stream.
     let before = Stop(interrupt.flag.clone());
-    let stop = if live { stop } else { before.clone() };
+    let stop = if live && !interrupt.is_told() { stop } else { before.clone() };
     let total = workload.accesses;
-    let visible = stderr().is_terminal() && !(live && stdout().is_terminal());
+    let visible =
+        !interrupt.is_told() && stderr().is_terminal() && !(live && stdout().is_terminal());
     if let Some(capture) = &plan.tables {
         captured_tables::check(capture, &workload)?;
     }
@@ -177,6 +209,24 @@ fn measure(
     report.partial_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     report.partial = report.partial_reason.is_some();
     Ok((report, failed))
+}
+
+/// Bytes of this computer's memory that the machines held at once will probably take, if that can be told.
+pub fn need(args: &RunArgs, catalogue: &Catalogue) -> Option<u64> {
+    let plan = plan(args.clone(), catalogue).ok()?;
+    let workload = match plan.input.live_info() {
+        Some(info) => info,
+        None => open(&plan, &Interrupt::told(Default::default())).ok()?.info(),
+    };
+    let needs = plan.machines(&workload).ok()?;
+    let mut likely: Vec<u64> = needs
+        .iter()
+        .filter_map(|setup| (catalogue.need)(setup, &workload))
+        .map(|n| n.likely)
+        .collect();
+    likely.sort_unstable_by(|a, b| b.cmp(a));
+    let at_once = plan.jobs.map_or(likely.len(), NonZeroUsize::get);
+    Some(likely.iter().take(at_once).sum())
 }
 
 /// Opens the part of the stream that is to be run.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Words that stand for the same in all outputs, by subject. A row of a table has the name of its
 /// term; those of layers, and of counts `per 1000` accesses, have the name of what is counted.
-const TERMS: [(&str, &[(&str, &str)]); 12] = [
+const TERMS: [(&str, &[(&str, &str)]); 13] = [
     (
         "layers and addresses",
         &[
@@ -53,6 +53,13 @@ const TERMS: [(&str, &[(&str, &str)]); 12] = [
             ("cycles", "all cycles of all CPUs"),
             ("~", "before a figure: estimated from windows of a sampled stream"),
             ("windows", "parts of a sampled stream that were run in detail"),
+        ],
+    ),
+    (
+        "sweeps",
+        &[
+            ("point", "one combination of the values of a grid of options"),
+            ("error", "why a point of a sweep has no result"),
         ],
     ),
     (

@@ -30,7 +30,10 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
 }
 
 /// The page: of a run with the words of its table.
-fn page(json: &str) -> Result<String, String> {
+///
+/// # Errors
+/// When the text is no result.
+pub fn page(json: &str) -> Result<String, String> {
     match strata_view::kind(json).map_err(|error| error.to_string())? {
         Kind::Run => {
             let report: Report = serde_json::from_str(json).map_err(|error| {

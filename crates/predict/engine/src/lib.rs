@@ -38,7 +38,8 @@ pub use report::{Report, RunResult};
 pub use requests::RequestLoad;
 pub use run::{Built, Run, SetupError};
 pub use setup::{
-    Catalogue, ColouredCache, LayerFmfi, LlcSetup, PolicyInfo, Setup, default_policies, words,
+    Catalogue, ColouredCache, LayerFmfi, LlcSetup, OwnPolicy, PolicyInfo, Setup, default_policies,
+    words,
 };
 pub use simulation::Simulation;
 pub use simulation::host::{HostSetup, VmSetup};

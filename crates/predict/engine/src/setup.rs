@@ -3,11 +3,13 @@
 use crate::memory::Need;
 use crate::{Built, StackKind, Stop};
 use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 use strata_colours::{CacheIndex, Colours};
 use strata_hardware::{CacheGeometry, CpuModel, LlcDesign, Misaligned, WayMask};
 use strata_params::Parameter;
 use strata_policies::{REGISTRY, Words};
-use strata_stack::PagePlacement;
+use strata_stack::{PagePlacement, Policy};
 use strata_stream::WorkloadInfo;
 
 /// One machine: a stack, a policy, and everything they depend on.
@@ -46,6 +48,8 @@ pub struct Setup {
     pub detail: bool,
     /// Model and policy parameters to set, in order. Constants of the CPU are already in `cpu`.
     pub overrides: Vec<(String, String)>,
+    /// Policies that can be named besides those of the registry, which they do not replace.
+    pub own: Vec<OwnPolicy>,
 }
 
 impl Setup {
@@ -69,6 +73,7 @@ impl Setup {
             explain: false,
             detail: false,
             overrides: Vec::new(),
+            own: Vec::new(),
         }
     }
 }
@@ -161,15 +166,32 @@ impl LayerFmfi {
     }
 }
 
+/// A policy that is in no registry: whoever uses the engine brings it along.
+#[derive(Clone)]
+pub struct OwnPolicy {
+    /// Name.
+    pub name: String,
+    /// What it does, in one line.
+    pub about: String,
+    /// Makes one for a machine. Every machine has its own.
+    pub make: Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>,
+}
+
+impl fmt::Debug for OwnPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnPolicy").field(&self.name).finish()
+    }
+}
+
 /// A policy, as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
     /// Name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What it does, in one line.
-    pub about: &'static str,
+    pub about: Cow<'static, str>,
     /// The paper it comes from, or the kernel's own documentation.
-    pub paper: &'static str,
+    pub paper: Cow<'static, str>,
     /// Stacks it can run on.
     pub stacks: &'static [StackKind],
     /// It has the host place a VM's memory by cache colour.
@@ -185,6 +207,8 @@ pub struct Catalogue {
     pub policies: Vec<PolicyInfo>,
     /// Parameters of the model and of every policy; those of the CPU are in [`CpuModel`].
     pub parameters: Vec<Parameter>,
+    /// Those of the policies that are in no registry.
+    pub own: Vec<OwnPolicy>,
     /// What a machine needs of this computer's memory; `None` where it cannot be built.
     pub need: fn(&Setup, &WorkloadInfo) -> Option<Need>,
     /// Builds a machine.
@@ -198,9 +222,29 @@ impl Catalogue {
     }
 
     /// The policies to which a parameter matters, if it does not matter to all.
-    pub fn readers(&self, parameter: &str) -> Vec<&'static str> {
+    pub fn readers(&self, parameter: &str) -> Vec<&str> {
         let reads = |policy: &&PolicyInfo| policy.parameters.iter().any(|name| name == parameter);
-        self.policies.iter().filter(reads).map(|policy| policy.name).collect()
+        self.policies.iter().filter(reads).map(|policy| &*policy.name).collect()
+    }
+
+    /// The same with another policy.
+    ///
+    /// # Errors
+    /// When there is one of this name, which is given back.
+    pub fn with(mut self, own: OwnPolicy) -> Result<Self, String> {
+        if self.policy(&own.name).is_some() {
+            return Err(own.name);
+        }
+        self.policies.push(PolicyInfo {
+            name: own.name.clone().into(),
+            about: own.about.clone().into(),
+            paper: "a policy of one's own".into(),
+            stacks: &StackKind::EVERY,
+            by_colour: false,
+            parameters: Vec::new(),
+        });
+        self.own.push(own);
+        Ok(self)
     }
 }
 

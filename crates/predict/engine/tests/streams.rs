@@ -229,6 +229,7 @@ fn build(machine: &Machine) -> Option<Simulation> {
         seed: 3,
         explain: true,
         detail: false,
+        own: Vec::new(),
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: [("time.scale", machine.scale), ("slot.offset", machine.slot)]

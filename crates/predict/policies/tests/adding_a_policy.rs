@@ -5,72 +5,11 @@
 mod world;
 
 // The first step.
-// [file]
-use strata_addr::PageSize;
-use strata_paging::Region;
-use strata_stack::{
-    AlignAreas, Kernel, KernelOutOfMemory, KernelSettings, NodeId, PageFault, Placement, Policy,
-    Position, Stack, ThpMode,
-};
-
-strata_params::parameters! {
-    /// What decides when a region becomes a huge page.
-    pub struct UtilizationParameters {
-        /// Share of a region's base pages that must be present. Ingens (OSDI 2016, section 5).
-        threshold: f64 = 0.9, "utilization.threshold", "share";
-    }
-}
-
-/// Promotes an HPAS region once most of it is in use, in every layer on its own, as Ingens does
-/// (OSDI 2016, section 5).
-#[derive(Debug)]
-pub struct Utilization {
-    parameters: UtilizationParameters,
-}
-
-impl Utilization {
-    /// With these parameters.
-    pub fn new(parameters: UtilizationParameters) -> Self {
-        Self { parameters }
-    }
-}
-
-impl Policy for Utilization {
-    fn settings(&mut self, _at: Position) -> KernelSettings {
-        KernelSettings {
-            thp: ThpMode::Always,
-            align_areas: AlignAreas::Never,
-            fragmented: true,
-            coloured: false,
-        }
-    }
-
-    fn place(&mut self, _node: NodeId, _kernel: &mut Kernel, _fault: &PageFault) -> Placement {
-        Placement::Base
-    }
-
-    fn mapped(
-        &mut self,
-        stack: &mut Stack,
-        node: NodeId,
-        fault: &PageFault,
-        _size: PageSize,
-    ) -> Result<(), KernelOutOfMemory> {
-        let region = fault.page.floor(PageSize::Huge);
-        let space = stack.kernel(node).space(fault.space).expect("it has just faulted");
-        let enough = self.parameters.threshold * PageSize::Huge.base_pages() as f64;
-        if let Region::Base { present, .. } = space.table().region(region)
-            && f64::from(present) >= enough
-        {
-            // Why a region stays as it is would be in the result; here it may simply stay so.
-            stack.collapse(self, node, fault.space, region, None)?;
-        }
-        Ok(())
-    }
-}
-// [/file]
+mod utilization;
 
 use strata_policies::{Entry, ParameterSet, PolicyParameters};
+use strata_stack::Policy;
+use utilization::{Utilization, UtilizationParameters};
 
 /// The second step: what stands in the registry.
 const REGISTRY: &[Entry] = &[
@@ -91,8 +30,9 @@ use world::{Op, PAGES, World, op};
 
 /// What stands between two marks, as the document has it: without what it is indented by.
 fn marked(name: &str) -> String {
-    let own = include_str!("adding_a_policy.rs");
-    let (_, rest) = own.split_once(&format!("// [{name}]\n")).unwrap();
+    let own = [include_str!("adding_a_policy.rs"), include_str!("utilization/mod.rs")];
+    let mark = format!("// [{name}]\n");
+    let (_, rest) = own.iter().find_map(|text| text.split_once(&mark)).unwrap();
     let code = rest.split_once(&format!("// [/{name}]")).unwrap().0.trim_end();
     let indentation = if code.starts_with("    ") { "    " } else { "" };
     let lines = code.lines().map(|line| line.strip_prefix(indentation).unwrap_or(line));

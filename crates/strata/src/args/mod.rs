@@ -4,12 +4,14 @@ mod input;
 mod lab;
 mod paper;
 mod run;
+mod sweep;
 mod workloads;
 
 pub use input::{Input, RecordArgs};
 pub use lab::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 pub use paper::{PaperArgs, PaperChoice};
 pub use run::{Fragmentation, RunArgs};
+pub use sweep::SweepArgs;
 pub use workloads::{PrepareArgs, WorkloadsCommand};
 
 use crate::inspect_args::{BillArgs, JoinArgs, ScanArgs, TopArgs};
@@ -85,6 +87,11 @@ pub enum Command {
                       docs/papers.md says what is run and why."
     )]
     Paper(PaperArgs),
+    /// Run every combination of a grid of options; what is known from before is not run again.
+    #[command(
+        after_help = "docs/cli.md has an example, docs/python.md runs sweeps on other computers."
+    )]
+    Sweep(SweepArgs),
     /// Prepare workloads: record real programs once, to run them by name.
     #[command(
         disable_help_subcommand = true,

@@ -39,18 +39,7 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("in no VM anything counts: {why}")));
     }
     plan.results.write(&report)?;
-    let mut text = text::render(&report, plan.results.text.width());
-    if plan.bill {
-        let runs = report.vms.iter().flat_map(|vm| {
-            let several = vm.runs.iter().any(|run| run.stack != vm.runs[0].stack);
-            vm.runs.iter().zip(report.names_of_runs(vm)).map(move |(run, name)| {
-                let stack = if several { format!("{} ", run.stack) } else { String::new() };
-                (format!("{} {stack}{name}", vm.name), run)
-            })
-        });
-        text += &bill::render(&runs.collect::<Vec<_>>());
-    }
-    plan.results.text.styled(&text)?;
+    plan.results.text.styled(&table(&plan, &report))?;
     let out_of_memory = report.vms.iter().flat_map(|vm| &vm.runs).any(|run| run.out_of_memory);
     Ok(match failed {
         Some(message) => {
@@ -63,8 +52,27 @@ pub fn run(args: RunArgs, catalogue: &Catalogue) -> Result<u8, Failure> {
     })
 }
 
+/// What is printed.
+pub fn table(plan: &Plan, report: &Report) -> String {
+    let mut text = text::render(report, plan.results.text.width());
+    if plan.bill {
+        let runs = report.vms.iter().flat_map(|vm| {
+            let several = vm.runs.iter().any(|run| run.stack != vm.runs[0].stack);
+            vm.runs.iter().zip(report.names_of_runs(vm)).map(move |(run, name)| {
+                let stack = if several { format!("{} ", run.stack) } else { String::new() };
+                (format!("{} {stack}{name}", vm.name), run)
+            })
+        });
+        text += &bill::render(&runs.collect::<Vec<_>>());
+    }
+    text
+}
+
 /// The report, and what failed on the way to it.
-fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<(Report, Option<String>), Failure> {
+///
+/// # Errors
+/// When nothing was found.
+pub fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<(Report, Option<String>), Failure> {
     let recordings = streams::record(plan, interrupt)?;
     let streams = Streams { plan, interrupt, recordings };
     let mut known = BTreeMap::new();
@@ -82,8 +90,9 @@ fn measure(plan: &Plan, interrupt: &Interrupt) -> Result<(Report, Option<String>
     let names: Vec<String> = all.iter().map(label).collect();
     let total: Option<u64> = known.values().map(|info| info.accesses).sum();
     let total = total.map(|total| total * together.len() as u64 * if plan.alone { 2 } else { 1 });
-    let visible =
-        stderr().is_terminal() && !(plan.vms.iter().any(VmArgs::is_live) && stdout().is_terminal());
+    let visible = !interrupt.is_told()
+        && stderr().is_terminal()
+        && !(plan.vms.iter().any(VmArgs::is_live) && stdout().is_terminal());
     let open = |name: &str| streams.open(name);
     let outcomes = progress::shown(&progress, total, &names, visible, || {
         let hosts = Hosts { setups: &all, open: &open, at_once, stop: &stop, progress: &progress };

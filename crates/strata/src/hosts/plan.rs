@@ -129,7 +129,7 @@ fn check(vm: &VmArgs, catalogue: &Catalogue) -> Result<(), Failure> {
     if let Some(policy) = &vm.policy
         && catalogue.policy(policy).is_none()
     {
-        let names = catalogue.policies.iter().map(|policy| policy.name);
+        let names = catalogue.policies.iter().map(|policy| &*policy.name);
         let why = unknown("policy", policy, names, "'strata list policies' shows all");
         return Err(Failure::usage(format!("VM '{name}': {why}")));
     }

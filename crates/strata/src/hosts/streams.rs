@@ -76,7 +76,9 @@ pub fn record(plan: &Plan, interrupt: &Interrupt) -> Result<BTreeMap<String, Fil
     if live.is_empty() {
         return Ok(BTreeMap::new());
     }
-    interrupt.pass_on();
+    if !interrupt.is_told() {
+        interrupt.pass_on();
+    }
     let recorded: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> =
             live.iter().map(|vm| scope.spawn(|| record_one(vm, plan.part, interrupt))).collect();

@@ -195,6 +195,7 @@ fn setup(stack: StackKind, bytes: u64, memory: Memory, warmup: u64) -> Setup {
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: Vec::new(),
+        own: Vec::new(),
     }
 }
 

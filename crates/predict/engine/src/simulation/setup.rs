@@ -32,15 +32,16 @@ pub fn catalogue() -> Catalogue {
         policies: REGISTRY
             .iter()
             .map(|entry| PolicyInfo {
-                name: entry.name,
-                about: entry.summary,
-                paper: entry.source,
+                name: entry.name.into(),
+                about: entry.summary.into(),
+                paper: entry.source.into(),
                 stacks: &StackKind::EVERY,
                 by_colour: entry.by_colour,
                 parameters: entry.parameters.iter().flat_map(ParameterSet::names).collect(),
             })
             .collect(),
         parameters: ModelParameters::default().parameters(),
+        own: Vec::new(),
         need: |setup, workload| need(&HostSetup::single(setup, workload)),
         build: |setup, workload, stop| {
             Ok(Box::new(Simulation::new(setup, workload, stop)?) as Box<dyn Run>)
@@ -74,6 +75,9 @@ impl<'a> Blueprint<'a> {
         }
         let Tree { kernels, guests, policies, of_host, governs, .. } = Tree::new(setup);
         let make = |name: &String| -> Result<Box<dyn Policy>, SetupError> {
+            if let Some(own) = setup.common.own.iter().find(|own| own.name == *name) {
+                return Ok((own.make)());
+            }
             let entry = strata_policies::find(name).map_err(refused)?;
             Ok((entry.make)(&parameters.policies))
         };

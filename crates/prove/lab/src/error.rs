@@ -17,6 +17,9 @@ pub enum LabError {
         /// What the system says.
         source: io::Error,
     },
+    /// What a scenario names as a kernel is none.
+    #[error("{} is no bzImage, which a kernel of one's own must be; 'make bzImage' makes it, as arch/x86/boot/bzImage", .0.display())]
+    NotAKernel(PathBuf),
     /// A program that the lab needs is missing or cannot be started.
     #[error("cannot start {program}: {source}; install it with: apt-get install {package}")]
     Tool {
@@ -231,6 +234,7 @@ impl LabError {
             | Self::TraceOfCpus(_)
             | Self::TraceOfIntel
             | Self::NoProgram(_)
+            | Self::NotAKernel(_)
             | Self::NotInLayer { .. }
             | Self::Copy(_) => true,
             Self::File { .. }

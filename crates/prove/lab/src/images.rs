@@ -106,7 +106,7 @@ fn layers(
             // It is inside now.
             on(&inner, fs::remove_file(&inner))?;
         }
-        next = Some((parts.kernel(layer.kernel)?.to_owned(), initrd));
+        next = Some((parts.kernel(&layer.kernel)?.to_owned(), initrd));
     }
     Ok(next.expect("a scenario has a layer").1)
 }

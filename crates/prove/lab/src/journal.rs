@@ -161,7 +161,8 @@ mod tests {
     #[test]
     fn a_panic_is_noticed_and_shown_with_what_led_to_it() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::start(directory.path(), [Kernel::Debian; 2]).unwrap();
+        let mut journal =
+            Journal::start(directory.path(), [Kernel::Debian, Kernel::Debian]).unwrap();
         let lines = (0..20).map(|n| format!("line {n}"));
         for line in lines.chain(["Kernel panic - not syncing".into(), "end".into()]) {
             journal.note(Report { from: 1, at: 1.0, event: Event::Console { line } }).unwrap();

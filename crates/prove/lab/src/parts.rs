@@ -1,12 +1,14 @@
 //! What the layers are put together from.
 
-use crate::error::LabError;
+use crate::error::{LabError, on};
 use crate::intel::Bochs;
 use crate::kernel::{KernelVariant, LabKernel};
 use crate::make::Make;
 use crate::scenario::Kernel;
 use crate::stock::StockKernel;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The programs and kernels of the layers.
@@ -41,10 +43,11 @@ impl Parts {
         self.bochs.as_ref().map(|bochs| format!("{}, {}", bochs.source, bochs.sha256))
     }
 
-    pub(crate) fn kernel(&self, kernel: Kernel) -> Result<&Path, LabError> {
+    pub(crate) fn kernel<'a>(&'a self, kernel: &'a Kernel) -> Result<&'a Path, LabError> {
         match kernel {
-            Kernel::Lab(variant) => self.lab(variant).map(|lab| lab.image.as_path()),
+            Kernel::Lab(variant) => self.lab(*variant).map(|lab| lab.image.as_path()),
             Kernel::Debian => self.stock().map(|stock| stock.image.as_path()),
+            Kernel::File(path) => own_image(path).map(|()| path.as_path()),
         }
     }
 
@@ -75,6 +78,22 @@ impl Parts {
     }
 }
 
+/// Where an x86 image has its magic number, and which it is (Documentation/arch/x86/boot.rst, "The Real-Mode
+/// Kernel Header").
+const MAGIC_AT: u64 = 0x202;
+const MAGIC: [u8; 4] = *b"HdrS";
+
+/// Refuses what is no image of a kernel, before anything boots.
+fn own_image(path: &Path) -> Result<(), LabError> {
+    let mut magic = [0; MAGIC.len()];
+    let mut file = on(path, File::open(path))?;
+    on(path, file.seek(SeekFrom::Start(MAGIC_AT)))?;
+    match file.read_exact(&mut magic) {
+        Ok(()) if magic == MAGIC => Ok(()),
+        _ => Err(LabError::NotAKernel(path.to_owned())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,7 +108,7 @@ mod tests {
             stock: None,
             bochs: None,
         };
-        let says = |kernel| none.kernel(kernel).unwrap_err().to_string();
+        let says = |kernel: Kernel| none.kernel(&kernel).unwrap_err().to_string();
         let debug = says(Kernel::Lab(KernelVariant::Debug));
         assert_eq!(
             debug,
@@ -97,8 +116,17 @@ mod tests {
         );
         assert!(says(Kernel::Lab(KernelVariant::Vanilla)).contains("run 'strata lab build' first"));
         assert!(says(Kernel::Debian).contains("'debian' is not built; run 'strata lab build'"));
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("vmlinux");
+        std::fs::write(&own, [0x7f; 4096]).unwrap();
+        assert!(says(Kernel::File(own.clone())).contains("is no bzImage"));
+        let mut image = vec![0; 0x202];
+        image.extend(MAGIC);
+        std::fs::write(&own, image).unwrap();
+        assert_eq!(none.kernel(&Kernel::File(own.clone())).unwrap(), own);
+        assert!(says(Kernel::File("/nowhere/bzImage".into())).contains("/nowhere/bzImage"));
         let intel = Parts { make: Make::Intel, ..none };
-        let debug = intel.kernel(Kernel::Lab(KernelVariant::Debug)).unwrap_err().to_string();
+        let debug = intel.kernel(&Kernel::Lab(KernelVariant::Debug)).unwrap_err().to_string();
         assert!(debug.contains("run 'strata lab build --machine intel --kernel debug'"), "{debug}");
     }
 }

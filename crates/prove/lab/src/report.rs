@@ -53,9 +53,9 @@ pub struct LayerReport {
     /// How it came up.
     #[serde(flatten)]
     pub booted: Booted,
-    /// Which kernel it runs: `vanilla`, `aligned`, `debug` or `debian`.
+    /// Which kernel it runs: `vanilla`, `aligned`, `debug` or `debian`, or where one's own is.
     pub variant: String,
-    /// The package its kernel comes from, with its version.
+    /// The package its kernel comes from, with its version; `a file` of one's own.
     pub package: String,
     /// SHA-256, of the package where the kernel is Debian's, of the image where it is the lab's.
     pub sha256: String,

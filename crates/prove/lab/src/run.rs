@@ -1,7 +1,7 @@
 //! One run of the lab: images, machine, layers, steps, report.
 
 use crate::boot::{self, Booted};
-use crate::cache::Cache;
+use crate::cache::{Cache, checksum};
 use crate::counters::Counters;
 use crate::error::{LabError, on};
 use crate::images;
@@ -190,7 +190,7 @@ fn start<'a>(
         }
     }
     for layer in &scenario.layers {
-        parts.kernel(layer.kernel)?;
+        parts.kernel(&layer.kernel)?;
     }
     let (directory, lock) = new_run(cache)?;
     if let Some(bytes) = input {
@@ -256,7 +256,7 @@ impl<'a> Attempt<'a, '_> {
         let mut hardware = Hardware {
             memory: l0.memory.bytes(),
             cpus: l0.cpus,
-            kernel: parts.kernel(l0.kernel)?.to_owned(),
+            kernel: parts.kernel(&l0.kernel)?.to_owned(),
             initrd: self.initrd.to_owned(),
             parameters: boot::parameters(0, &scenario.layers),
             more: l0.vmm.clone(),
@@ -271,7 +271,7 @@ impl<'a> Attempt<'a, '_> {
                 Tracing::start(trace, &mut hardware, layers, command.clone(), directory)
             })
             .transpose()?;
-        let kernels = scenario.layers.iter().map(|layer| layer.kernel);
+        let kernels = scenario.layers.iter().map(|layer| layer.kernel.clone());
         let booted = Journal::start(directory, kernels).and_then(|journal| {
             let machine = match scenario.make() {
                 Make::Amd => Machine::start(&hardware, directory)?,
@@ -352,17 +352,19 @@ fn layer_report(
     link: &Link,
 ) -> LayerReport {
     let number = usize::from(booted.layer);
-    let kernel = scenario.layers[number].kernel;
+    let kernel = &scenario.layers[number].kernel;
     let there = "a layer has booted from it";
     let (package, sha256) = match kernel {
         Kernel::Lab(variant) => {
-            let lab = parts.lab(variant).expect(there);
+            let lab = parts.lab(*variant).expect(there);
             (lab.source.clone(), lab.sha256.clone())
         }
         Kernel::Debian => {
             let stock = parts.stock().expect(there);
             (stock.package.clone(), stock.sha256.clone())
         }
+        // It may be gone by now.
+        Kernel::File(path) => ("a file".to_owned(), checksum(path).unwrap_or_default()),
     };
     let samples = &link.journal.layers[number].samples;
     let make = scenario.make();

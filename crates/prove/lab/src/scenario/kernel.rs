@@ -1,16 +1,21 @@
 //! The kernels that a layer can run.
 
 use crate::kernel::KernelVariant;
+use serde::de::IntoDeserializer;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// Which kernel a layer runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// Built by `strata lab build`: `vanilla` (or `lab`), `aligned`, `debug`.
     Lab(KernelVariant),
     /// Debian's own image for clouds, as it comes: `debian`.
     Debian,
+    /// An image (`bzImage`) of one's own: where it is, such as `/boot/my-kernel`. What the lab needs of it
+    /// must be built in.
+    File(PathBuf),
 }
 
 impl<'de> Deserialize<'de> for Kernel {
@@ -24,7 +29,11 @@ impl<'de> Deserialize<'de> for Kernel {
             Debug,
             Debian,
         }
-        Ok(match Name::deserialize(deserializer)? {
+        let text = String::deserialize(deserializer)?;
+        if Path::new(&text).is_absolute() {
+            return Ok(Self::File(text.into()));
+        }
+        Ok(match Name::deserialize(text.as_str().into_deserializer())? {
             Name::Vanilla => Self::Lab(KernelVariant::Vanilla),
             Name::Aligned => Self::Lab(KernelVariant::Aligned),
             Name::Debug => Self::Lab(KernelVariant::Debug),
@@ -35,12 +44,12 @@ impl<'de> Deserialize<'de> for Kernel {
 
 impl Kernel {
     /// The kernel checks itself.
-    pub(crate) fn is_checked(self) -> bool {
+    pub(crate) fn is_checked(&self) -> bool {
         matches!(self, Self::Lab(variant) if variant.is_checked())
     }
 
     /// The kernel has code of ours.
-    pub(crate) fn is_patched(self) -> bool {
+    pub(crate) fn is_patched(&self) -> bool {
         matches!(self, Self::Lab(variant) if variant.is_patched())
     }
 }
@@ -50,6 +59,7 @@ impl fmt::Display for Kernel {
         match self {
             Self::Lab(variant) => variant.fmt(out),
             Self::Debian => out.write_str("debian"),
+            Self::File(path) => path.display().fmt(out),
         }
     }
 }
@@ -64,12 +74,13 @@ mod tests {
     fn kernels_have_names_and_the_lab_s_is_the_vanilla_one() {
         let kernel = |name: &str| {
             let text = format!("about = 'x'\n[[layer]]\nkernel = '{name}'\nmemory = '1G'\n");
-            Scenario::parse(&text, "x").unwrap().layers[0].kernel
+            Scenario::parse(&text, "x").unwrap().layers[0].kernel.clone()
         };
         assert_eq!(kernel("lab"), Kernel::Lab(KernelVariant::Vanilla));
         for named in KernelVariant::ALL.map(Kernel::Lab).into_iter().chain([Kernel::Debian]) {
             assert_eq!(kernel(&named.to_string()), named);
         }
+        assert_eq!(kernel("/boot/mine"), Kernel::File("/boot/mine".into()));
         refused(&LAYER.replace("lab", "allign"), "`aligned`");
     }
 }

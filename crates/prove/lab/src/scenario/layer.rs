@@ -50,7 +50,7 @@ pub struct Layer {
     #[serde(default)]
     pub trace_events: Vec<TraceEvent>,
     /// The machine type that the layer below gives it, in QEMU's words: if not given, `microvm` for the
-    /// lab's kernels and `pc` for Debian's. Of L0 the make of the processors: `amd`, which it is if not
+    /// lab's kernels and `pc` for others. Of L0 the make of the processors: `amd`, which it is if not
     /// given, or `intel`.
     machine: Option<String>,
     /// What the layer below takes its memory from.
@@ -137,7 +137,7 @@ impl Layer {
     pub fn machine(&self) -> &str {
         self.machine.as_deref().unwrap_or(match self.kernel {
             Kernel::Lab(_) => "microvm,acpi=on,pcie=on,rtc=on",
-            Kernel::Debian => "pc",
+            Kernel::Debian | Kernel::File(_) => "pc",
         })
     }
 

@@ -4,7 +4,7 @@ use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
 use crate::output::Target;
-use crate::{drawn, lab_text, terminal};
+use crate::{drawn, junit, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::libc;
 use std::cell::Cell;
@@ -112,7 +112,7 @@ fn build(cache: &Cache, kernels: &[KernelChoice], make: Make) -> Result<(), LabE
 }
 
 fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
-    let Targets { json, html, table } = targets(args)?;
+    let Targets { json, html, junit, table } = targets(args)?;
     let failed = |error| failure(&error);
     let mut scenario = load(&args.scenario, args.machine).map_err(failed)?;
     if let Some(innermost) = scenario.layers.last_mut() {
@@ -134,11 +134,16 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         say("note: the program's standard input is empty; --stdin - gives it what comes in here");
     }
     let interrupt = Interrupt::watch_all();
-    let report = strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line))
-        .map_err(|error| stopped(&error, &interrupt, choices.trace.as_ref()))?;
+    let result = strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line));
+    if let Some(target) = &junit
+        && !interrupt.happened()
+    {
+        target.plain(junit::of(&args.scenario, result.as_ref())?.as_bytes())?;
+    }
+    let report = result.map_err(|error| stopped(&error, &interrupt, choices.trace.as_ref()))?;
     let own = report.steps.first().filter(|_| !args.program.is_empty());
     if let Some(step) = own {
-        print_program(step, [&json, &html].contains(&&Some(Target::Stdout)))?;
+        print_program(step, [&json, &html, &junit].contains(&&Some(Target::Stdout)))?;
     }
     table.styled(&lab_text::render(&report, table.width(), own.is_none()))?;
     if json.is_some() || html.is_some() {
@@ -168,6 +173,7 @@ fn status(status: i32) -> u8 {
 struct Targets {
     json: Option<Target>,
     html: Option<Target>,
+    junit: Option<Target>,
     table: Target,
 }
 
@@ -175,16 +181,20 @@ struct Targets {
 fn targets(args: &LabRunArgs) -> Result<Targets, Failure> {
     let json = args.json.as_deref().map(Target::named);
     let html = args.html.as_deref().map(Target::named);
-    let at_stdout = [&json, &html].contains(&&Some(Target::Stdout));
+    let junit = args.junit.as_deref().map(Target::named);
+    let at_stdout = [&json, &html, &junit].contains(&&Some(Target::Stdout));
     let usual = if at_stdout || !args.program.is_empty() { Target::Stderr } else { Target::Stdout };
     let table = args.output.as_deref().map_or(usual, Target::named);
-    for target in json.iter().chain(&html).chain([&table]) {
+    for target in json.iter().chain(&html).chain(&junit).chain([&table]) {
         target.check()?;
     }
     let mut files: Vec<(&str, PathBuf)> = Vec::new();
-    for (option, path) in
-        [("--json", &args.json), ("--html", &args.html), ("--output", &args.output)]
-    {
+    for (option, path) in [
+        ("--json", &args.json),
+        ("--html", &args.html),
+        ("--junit", &args.junit),
+        ("--output", &args.output),
+    ] {
         files.extend(path.iter().map(|path| (option, path.clone())));
     }
     if let Some(path) = &args.trace {
@@ -203,7 +213,7 @@ fn targets(args: &LabRunArgs) -> Result<Targets, Failure> {
             )));
         }
     }
-    Ok(Targets { json, html, table })
+    Ok(Targets { json, html, junit, table })
 }
 
 /// What a program gets on its standard input.

@@ -25,6 +25,7 @@ pub mod inside;
 pub mod inspect_args;
 mod interrupt;
 mod join;
+mod junit;
 mod lab;
 mod lab_text;
 mod last_level;

@@ -337,7 +337,7 @@ fn vmm(number: usize, layers: &[Layer]) -> Vec<String> {
     argv.extend(["-qmp".into(), format!("unix:{QMP_SOCKET},server=on,wait=off")]);
     argv.extend(["-device".into(), "virtio-balloon-pci,id=balloon".into()]);
     argv.extend(port(VM_SOCKET));
-    argv.extend(layer.vmm.iter().cloned());
+    argv.extend(layer.vmm.arguments.iter().cloned());
     argv
 }
 

@@ -85,7 +85,7 @@ fn layers(
         if let Some((kernel, initrd)) = &next {
             files.file(NEXT_KERNEL, kernel);
             files.file(NEXT_INITRD, initrd);
-            add_vmm(&mut files)?;
+            add_vmm(&mut files, scenario.layers[number + 1].vmm.program.as_deref())?;
         }
         let innermost = number + 1 == scenario.layers.len();
         for program in layer.programs.iter().chain(guests.iter().filter(|_| innermost)) {
@@ -124,15 +124,18 @@ pub(crate) fn no_program(name: &Path) -> LabError {
     LabError::NoProgram(name.to_owned())
 }
 
-/// Adds the VMM: this machine's own QEMU.
-fn add_vmm(files: &mut Initramfs) -> Result<(), LabError> {
+/// Adds the VMM: this machine's own QEMU, or this program.
+fn add_vmm(files: &mut Initramfs, program: Option<&Path>) -> Result<(), LabError> {
     let missing = |program| LabError::Tool {
         program,
         source: std::io::ErrorKind::NotFound.into(),
         package: "qemu-system-x86",
     };
-    let vmm = find(OsStr::new(crate::machine::EMULATOR))
-        .ok_or_else(|| missing(crate::machine::EMULATOR))?;
+    let vmm = match program {
+        Some(program) => find(program.as_os_str()).ok_or_else(|| no_program(program))?,
+        None => find(OsStr::new(crate::machine::EMULATOR))
+            .ok_or_else(|| missing(crate::machine::EMULATOR))?,
+    };
     files.program("/bin/qemu", &vmm)?;
     for blob in BLOBS {
         let found = BLOB_DIRECTORIES

@@ -49,7 +49,7 @@ pub use report::{LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{
     Backend, Flaw, Fragmentation, IntelFlaw, Kernel, Layer, LayerFlaw, Memory, Scenario, Step,
-    StepFlaw, Stress, StressFlaw, names,
+    StepFlaw, Stress, StressFlaw, Vmm, names,
 };
 pub use session::Console;
 pub use steps::StepReport;

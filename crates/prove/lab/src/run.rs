@@ -259,7 +259,7 @@ impl<'a> Attempt<'a, '_> {
             kernel: parts.kernel(&l0.kernel)?.to_owned(),
             initrd: self.initrd.to_owned(),
             parameters: boot::parameters(0, &scenario.layers),
-            more: l0.vmm.clone(),
+            more: l0.vmm.arguments.clone(),
             code_mib: CODE_MIB,
             memory_file: None,
         };

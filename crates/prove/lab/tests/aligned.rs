@@ -127,7 +127,9 @@ fn tables_of_five_levels_lead_to_the_same() {
     // L1's kernel has the flag only if it uses five levels, and then KVM in it gives L2 as many.
     let flag = steps().run("/bin/busybox grep -c la57 /proc/cpuinfo").layer(1).id("flag");
     let scene = three_layers(kernel, parameters, SCATTERED)
-        .layer(0, |l0| l0.vmm = ["-cpu", "EPYC,+svm,+npt,+vgif,+la57"].map(Into::into).into())
+        .layer(0, |l0| {
+            l0.vmm.arguments = ["-cpu", "EPYC,+svm,+npt,+vgif,+la57"].map(Into::into).into()
+        })
         .then(touch())
         .then(flag);
     let report = scene.run(&kernel.to_string());

@@ -153,7 +153,7 @@ fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
 fn a_boot_that_stands_still_is_begun_again_and_given_up_after_the_third() {
     let _machine = machine();
     // The VMM starts its machine stopped.
-    let scenario = two_layers().layer(1, |l1| l1.vmm.push("-S".to_owned())).checked();
+    let scenario = two_layers().layer(1, |l1| l1.vmm.arguments.push("-S".to_owned())).checked();
     let mut again = 0;
     let mut tell = |line: &str| again += u32::from(line.ends_with("the machine is started again"));
     let choices = choices("stopped", scenario);
@@ -217,7 +217,7 @@ fn programs_and_settings_that_are_not_there_are_named() {
 fn an_argument_that_a_vmm_does_not_know_is_told_with_its_words() {
     let _machine = machine();
     let wrong = |layer: usize| {
-        two_layers().layer(layer, |layer| layer.vmm.push("-no-such-option".to_owned()))
+        two_layers().layer(layer, |layer| layer.vmm.arguments.push("-no-such-option".to_owned()))
     };
     let error = failure(wrong(1));
     let (layer, line) = layer_of(&error);

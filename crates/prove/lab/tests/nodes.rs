@@ -19,7 +19,7 @@ fn run(fmfi: f64, vmm: &[&str]) -> LabReport {
             kvm(l0, "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200");
         })
         .layer(1, |l1| l1.nodes = 2)
-        .layer(2, |l2| l2.vmm = vmm.iter().map(|&word| word.to_owned()).collect())
+        .layer(2, |l2| l2.vmm.arguments = vmm.iter().map(|&word| word.to_owned()).collect())
         .then(
             steps()
                 .run("strata-agent touch --size=128M --stay")

@@ -21,7 +21,7 @@ pub enum LabCommand {
         machine: MachineChoice,
     },
     /// Boot the layers, run a program or a scenario's steps in them, and report what happened.
-    Run(LabRunArgs),
+    Run(Box<LabRunArgs>),
     /// Boot the layers and look around in one of them.
     Shell {
         /// The layer: 0 for L0, 1 for L1, 2 for L2.
@@ -107,6 +107,11 @@ pub struct LabRunArgs {
     /// Write a page to look at: everything found, as pictures, in one HTML file that needs nothing else.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+
+    /// Write what was done as JUnit XML, for continuous integration: a test that all layers boot, and one for
+    /// each step. It is written when the machine fails as well.
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
 
     /// Write the report here [default: standard output; with a program standard error, since standard
     /// output is the program's].

@@ -90,7 +90,9 @@ pub enum LayerFlaw {
     #[error("L0's machine is amd or intel, not {0}")]
     Make(String),
     /// It has what a layer's VMM needs, and none runs it.
-    #[error("L0 is run by no layer: backend and launcher are for those above")]
+    #[error(
+        "L0 is run by no layer: backend, launcher and the program of a VMM are for those above"
+    )]
     RunByNone,
     /// Its memory would be in several nodes of this computer's.
     #[error(

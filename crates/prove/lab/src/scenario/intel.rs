@@ -23,8 +23,8 @@ pub(super) fn check(layers: &[Layer]) -> Result<(), IntelFlaw> {
     if let Some((number, layer)) = layers.iter().enumerate().find(|(_, layer)| layer.cpus != 1) {
         return Err(IntelFlaw::ProcessorsAbove { layer: number, cpus: layer.cpus });
     }
-    if !of_l0.vmm.is_empty() {
-        return Err(IntelFlaw::Vmm(of_l0.vmm.clone()));
+    if !of_l0.vmm.arguments.is_empty() {
+        return Err(IntelFlaw::Vmm(of_l0.vmm.arguments.clone()));
     }
     if !(LEAST_MEMORY..=MOST_MEMORY).contains(&of_l0.memory) {
         let memory = of_l0.memory;

@@ -3,6 +3,7 @@
 use super::flaw::LayerFlaw;
 use super::kernel::Kernel;
 use super::memory::Memory;
+use super::vmm::Vmm;
 use crate::events::TraceEvent;
 use crate::make::Make;
 use serde::Deserialize;
@@ -59,9 +60,10 @@ pub struct Layer {
     /// Nodes of memory, equal shares of it, each bound to the layer below's node of that number.
     #[serde(default = "one")]
     pub nodes: u8,
-    /// More arguments of the VMM that runs it.
+    /// The VMM that runs it: more arguments of QEMU as a list, the path of a program of this computer that
+    /// takes QEMU's command line in its place, or both as `{ program = PATH, arguments = [...] }`.
     #[serde(default)]
-    pub vmm: Vec<String>,
+    pub vmm: Vmm,
     /// What starts that VMM, given its command line, such as `["strata-agent", "launch", "--no-thp"]`.
     #[serde(default)]
     pub launcher: Vec<String>,
@@ -114,7 +116,7 @@ impl Layer {
             machine: None,
             backend: Backend::default(),
             nodes: one(),
-            vmm: Vec::new(),
+            vmm: Vmm::default(),
             launcher: Vec::new(),
         }
     }
@@ -182,7 +184,9 @@ impl Layer {
         if let Some(machine) = self.machine.as_deref().filter(|name| Make::named(name).is_none()) {
             return Err(LayerFlaw::Make(machine.to_owned()));
         }
-        let of_vmm = self.backend != Backend::default() || !self.launcher.is_empty();
+        let of_vmm = self.backend != Backend::default()
+            || !self.launcher.is_empty()
+            || self.vmm.program.is_some();
         if of_vmm {
             return Err(LayerFlaw::RunByNone);
         }

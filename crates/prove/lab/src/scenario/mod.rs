@@ -11,6 +11,7 @@ mod reference;
 mod shipped;
 mod step;
 mod stress;
+mod vmm;
 
 pub use flaw::{Flaw, IntelFlaw, LayerFlaw, StepFlaw, StressFlaw};
 pub use kernel::Kernel;
@@ -19,6 +20,7 @@ pub use memory::Memory;
 pub use shipped::names;
 pub use step::Step;
 pub use stress::Stress;
+pub use vmm::Vmm;
 
 use crate::error::LabError;
 use crate::make::Make;

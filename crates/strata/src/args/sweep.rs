@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Options of `strata sweep`.
 #[derive(Args, Clone, Debug)]
 pub struct SweepArgs {
-    /// Options as in a configuration file, and a table [grid] with a list of values for each that has
+    /// Options as in a configuration file, and a table 'grid' with a list of values for each that has
     /// several.
     #[arg(value_name = "FILE.toml")]
     pub file: PathBuf,

@@ -45,7 +45,7 @@ pub use intel::Bochs;
 pub use kernel::{BuildProgress, KernelVariant, LabKernel};
 pub use make::{MachineReport, Make};
 pub use parts::Parts;
-pub use report::{LabReport, LayerReport};
+pub use report::{Alignment, LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{
     Backend, Flaw, Fragmentation, IntelFlaw, Kernel, Layer, LayerFlaw, Memory, Scenario, Step,

@@ -7,6 +7,8 @@ use crate::steps::StepReport;
 use crate::stress::StressReport;
 use crate::trace::TraceReport;
 use serde::Serialize;
+use std::ops::Deref;
+use strata_inspect::join::regions::Regions;
 use strata_inspect::join::report::Join;
 
 /// Version of the report's form.
@@ -42,9 +44,27 @@ pub struct LabReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stress: Vec<StressReport>,
     /// Alignment by the last snapshots of all layers, as `strata join` says it.
-    pub alignment: Option<Join>,
+    pub alignment: Option<Alignment>,
     /// What was recorded, if a trace was asked for.
     pub trace: Option<TraceReport>,
+}
+
+/// The join of all layers, and every huge page of the guest in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Alignment {
+    /// The join.
+    #[serde(flatten)]
+    pub join: Join,
+    /// Each huge page through all layers.
+    pub regions: Regions,
+}
+
+impl Deref for Alignment {
+    type Target = Join;
+
+    fn deref(&self) -> &Join {
+        &self.join
+    }
 }
 
 /// One layer.

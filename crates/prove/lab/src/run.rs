@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::machine::{self, CODE_MIB, Hardware, Machine, SOCKET};
 use crate::make::Make;
 use crate::parts::Parts;
-use crate::report::{LabReport, LayerReport};
+use crate::report::{Alignment, LabReport, LayerReport};
 use crate::sampling;
 use crate::scenario::{Kernel, Scenario, Step};
 use crate::session::{self, Console};
@@ -24,7 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use strata_inspect::join::report::Join;
+use strata_inspect::join::regions::regions;
 use strata_inspect::{Options, Snapshot};
 
 /// Directories of runs that are kept.
@@ -327,7 +327,7 @@ fn traced_command(choices: &Choices) -> Vec<String> {
 }
 
 /// The alignment that the last snapshots of all layers show, if there are any to join.
-fn joined(steps: &[StepReport]) -> Result<Option<Join>, LabError> {
+fn joined(steps: &[StepReport]) -> Result<Option<Alignment>, LabError> {
     let Some(step) = steps.iter().rev().find(|step| step.snapshots.len() > 1) else {
         return Ok(None);
     };
@@ -340,7 +340,8 @@ fn joined(steps: &[StepReport]) -> Result<Option<Join>, LabError> {
     // That they are of one stack is known, and when they were taken: each layer has its own clock.
     let at: Vec<f64> = step.snapshots_at.iter().rev().copied().collect();
     let options = Options { taken_at: Some(at), ..Options::default() };
-    Ok(Some(strata_inspect::join(&snapshots, &options)?))
+    let join = strata_inspect::join(&snapshots, &options)?;
+    Ok(Some(Alignment { join, regions: regions(&snapshots, &options)? }))
 }
 
 fn layer_report(

@@ -3,6 +3,7 @@
 use crate::results::ResultArgs;
 use clap::Args;
 use std::path::PathBuf;
+use strata_remote::{Place, Route};
 
 /// Options of `strata scan`.
 #[derive(Args, Clone, Debug)]
@@ -15,6 +16,24 @@ pub struct ScanArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub hot: Option<f64>,
 
+    /// Give snapshots of this layer to 'strata join --from', until Ctrl-C, and lead it on to this layer's VMs: on
+    /// vsock, vsock:PORT or unix:PATH.
+    #[arg(
+        long,
+        value_name = "PLACE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "vsock",
+        value_parser = Place::to_listen,
+        requires = "key",
+        conflicts_with = "output"
+    )]
+    pub serve: Option<Place>,
+
+    /// The key that whoever asks must know: a file of 16 to 4096 bytes, the same at both ends.
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub key: Option<PathBuf>,
+
     /// Read /proc and /sys below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,
@@ -23,9 +42,19 @@ pub struct ScanArgs {
 /// Options of `strata join`.
 #[derive(Args, Clone, Debug)]
 pub struct JoinArgs {
-    /// The snapshots, the guest's first, the host's last; - is the standard input.
-    #[arg(value_name = "SNAPSHOT", required = true, num_args = 1..)]
+    /// The snapshots, the guest's first, the host's last; - is the standard input. With --from those of the layers
+    /// below; none is this layer as it is now.
+    #[arg(value_name = "SNAPSHOT", required_unless_present = "from", num_args = 1..)]
     pub snapshots: Vec<PathBuf>,
+
+    /// Ask these layers for their snapshots, the guest first: vsock:CID, where 'strata scan --serve' runs, and
+    /// vsock:CID/CID for a VM in that VM; or unix:PATH.
+    #[arg(long, value_name = "PLACE,...", value_delimiter = ',', requires = "key")]
+    pub from: Vec<Route>,
+
+    /// The key that these layers know, too: a file of 16 to 4096 bytes.
+    #[arg(long, value_name = "FILE", requires = "from")]
+    pub key: Option<PathBuf>,
 
     /// The VM in each snapshot below the guest's, from the top [default: found by UUID or memory].
     #[arg(long, value_name = "PID|NAME|UUID")]

@@ -4,14 +4,14 @@ use crate::failure::Failure;
 use crate::gain;
 use crate::inspect_args::JoinArgs;
 use crate::results::{Places, json};
-use crate::{plan, snapshot_text};
+use crate::{plan, remote, snapshot_text};
 use serde::Serialize;
 use std::path::Path;
 use strata_engine::gain::Gain;
 use strata_hardware::CpuModel;
 use strata_inspect::join::prometheus;
 use strata_inspect::join::regions::{Regions, regions};
-use strata_inspect::{Join, Options, Snapshot, join as compose, read};
+use strata_inspect::{Join, Options, Tree, join as compose, read, scan};
 
 /// What the JSON holds.
 #[derive(Serialize)]
@@ -39,12 +39,17 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
     let places = Places::new(&args.results, args.html.as_deref(), &inputs)?;
     let cpu = args.gain.then(|| plan::cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT)));
     let cpu = cpu.transpose()?;
-    let snapshots: Vec<Snapshot> = args
-        .snapshots
-        .iter()
-        .map(|path| read(path))
-        .collect::<Result<_, _>>()
-        .map_err(|error| Failure::failed(error.to_string()))?;
+    let mut snapshots = match &args.key {
+        Some(key) => remote::snapshots(&args.from, key)?,
+        None => Vec::new(),
+    };
+    let failed = |error: strata_inspect::Error| Failure::failed(error.to_string());
+    for path in &args.snapshots {
+        snapshots.push(read(path).map_err(failed)?);
+    }
+    if args.snapshots.is_empty() {
+        snapshots.push(scan(&Tree::new("/"), None).map_err(failed)?);
+    }
     let options = Options { vms: args.vm, force: args.force, taken_at: None };
     let report = compose(&snapshots, &options).map_err(|e| Failure::failed(e.to_string()))?;
     let estimate = |cpu| strata_engine::gain::gain(&snapshots, &options, &cpu);

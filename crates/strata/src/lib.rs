@@ -39,6 +39,7 @@ mod plan;
 mod prepared;
 mod progress;
 mod record;
+mod remote;
 pub mod report_text;
 mod requests;
 mod results;

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::inspect_args::ScanArgs;
 use crate::interrupt::Interrupt;
 use crate::output::{Target, to_stdout};
-use crate::snapshot_text;
+use crate::{remote, snapshot_text};
 use std::fmt::Write;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
@@ -17,6 +17,9 @@ use strata_text::number::{bytes, count};
 /// # Errors
 /// When there is no `/proc`, or the snapshot cannot be written.
 pub fn scan(args: &ScanArgs) -> Result<u8, Failure> {
+    if let (Some(place), Some(key)) = (&args.serve, &args.key) {
+        return remote::serve(place, key, args);
+    }
     let interrupt = args.hot.is_some().then(Interrupt::watch);
     let stop = interrupt.as_ref().map(|interrupt| &*interrupt.flag);
     let watch = args.hot.zip(stop);

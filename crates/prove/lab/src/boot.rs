@@ -225,7 +225,7 @@ fn set_up(
             .modules
             .iter()
             .filter_map(|module| module.file_name()?.to_str())
-            .filter(|file| hosts || !file.starts_with("kvm"))
+            .filter(|file| hosts || !file.starts_with("kvm") && !file.starts_with("vhost"))
             .map(|file| (file, file.trim_end_matches(".ko").replace('-', "_")))
             .filter(|(_, name)| name != parts.make.other_module())
             .map(|(file, name)| {

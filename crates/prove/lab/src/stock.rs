@@ -11,8 +11,19 @@ use std::path::{Path, PathBuf};
 /// The series of kernels the lab uses.
 pub(crate) const SERIES: &str = "6.12";
 /// Modules a layer may need, in the order in which they load.
-const MODULES: [&str; 5] =
-    ["irqbypass.ko", "kvm.ko", "kvm-amd.ko", "kvm-intel.ko", "virtio_balloon.ko"];
+const MODULES: [&str; 11] = [
+    "irqbypass.ko",
+    "kvm.ko",
+    "kvm-amd.ko",
+    "kvm-intel.ko",
+    "virtio_balloon.ko",
+    "vsock.ko",
+    "vmw_vsock_virtio_transport_common.ko",
+    "vmw_vsock_virtio_transport.ko",
+    "vhost_iotlb.ko",
+    "vhost.ko",
+    "vhost_vsock.ko",
+];
 /// Name of the image in the cache.
 const IMAGE: &str = "vmlinuz";
 

@@ -318,3 +318,70 @@ fn hot_memory_is_asked_for_in_seconds() {
     let output = run(&format!("scan --hot 3600 --root {}", directory.path().display()));
     assert!(output.status.success(), "{}", complaint(&output));
 }
+
+/// A layer that gives its snapshot while `then` runs: where it listens, and the key. What it said on its way.
+fn served(then: impl FnOnce(&str, &str)) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let [key, socket] = ["key", "socket"].map(|name| directory.path().join(name));
+    fs::write(&key, [1; 32]).unwrap();
+    let (key, place) = (key.display().to_string(), format!("unix:{}", socket.display()));
+    let mut server = strata(&format!("scan --serve={place} --key {key}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = [0; 9];
+    server.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"snapshots");
+    then(&place, &key);
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(server.id() as i32),
+        nix::sys::signal::Signal::SIGINT,
+    )
+    .unwrap();
+    let output = server.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(!socket.exists(), "its socket goes with it");
+    complaint(&output)
+}
+
+#[test]
+fn a_layer_gives_its_snapshot_to_who_knows_the_key() {
+    let said = served(|place, key| {
+        // What it gave is a snapshot, but of this very machine: none of its VMs.
+        let output = run(&format!("join --from {place} --key {key}"));
+        refused(&output, 1, "snapshot");
+        let wrong = format!("{key}.wrong");
+        fs::write(&wrong, [2; 32]).unwrap();
+        let output = run(&format!("join --from {place} --key {wrong} {}", example("host")));
+        refused(&output, 1, "both ends need the same --key");
+    });
+    assert!(said.contains("a snapshot was given"), "{said}");
+    assert!(said.contains("without the key was turned away"), "{said}");
+}
+
+#[test]
+fn bad_places_and_keys_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let short = directory.path().join("short");
+    fs::write(&short, "secret").unwrap();
+    let short = short.display();
+    for (line, status, why) in [
+        ("scan --serve".to_owned(), 2, "--key"),
+        (format!("scan --serve=tcp:1 --key {short}"), 2, "vsock:PORT or unix:PATH"),
+        (format!("scan --serve=unix:/x --key {short}"), 1, "has 6 bytes"),
+        (format!("scan --serve --key {short} -o x.scan"), 2, "--output"),
+        ("scan --key x".to_owned(), 2, "--serve"),
+        ("join --from vsock:3".to_owned(), 2, "--key"),
+        (format!("join --from tcp:3 --key {short}"), 2, "vsock:CID"),
+        ("join --from vsock:3 --key nokey".to_owned(), 1, "head -c 32"),
+        ("join --key x a.scan".to_owned(), 2, "--from"),
+        ("join".to_owned(), 2, "SNAPSHOT"),
+    ] {
+        refused(&run(&line), status, why);
+    }
+    let key = directory.path().join("key");
+    fs::write(&key, [1; 32]).unwrap();
+    let line = format!("join --from unix:{short}.nowhere --key {}", key.display());
+    refused(&run(&line), 1, "run 'strata scan --serve' there");
+}

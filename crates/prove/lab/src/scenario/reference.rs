@@ -75,6 +75,7 @@ fn value(kind: &str) -> &str {
         "Kernel" => "kernel",
         "Backend" => "backend",
         "Fragmentation" => "table",
+        "Vmm" => "text, list or table",
         kind if kind.starts_with("BTreeMap") => "table",
         kind if kind.starts_with("Vec<") => "list",
         kind => panic!("{kind} has no name in the reference"),

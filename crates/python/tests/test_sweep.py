@@ -207,6 +207,8 @@ print(swept.missing > 0, swept.failed, len(swept) - swept.missing > 0)
     ("grid", "words"),
     [
         ({"policy": []}, "no list of values"),
+        ({"policy": "base"}, "no list of values"),
+        ({"seed": 1}, "no list of values"),
         ({"stack": ["vm"], "seed": [1]}, "in the grid and beside it"),
     ],
 )

@@ -81,6 +81,11 @@ class Swept:
         return f"<strata.Swept of {len(self)} points{wrong}>"
 
 
+def _values(values: Any) -> Any:
+    """A list of what can be one; a text is not, whose letters nobody wants to sweep. Others are refused later."""
+    return values if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") else list(values)
+
+
 def sweep(
     grid: Mapping[str, Any] | str | os.PathLike[str],
     executor: Executor | None = None,
@@ -105,8 +110,8 @@ def sweep(
     """
     own: dict[str, _options.Given] = {}
     if isinstance(grid, Mapping):
-        axes = {name if name.startswith("set.") else name.replace("_", "-"): list(grid[name]) for name in grid}
-        if "policy" in axes:
+        axes = {name if name.startswith("set.") else name.replace("_", "-"): _values(grid[name]) for name in grid}
+        if isinstance(axes.get("policy"), list):
             axes["policy"] = _options.take_out(axes["policy"], own)
         axes["set"] = {name[4:]: axes.pop(name) for name in list(axes) if name.startswith("set.")}
         if not axes["set"]:

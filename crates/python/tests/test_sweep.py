@@ -226,3 +226,37 @@ def test_the_json_of_a_sweep_says_what_each_point_was(tmp_path):
         {"thp.scan_sleep": "10"},
     ]
     assert swept.options[0]["set"] == {"thp.scan_sleep": 1}
+
+
+class _Future:
+    """Of an executor that did all at once, and whose user presses Ctrl-C while the second is waited for."""
+
+    def __init__(self, number, value):
+        self.number, self.value = number, value
+
+    def result(self):
+        if self.number == 1:
+            raise KeyboardInterrupt
+        return self.value
+
+    def done(self):
+        return self.number != 1
+
+    def cancel(self):
+        assert self.number == 1
+
+
+class _Interrupted:
+    def __init__(self):
+        self.number = -1
+
+    def submit(self, function, *arguments):
+        self.number += 1
+        return _Future(self.number, function(*arguments))
+
+
+def test_ctrl_c_keeps_what_an_executor_has_done(tmp_path):
+    grid = {"seed": [1, 2, 3, 4]}
+    swept = strata.sweep(grid, executor=_Interrupted(), cache=tmp_path, policy="base", **SMALL)
+    assert (swept.failed, swept.missing) == (0, 1)
+    assert [row["error"] is None for row in swept.table().rows()].count(True) == 3

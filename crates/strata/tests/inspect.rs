@@ -325,11 +325,24 @@ fn served(then: impl FnOnce(&str, &str)) -> String {
     let [key, socket] = ["key", "socket"].map(|name| directory.path().join(name));
     fs::write(&key, [1; 32]).unwrap();
     let (key, place) = (key.display().to_string(), format!("unix:{}", socket.display()));
-    let mut server = strata(&format!("scan --serve={place} --key {key}"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    /// Whatever fails, no server is left behind.
+    struct Ended(Option<std::process::Child>);
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            if let Some(child) = &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+    let mut guarded = Ended(Some(
+        strata(&format!("scan --serve={place} --key {key}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    ));
+    let server = guarded.0.as_mut().unwrap();
     let mut line = [0; 9];
     server.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
     assert_eq!(&line, b"snapshots");
@@ -339,7 +352,7 @@ fn served(then: impl FnOnce(&str, &str)) -> String {
         nix::sys::signal::Signal::SIGINT,
     )
     .unwrap();
-    let output = server.wait_with_output().unwrap();
+    let output = guarded.0.take().unwrap().wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert!(!socket.exists(), "its socket goes with it");
     complaint(&output)

@@ -153,24 +153,30 @@ def _submit(
     submitted = [
         executor.submit(run_point, point, points.directory, cache, policies) for point in points.points()
     ]
-    since, made = time.monotonic(), 0
+    since, made, number = time.monotonic(), 0, 0
+
+    def take(number: int) -> bool:
+        try:
+            parts: Parts = tuple(submitted[number].result())  # type: ignore[assignment]
+        except Exception as error:
+            parts = (None, None, f"its worker failed: {type(error).__name__}: {error}", False)
+        # Workers may share no disk with this process.
+        points.set(number, parts, cache)
+        return not parts[3]
+
     try:
-        for number, future in enumerate(submitted):
-            try:
-                parts: Parts = tuple(future.result())  # type: ignore[assignment]
-            except Exception as error:
-                parts = (None, None, f"its worker failed: {type(error).__name__}: {error}", False)
-            # Workers may share no disk with this process.
-            points.set(number, parts, cache)
-            made += not parts[3]
+        for number in range(len(submitted)):
+            made += take(number)
             left = (time.monotonic() - since) / made * (len(submitted) - number - 1) if made else None
             if tell:
                 tell(number + 1, len(submitted), left)
     except KeyboardInterrupt:
-        for future in submitted:
-            cancel = getattr(future, "cancel", None)
-            if cancel:
-                cancel()
+        # What has ended meanwhile is not lost; some executors cannot tell.
+        for later, future in enumerate(submitted[number:], number):
+            if getattr(future, "done", bool)():
+                take(later)
+            elif hasattr(future, "cancel"):
+                future.cancel()
 
 
 def _teller(progress: bool | Progress | None) -> Progress | None:

@@ -345,11 +345,12 @@ impl Machine {
         tables: &mut Tables<'_, F, U, L>,
         observer: &mut impl Observer,
     ) -> Result<Translation, Fault> {
+        // Before the walk, whose caches keep what it reads even if it faults.
+        self.note_vm(request.asid, tables.vm);
         let walked = self.walk(id, request, tables, observer)?;
         let counters = &mut self.cpus[id.0 as usize].counters;
         counters.l1_misses += 1;
         counters.l2_misses += 1;
-        self.note_vm(request.asid, tables.vm);
         Ok(self.fill(id, request, &walked))
     }
 
@@ -509,10 +510,11 @@ impl Machine {
     /// or a flush of the VM's ASID does: TLB entries, which combine both stages, all walk caches, the
     /// nested TLB (SDM volume 3C, section 29.4.3.1; APM volume 2, section 15.16.1).
     pub fn flush_second_stage(&mut self, vm: VmTag) {
-        if !self.several_vms {
+        let vms = &self.vms;
+        // The only one there was; of one that comes as the second, the first's must stay.
+        if !self.several_vms && vms.contains(&vm) {
             return self.flush_all();
         }
-        let vms = &self.vms;
         let is_of = |asid: Asid| vms.get(usize::from(asid.0)) == Some(&vm);
         for cpu in &mut self.cpus {
             cpu.last.key = Last::NONE;

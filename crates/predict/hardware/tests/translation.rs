@@ -262,6 +262,43 @@ fn an_invalidation_reaches_every_cpu() {
 }
 
 #[test]
+fn a_vm_that_has_not_run_yet_takes_nothing_from_the_first() {
+    let mut world = warm();
+    let before = world.machine.counters(world.cpu).clone();
+    world.machine.flush_second_stage(VmTag(world.vm.0 + 1));
+    world.access(0, 8, false).unwrap();
+    let after = world.machine.counters(world.cpu);
+    assert_eq!((after.l2_misses, after.ntlb.misses), (before.l2_misses, before.ntlb.misses));
+}
+
+#[test]
+fn what_a_walk_learned_before_it_faulted_is_dropped_too() {
+    let model = CpuModel::preset(CpuModel::DEFAULT).unwrap();
+    let mut world = World::new(&model, Misaligned::Splinter, true);
+    let mut misses = |flush: bool| {
+        if flush {
+            world.machine.flush_second_stage(world.vm);
+        }
+        world.access(0, 8, false).expect_err("the guest maps nothing");
+        world.machine.counters(world.cpu).ntlb.misses
+    };
+    // The nested TLB learns where the guest's root table is; no walk has ended well yet.
+    assert_eq!([misses(false), misses(false), misses(true)], [1, 1, 2]);
+    // Nor does it stop another VM, the first to end a walk well, from keeping it.
+    let mut other = World::new(&model, Misaligned::Splinter, true);
+    std::mem::swap(&mut other.machine, &mut world.machine);
+    other.vm = VmTag(world.vm.0 + 1);
+    other.map_guest(0, PageSize::Base, 7, Rights::READ_WRITE);
+    other.map_second(7, PageSize::Base, 70, Rights::READ_WRITE);
+    other.access_on(other.cpu, Asid(2), 0, 8, false).unwrap();
+    other.machine.flush_second_stage(other.vm);
+    std::mem::swap(&mut other.machine, &mut world.machine);
+    let before = world.machine.counters(world.cpu).ntlb.misses;
+    world.access(0, 8, false).expect_err("the guest maps nothing");
+    assert_eq!(world.machine.counters(world.cpu).ntlb.misses, before);
+}
+
+#[test]
 fn two_vms_with_the_same_addresses_are_told_apart() {
     const PAGES: u64 = 3000;
     for model in models() {

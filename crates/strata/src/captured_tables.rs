@@ -100,11 +100,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use strata_addr::Frame;
-    use strata_tables::{Check, Role, Table};
+    use strata_tables::{Check, Entries, Role, Table};
 
     fn capture(layers: u8) -> Capture {
         let check = Check { accesses: 7, matched: 7, ..Check::default() };
-        let guest = Table::new(Role::Guest, Frame::new(0), BTreeMap::new());
+        let guest = Table::new((Role::Guest, Entries::X86), Frame::new(0), BTreeMap::new());
         Capture { check, ..Capture::of_guest(layers, guest) }
     }
 

@@ -9,6 +9,7 @@ use strata_engine::{Setup, StackKind, replay};
 use strata_hardware::{Asid, CpuModel, Machine, Misaligned, Request, Tables, VmTag};
 use strata_paging::{FrameSource, Radix, Rights, X86};
 use strata_stream::{Access, Batch, Tid};
+use strata_tables::Entries;
 use strata_tables::capture::{Capture, Role, Table};
 use strata_tables::variant::TableVariant;
 
@@ -59,7 +60,7 @@ fn table<U: Space, L: Space>(role: Role, radix: &Radix<X86, U, L>) -> Table<U, L
     radix.for_each_table(|_, frame, entries| {
         pages.insert(frame, Arc::new(*entries));
     });
-    Table::new(role, radix.root_frame(), pages)
+    Table::new((role, Entries::X86), radix.root_frame(), pages)
 }
 
 fn capture() -> Capture {

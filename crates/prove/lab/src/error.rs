@@ -109,11 +109,6 @@ pub enum LabError {
         "a trace needs an L0 with one CPU, so that the moment of its tables is one for all: give it cpus = 1 instead of {0}"
     )]
     TraceOfCpus(u8),
-    /// An Intel machine cannot be traced.
-    #[error(
-        "--trace records on the machine of AMD's make only: leave it out, or run with --machine amd"
-    )]
-    TraceOfIntel,
     /// What signs Debian's releases is missing.
     #[error("{} is missing, with which Debian's source is verified: install it with: apt-get install debian-archive-keyring", .0.display())]
     NoKeyring(PathBuf),
@@ -232,7 +227,6 @@ impl LabError {
             | Self::NoLayer { .. }
             | Self::LongParameters { .. }
             | Self::TraceOfCpus(_)
-            | Self::TraceOfIntel
             | Self::NoProgram(_)
             | Self::NotAKernel(_)
             | Self::NotInLayer { .. }

@@ -4,6 +4,7 @@
 use crate::error::{LabError, on};
 use crate::make::{MachineReport, Make};
 use crate::process::ends_with_us;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -45,6 +46,8 @@ pub(crate) struct Hardware {
     pub(crate) code_mib: u32,
     /// Makes the memory this file, for who looks at it from outside.
     pub(crate) memory_file: Option<PathBuf>,
+    /// Variables of the emulator's environment.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
 /// Something heard from the machine.
@@ -81,6 +84,7 @@ impl Machine {
         let mut command = Command::new(EMULATOR);
         let mut child = ends_with_us(&mut command)
             .args(arguments(hardware, &socket))
+            .envs(hardware.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(on(&errors, File::create(&errors))?)

@@ -5,6 +5,7 @@
 //! were taken and checked, and the machine goes on; or when the machine ended before.
 
 use rustc_hash::{FxHashSet, FxHasher};
+use std::ffi::OsString;
 use std::hash::{Hash, Hasher};
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -44,6 +45,15 @@ pub struct Amount {
     pub skip: u64,
     /// Accesses to record at most; the machine freezes then.
     pub limit: Option<u64>,
+}
+
+impl Amount {
+    /// The windows as the emulators' plugins read them.
+    fn window_texts(&self) -> Vec<String> {
+        let own = self.windows.iter().map(|window| (window.start.get(), window.end.get()));
+        let windows = if self.windows.is_empty() { WINDOWS.to_vec() } else { own.collect() };
+        windows.into_iter().map(|(start, end)| format!("{start:x}-{end:x}")).collect()
+    }
 }
 
 /// What a recording is made of besides what the plugin tells.
@@ -137,10 +147,8 @@ impl Listener {
     /// The value of the emulator's option `-plugin`.
     pub fn plugin_argument(&self, plugin: &Path, amount: &Amount) -> String {
         let mut text = format!("{},socket={}", plugin.display(), self.path.display());
-        let own: Vec<(u64, u64)> =
-            amount.windows.iter().map(|w| (w.start.get(), w.end.get())).collect();
-        for (start, end) in if own.is_empty() { WINDOWS.to_vec() } else { own } {
-            text.push_str(&format!(",window={start:x}-{end:x}"));
+        for window in amount.window_texts() {
+            text.push_str(&format!(",window={window}"));
         }
         if let Some(limit) = amount.limit {
             text.push_str(&format!(",limit={limit}"));
@@ -149,6 +157,17 @@ impl Listener {
             text.push_str(&format!(",skip={}", amount.skip));
         }
         text
+    }
+
+    /// What Bochs with the lab's instrumentation finds in its environment instead.
+    pub fn environment(&self, amount: &Amount) -> Vec<(&'static str, OsString)> {
+        let mut all = vec![
+            ("BOCHS_TRACE_SOCKET", self.path.clone().into_os_string()),
+            ("BOCHS_TRACE_WINDOWS", amount.window_texts().join(",").into()),
+            ("BOCHS_TRACE_SKIP", amount.skip.to_string().into()),
+        ];
+        all.extend(amount.limit.map(|limit| ("BOCHS_TRACE_LIMIT", limit.to_string().into())));
+        all
     }
 
     /// Records what the machine tells, takes its tables when it freezes, and lets it go on.

@@ -185,9 +185,6 @@ fn start<'a>(
     // Known before anything is written.
     if scenario.make() == Make::Intel {
         parts.bochs()?;
-        if trace.is_some() {
-            return Err(LabError::TraceOfIntel);
-        }
     }
     for layer in &scenario.layers {
         parts.kernel(&layer.kernel)?;
@@ -262,13 +259,15 @@ impl<'a> Attempt<'a, '_> {
             more: l0.vmm.arguments.clone(),
             code_mib: CODE_MIB,
             memory_file: None,
+            environment: Vec::new(),
         };
         let layers = scenario.layers.len();
         let tracing = self
             .trace
             .as_ref()
             .map(|(trace, command)| {
-                Tracing::start(trace, &mut hardware, layers, command.clone(), directory)
+                let program = (layers, command.clone());
+                Tracing::start(trace, scenario.make(), &mut hardware, program, directory)
             })
             .transpose()?;
         let kernels = scenario.layers.iter().map(|layer| layer.kernel.clone());

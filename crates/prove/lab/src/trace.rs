@@ -1,7 +1,9 @@
 //! True accesses of the innermost program, and the page tables of the same moment.
 
 use crate::error::{LabError, on};
+use crate::intel::with_hole;
 use crate::machine::Hardware;
+use crate::make::Make;
 use crate::recording::{Amount, Done, Job, Listener, RecordingError};
 use nix::sys::statvfs::statvfs;
 use serde::Serialize;
@@ -74,9 +76,9 @@ impl Tracing {
     /// Prepares the machine and listens.
     pub(crate) fn start(
         trace: &Trace,
+        make: Make,
         hardware: &mut Hardware,
-        layers: usize,
-        command: Vec<String>,
+        (layers, command): (usize, Vec<String>),
         directory: &Path,
     ) -> Result<Self, LabError> {
         if hardware.cpus != 1 {
@@ -86,12 +88,22 @@ impl Tracing {
         let socket = directory.join("plugin.socket");
         let listener = on(&socket, Listener::bind(&socket))?;
         let amount = Amount { windows: Vec::new(), skip: trace.skip, limit: Some(trace.limit) };
-        hardware.code_mib = CODE_MIB;
         hardware.memory_file = Some(memory.to_path_buf());
-        hardware.more.extend(["-plugin".into(), listener.plugin_argument(&trace.plugin, &amount)]);
+        let layout = match make {
+            Make::Amd => {
+                let plugin = listener.plugin_argument(&trace.plugin, &amount);
+                hardware.code_mib = CODE_MIB;
+                hardware.more.extend(["-plugin".into(), plugin]);
+                Layout::pc(hardware.memory)
+            }
+            Make::Intel => {
+                hardware.environment = listener.environment(&amount);
+                Layout::flat(with_hole(hardware.memory))
+            }
+        };
         let job = Job {
             ram: memory.to_path_buf(),
-            layout: Layout::pc(hardware.memory),
+            layout,
             layers: layers as u8,
             command,
             recording: trace.recording.clone(),

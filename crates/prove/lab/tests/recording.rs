@@ -16,6 +16,7 @@ use std::thread;
 use strata_addr::{Frame, PageSize, Vpn, space::HostPhysical};
 use strata_lab::recording::{Amount, Done, Job, Listener, RecordingError};
 use strata_stream::{Access, Batch, Fill, Source};
+use strata_tables::Entries;
 use strata_tables::file;
 use strata_tables::ram::{Layout, Ram};
 use strata_wire::machine::{Frozen, GOODBYE, Placed, Told, VERSION};
@@ -82,7 +83,7 @@ fn session(job: &Job, told: Vec<Told>) -> (Result<Done, RecordingError>, Vec<u8>
 
 fn machine() -> Machine {
     let page = |at: u64| Vpn::new(0x6_0000_0000 + at);
-    Machine::new(3, &[(page(0), PageSize::Huge), (page(512), PageSize::Base)], 3)
+    Machine::new(3, Entries::X86, &[(page(0), PageSize::Huge), (page(512), PageSize::Base)], 3)
 }
 
 #[test]

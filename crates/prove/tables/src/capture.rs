@@ -1,5 +1,6 @@
 //! Captured tables, as they are kept.
 
+use crate::entries::Entries;
 use crate::observed::{Check, Observed};
 use crate::ram::{Page, Pages};
 use crate::search::Roots;
@@ -40,12 +41,16 @@ impl Role {
     }
 }
 
+const GUEST: (Role, Entries) = (Role::Guest, Entries::X86);
+
 /// The pages of one table from `U` to `L`, bit for bit, by the frame they are in: in the space the table maps
 /// to, so a guest's table has guest physical frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table<U: Space, L: Space> {
     /// What it is for.
     pub role: Role,
+    /// The format of its entries.
+    pub entries: Entries,
     /// The frame of its root.
     pub root: Frame<L>,
     /// The pages.
@@ -61,17 +66,21 @@ impl<U: Space, L: Space> Pages<L> for Table<U, L> {
 
 impl<U: Space, L: Space> Table<U, L> {
     /// A table with its root in this frame, made of these pages.
-    pub fn new(role: Role, root: Frame<L>, pages: BTreeMap<Frame<L>, Arc<Page>>) -> Self {
-        Self { role, root, pages, from: PhantomData }
+    pub fn new(
+        (role, entries): (Role, Entries),
+        root: Frame<L>,
+        pages: BTreeMap<Frame<L>, Arc<Page>>,
+    ) -> Self {
+        Self { role, entries, root, pages, from: PhantomData }
     }
 
-    fn take(role: Role, memory: &dyn Pages<L>, root: Frame<L>) -> Self {
+    fn take(kind: (Role, Entries), memory: &dyn Pages<L>, root: Frame<L>) -> Self {
         let mut pages = BTreeMap::new();
         let mut keep = |frame, page: &Arc<Page>| {
             pages.insert(frame, page.clone());
         };
-        tables::<U, L>(memory, root, role.indices(), &mut keep, &mut |_, _| {});
-        Self::new(role, root, pages)
+        tables::<U, L>(memory, root, kind.0.indices(), &mut keep, &mut |_, _| {});
+        Self::new(kind, root, pages)
     }
 
     /// Where a base page is mapped to.
@@ -125,13 +134,13 @@ impl Capture {
     /// caller knows of the stack.
     pub fn take(ram: &dyn Pages<HostPhysical>, roots: Roots, layers: u8) -> Self {
         let guest = match roots.second {
-            None => Table::take(Role::Guest, &Native(ram), roots.guest),
-            Some(root) => Table::take(Role::Guest, &Behind { below: ram, root }, roots.guest),
+            None => Table::take(GUEST, &Native(ram), roots.guest),
+            Some(root) => Table::take(GUEST, &Behind { below: ram, root }, roots.guest),
         };
-        let second = roots.second.map(|root| Table::take(Role::Second, ram, root));
+        let second = roots.second.map(|root| Table::take((Role::Second, roots.entries), ram, root));
         let lower = roots.lower.map(|(l1, root)| {
-            let l1 = Table::take(Role::L1, &Behind { below: ram, root }, l1);
-            (l1, Table::take(Role::L0, ram, root))
+            let l1 = Table::take((Role::L1, roots.entries), &Behind { below: ram, root }, l1);
+            (l1, Table::take((Role::L0, roots.entries), ram, root))
         });
         Self { second, lower, ..Self::of_guest(layers, guest) }
     }

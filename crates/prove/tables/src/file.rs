@@ -1,6 +1,7 @@
 //! The tables file; `docs/tables-format.md` describes the bytes.
 
 use crate::capture::{Capture, Role, ShadowCheck, Table};
+use crate::entries::Entries;
 use crate::observed::Check;
 use crate::ram::Page;
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ pub const FORMAT: Format = Format { magic: *b"\x89STRTAB\n", version: 2 };
 
 /// What a file may hold, unpacked: tables of 256 GiB of base pages, four times.
 const LARGEST: u64 = 2 << 30;
+/// Where the number of the entries' format is in the number of a table's role.
+const ENTRIES_SHIFT: u32 = 8;
 /// Bytes of a table page with its frame number.
 const PAGE_BYTES: usize = 8 + 8 * ENTRIES;
 
@@ -71,7 +74,10 @@ pub fn encode(capture: &Capture) -> io::Result<Vec<u8>> {
 
 fn put<U: Space, L: Space>(table: &Table<U, L>, raw: &mut Vec<u8>) {
     let role = Role::ALL.iter().position(|role| *role == table.role);
-    raw.extend((role.expect("every role is in the list") as u64).to_le_bytes());
+    let role = role.expect("every role is in the list") as u64;
+    let entries = Entries::ALL.iter().position(|entries| *entries == table.entries);
+    let entries = entries.expect("every format is in the list") as u64;
+    raw.extend((role | entries << ENTRIES_SHIFT).to_le_bytes());
     raw.extend(table.root.get().to_le_bytes());
     raw.extend((table.pages.len() as u64).to_le_bytes());
     for (frame, page) in &table.pages {
@@ -115,7 +121,12 @@ pub(crate) fn content(raw: &[u8]) -> Option<Capture> {
         ShadowCheck { equal: rest.u64()?, different: rest.u64()?, only_shadow: rest.u64()? };
     let mut read = Role::ALL.map(|_| None);
     for _ in 0..tables {
-        let role = usize::try_from(rest.u64()?).ok().filter(|role| *role < read.len())?;
+        let kind = rest.u64()?;
+        let entries = *Entries::ALL.get(usize::try_from(kind >> ENTRIES_SHIFT).ok()?)?;
+        let role = Some((kind & 0xff) as usize).filter(|role| *role < read.len())?;
+        if role == 0 && entries != Entries::X86 {
+            return None;
+        }
         let (root, count) = (rest.u64()?, rest.u64()?);
         if count > (rest.0.len() / PAGE_BYTES) as u64 || read[role].is_some() {
             return None;
@@ -135,7 +146,7 @@ pub(crate) fn content(raw: &[u8]) -> Option<Capture> {
         if !pages.contains_key(&root) {
             return None;
         }
-        read[role] = Some(Read { role: Role::ALL[role], root, pages });
+        read[role] = Some(Read { kind: (Role::ALL[role], entries), root, pages });
     }
     let [guest, second, l1, l0] = read;
     let lower = match (l1, l0) {
@@ -158,7 +169,7 @@ pub(crate) fn content(raw: &[u8]) -> Option<Capture> {
 
 /// A table as it is read: which spaces it is between, its role says.
 struct Read {
-    role: Role,
+    kind: (Role, Entries),
     root: u64,
     pages: BTreeMap<u64, Arc<Page>>,
 }
@@ -166,7 +177,7 @@ struct Read {
 impl Read {
     fn table<U: Space, L: Space>(self) -> Table<U, L> {
         let pages = self.pages.into_iter().map(|(frame, page)| (Frame::new(frame), page));
-        Table::new(self.role, Frame::new(self.root), pages.collect())
+        Table::new(self.kind, Frame::new(self.root), pages.collect())
     }
 }
 

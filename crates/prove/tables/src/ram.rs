@@ -58,6 +58,12 @@ impl Layout {
         Self { bytes, below_4g }
     }
 
+    /// A machine whose RAM's file has each byte at its address: Bochs' with the lab's changes, whose hole
+    /// for devices is in the file, too.
+    pub const fn flat(bytes: u64) -> Self {
+        Self { bytes, below_4g: bytes }
+    }
+
     /// Bytes of RAM.
     pub const fn bytes(&self) -> u64 {
         self.bytes

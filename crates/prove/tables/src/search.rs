@@ -4,7 +4,7 @@
 //! frame of real memory that the emulator used for it at that moment. Roots are accepted only if
 //! they translate every pair rightly:
 //!
-//! 1. one pass over RAM finds the control blocks ([`Vmcb`]), which name nested roots, and all
+//! 1. one pass over RAM finds the control blocks ([`Vmcb`], [`Vmcs`]), which name nested roots, and all
 //!    pages that could be the guest's root: they have an entry for the program's addresses;
 //! 2. for each nested root, the guest's root is what a control block says, or, as that is only
 //!    brought up to date at an exit, one of the possible pages within that guest's memory;
@@ -13,12 +13,14 @@
 //! 4. for the truth of each layer, any two control blocks whose tables one after the other map
 //!    every pair: L1's own nested table, and L0's for L1.
 
-use crate::ram::{Pages, Ram};
+use crate::entries::Entries;
+use crate::ram::{Page, Pages, Ram};
 use crate::vmcb::Vmcb;
+use crate::vmcs::Vmcs;
 use crate::walk::{Behind, Native, leaves, walk};
 use rustc_hash::FxHashMap;
 use std::io;
-use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical};
+use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical, Lower, Upper};
 use strata_addr::{Frame, PageSize, Vpn};
 use strata_paging::{ENTRIES, index};
 
@@ -40,6 +42,26 @@ pub struct Roots {
     pub second: Option<Frame<HostPhysical>>,
     /// L1's own nested table and L0's for L1, where there are three layers.
     pub lower: Option<(Frame<GuestHypervisorPhysical>, Frame<HostPhysical>)>,
+    /// The format of the entries of second stages: one processor made all of them.
+    pub entries: Entries,
+}
+
+/// What a control block of either processor says.
+#[derive(Clone, Copy, Debug)]
+struct Control {
+    second: Option<Frame<Lower>>,
+    guest: Frame<Upper>,
+    entries: Entries,
+}
+
+impl Control {
+    fn recognise(frame: Frame<HostPhysical>, page: &Page) -> Option<Self> {
+        if let Some(Vmcb { nested_root, guest_root, .. }) = Vmcb::recognise(frame, page) {
+            return Some(Self { second: nested_root, guest: guest_root, entries: Entries::X86 });
+        }
+        let Vmcs { ept_root, guest_root, .. } = Vmcs::recognise(page)?;
+        Some(Self { second: Some(ept_root), guest: guest_root, entries: Entries::Ept })
+    }
 }
 
 /// Why there are no roots.
@@ -53,14 +75,14 @@ pub enum NotFound {
     NoPairs,
     /// Nothing fits.
     #[error(
-        "no page tables in RAM translate the {pairs} pages accessed last ({vmcbs} control blocks, \
+        "no page tables in RAM translate the {pairs} pages accessed last ({controls} control blocks, \
          {roots} possible roots); do other programs use the same addresses?"
     )]
     NothingFits {
         /// Pairs to be translated.
         pairs: usize,
         /// Control blocks found.
-        vmcbs: usize,
+        controls: usize,
         /// Pages that could be roots.
         roots: usize,
     },
@@ -101,27 +123,29 @@ fn fits_behind(
 pub fn search(ram: &dyn Ram, pairs: &[Pair]) -> Result<Roots, NotFound> {
     let first = pairs.first().ok_or(NotFound::NoPairs)?;
     let at = index(first.page.addr().get(), crate::LEVELS);
-    let (mut vmcbs, mut possible) = (Vec::new(), Vec::new());
+    let (mut controls, mut possible) = (Vec::new(), Vec::new());
     ram.scan(&mut |frame, page| {
-        vmcbs.extend(Vmcb::recognise(frame, page));
+        controls.extend(Control::recognise(frame, page));
         if page[at] & (PRESENT_USER | RESERVED_AT_TOP) == PRESENT_USER {
             possible.push(frame);
         }
     })?;
     // As if each were L0's: those that are do not lead astray.
-    let nested = vmcbs.iter().filter_map(|vmcb| vmcb.nested_root).map(Frame::cross);
+    let nested = controls.iter().filter_map(|control| control.second).map(Frame::cross);
     let mut nested: Vec<Frame<HostPhysical>> = nested.collect();
     nested.sort_unstable();
     nested.dedup();
-    if let Some((guest, second)) = find_behind(ram, pairs, &vmcbs, &nested, &possible) {
-        let lower = find_lower(ram, pairs, (guest, second), &vmcbs, &nested);
-        return Ok(Roots { guest, second: Some(second), lower });
+    if let Some((guest, second)) = find_behind(ram, pairs, &controls, &nested, &possible) {
+        let lower = find_lower(ram, pairs, (guest, second), &controls, &nested);
+        let of_second = |control: &&Control| control.second.map(Frame::cross) == Some(second);
+        let entries = controls.iter().find(of_second).map_or(Entries::X86, |one| one.entries);
+        return Ok(Roots { guest, second: Some(second), lower, entries });
     }
     match possible.iter().map(|root| root.cross()).find(|&root| fits(ram, root, pairs)) {
-        Some(guest) => Ok(Roots { guest, second: None, lower: None }),
+        Some(guest) => Ok(Roots { guest, second: None, lower: None, entries: Entries::X86 }),
         None => Err(NotFound::NothingFits {
             pairs: pairs.len(),
-            vmcbs: vmcbs.len(),
+            controls: controls.len(),
             roots: possible.len(),
         }),
     }
@@ -130,13 +154,13 @@ pub fn search(ram: &dyn Ram, pairs: &[Pair]) -> Result<Roots, NotFound> {
 fn find_behind(
     ram: &dyn Pages<HostPhysical>,
     pairs: &[Pair],
-    vmcbs: &[Vmcb],
+    controls: &[Control],
     nested: &[Frame<HostPhysical>],
     possible: &[Frame<HostPhysical>],
 ) -> Option<(Frame<GuestPhysical>, Frame<HostPhysical>)> {
-    for vmcb in vmcbs {
-        let guest = vmcb.guest_root.cross();
-        if let Some(second) = vmcb.nested_root.map(Frame::cross)
+    for control in controls {
+        let guest = control.guest.cross();
+        if let Some(second) = control.second.map(Frame::cross)
             && fits_behind(ram, second, guest, pairs)
         {
             return Some((guest, second));
@@ -163,7 +187,7 @@ fn find_lower(
     ram: &dyn Pages<HostPhysical>,
     pairs: &[Pair],
     (guest, second): (Frame<GuestPhysical>, Frame<HostPhysical>),
-    vmcbs: &[Vmcb],
+    controls: &[Control],
     nested: &[Frame<HostPhysical>],
 ) -> Option<(Frame<GuestHypervisorPhysical>, Frame<HostPhysical>)> {
     let memory = Behind { below: ram, root: second };
@@ -174,7 +198,7 @@ fn find_lower(
     let gpas = gpas?;
     for &l0 in nested.iter().filter(|&&root| root != second) {
         let l1_memory = Behind { below: ram, root: l0 };
-        for l1 in vmcbs.iter().filter_map(|vmcb| vmcb.nested_root).map(Frame::cross) {
+        for l1 in controls.iter().filter_map(|control| control.second).map(Frame::cross) {
             let fits = gpas.iter().all(|&(gpa, frame)| {
                 walk(&l1_memory, l1, gpa)
                     .and_then(|ghpa| walk(ram, l0, ghpa.frame))

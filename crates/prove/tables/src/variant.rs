@@ -2,14 +2,18 @@
 
 use crate::LEVELS;
 use crate::capture::{Capture, Table};
+use crate::entries::Entries;
+use crate::ram::Page;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use strata_addr::space::{GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, Hpa, PageSize};
-use strata_paging::{FrameSource, LoadError, Radix, Region, Rights, X86};
+use strata_paging::{Entry, Format, FrameSource, LoadError, Radix, Region, Rights, X86};
 
 /// Which tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableVariant {
-    /// Bit for bit as captured.
+    /// As captured, bit for bit; entries of an EPT as the same entries of the model's format.
     Captured,
     /// Every 2 MiB mapping of either dimension split into base pages over the same frames: what it
     /// would cost without huge pages.
@@ -88,13 +92,37 @@ fn load<U: Space, L: Space>(
 ) -> Result<Radix<X86, U, L>, LoadError> {
     // Linux shares no table pages between entries; KVM may, now and then.
     let limit = 2 * table.pages.len() + 512;
-    let page = |frame: Frame<L>| table.pages.get(&frame).map(|page| &**page);
+    let converted = for_model(table);
+    let pages = converted.as_ref().unwrap_or(&table.pages);
+    let page = |frame: Frame<L>| pages.get(&frame).map(|page| &**page);
     let (radix, left) = Radix::from_pages(LEVELS, table.root, end.page().cross(), limit, page)?;
     if left.malformed > 0 {
         let name = format!("{:?}", table.role).to_lowercase();
         notes.push(format!("{} malformed entries of the {name} table ignored", left.malformed));
     }
     Ok(radix)
+}
+
+/// The pages of a table whose entries are not the model's, with the model's.
+fn for_model<U: Space, L: Space>(table: &Table<U, L>) -> Option<BTreeMap<Frame<L>, Arc<Page>>> {
+    if table.entries == Entries::X86 {
+        return None;
+    }
+    let mut pages = BTreeMap::new();
+    let mut waiting = vec![(LEVELS, table.root)];
+    while let Some((level, frame)) = waiting.pop() {
+        let Some(page) = table.pages.get(&frame).filter(|_| !pages.contains_key(&frame)) else {
+            continue;
+        };
+        let page = table.entries.for_model(page, level);
+        let below = page.iter().filter_map(|&bits| match X86::decode(bits, level) {
+            Entry::Table(frame) if level > 1 => Some((level - 1, Frame::new(frame))),
+            _ => None,
+        });
+        waiting.extend(below);
+        pages.insert(frame, Arc::new(page));
+    }
+    Some(pages)
 }
 
 /// One past the highest frame that a table uses or maps.

@@ -39,9 +39,10 @@ pub fn walk<U: Space, L: Space>(
     None
 }
 
-/// Whether an entry maps something or leads on. Address bits from 48 on are reserved on every
-/// machine that is emulated; KVM marks memory of devices with one of them
-/// (`arch/x86/kvm/mmu/spte.c`, `kvm_mmu_reset_all_pte_masks`).
+/// Whether an entry maps something or leads on. The bit that says so is in EPT the one that allows reads; an
+/// entry without it is KVM's for memory of devices (`VMX_EPT_MISCONFIG_WX_VALUE`), and frame and size are in
+/// the same bits. Address bits from 48 on are reserved on every machine that is emulated; with AMD's format
+/// KVM marks memory of devices with one of them (`arch/x86/kvm/mmu/spte.c`, `kvm_mmu_reset_all_pte_masks`).
 fn is_used(bits: u64) -> bool {
     X86::is_present(bits) && bits & (0xf << 48) == 0
 }

@@ -6,9 +6,9 @@ use machine::Machine;
 use proptest::prelude::*;
 use strata_addr::{Frame, Gva, Hpa, PageSize, Vpn};
 use strata_stream::Access;
-use strata_tables::Capture;
 use strata_tables::search::{NotFound, Pair, search};
 use strata_tables::variant::{TableVariant, tables};
+use strata_tables::{Capture, Entries};
 use strata_tables::{Observed, file, fuzz, truth};
 
 /// What a program of this machine does: one access to each of its pages.
@@ -49,6 +49,10 @@ proptest! {
         prop_assert_eq!((capture.check.matched, capture.check.accesses), (pages, pages));
         prop_assert_eq!(capture.second.is_some(), machine.layers > 1);
         prop_assert_eq!(capture.lower.is_some(), machine.layers > 2);
+        prop_assert_eq!(capture.guest.entries, Entries::X86);
+        if let Some(second) = &capture.second {
+            prop_assert_eq!(second.entries, machine.entries);
+        }
         for (page, frame) in &machine.program {
             let (gva, hpa) = (page.addr(), Some(frame.addr()));
             prop_assert_eq!(capture.translate(*page), Some(*frame));
@@ -113,7 +117,7 @@ proptest! {
 
 #[test]
 fn what_fits_no_table_is_said() {
-    let machine = Machine::new(2, &[(Vpn::new(0x6_0000_0000), PageSize::Base)], 1);
+    let machine = Machine::new(2, Entries::X86, &[(Vpn::new(0x6_0000_0000), PageSize::Base)], 1);
     assert!(matches!(search(&machine.ram, &[]), Err(NotFound::NoPairs)));
     let wrong = Pair { page: Vpn::new(0x6_0000_0000), frame: Frame::new(1) };
     let error = search(&machine.ram, &[wrong]).unwrap_err();
@@ -123,7 +127,8 @@ fn what_fits_no_table_is_said() {
 
 #[test]
 fn files_are_written_whole_or_not_at_all() {
-    let capture = captured(&Machine::new(3, &[(Vpn::new(0x6_0000_0000), PageSize::Huge)], 7));
+    let capture =
+        captured(&Machine::new(3, Entries::Ept, &[(Vpn::new(0x6_0000_0000), PageSize::Huge)], 7));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     file::write(&path, &capture).unwrap();

@@ -1,4 +1,5 @@
-//! What the plugin of a whole emulated machine tells whoever reads it, over a stream socket.
+//! What the plugin of a whole emulated machine tells whoever reads it, over a stream socket. QEMU's is crate
+//! `strata-machine-plugin`; what Bochs has in its place is compiled with [`c_header`].
 //!
 //! The plugin connects. What it sends are frames: two little-endian 32-bit numbers, kind and
 //! length of what follows in bytes. After [`Told::Frozen`] the machine stands still until the
@@ -101,6 +102,30 @@ const STARTED: u32 = 3;
 const ACCESSES: u32 = 4;
 const FROZEN: u32 = 5;
 
+const BY_MARKER: u8 = 0;
+const BY_LIMIT: u8 = 1;
+
+/// The numbers of this module for a plugin in C or C++: macros that begin with `STRATA_`.
+pub fn c_header() -> String {
+    let numbers = [
+        ("VERSION", VERSION.into()),
+        ("HELLO", HELLO.into()),
+        ("ARMED", ARMED.into()),
+        ("STARTED", STARTED.into()),
+        ("ACCESSES", ACCESSES.into()),
+        ("FROZEN", FROZEN.into()),
+        ("BY_MARKER", BY_MARKER.into()),
+        ("BY_LIMIT", BY_LIMIT.into()),
+        ("GOODBYE", GOODBYE.into()),
+        ("START", START),
+        ("STOP", STOP),
+        ("MARK_AT", MARK_AT),
+        ("MARK_BYTES", MARK_BYTES),
+        ("MAX_ACCESSES", MAX_ACCESSES as u64),
+    ];
+    numbers.map(|(name, number)| format!("#define STRATA_{name} {number:#x}ull\n")).concat()
+}
+
 /// The longest frame: what a plugin gathers before it sends.
 pub const MAX_FRAME: usize = 8 + 16 * MAX_ACCESSES;
 
@@ -117,7 +142,8 @@ impl Told {
             Self::Hello(version) => (HELLO, version.to_le_bytes().to_vec()),
             Self::Armed => (ARMED, Vec::new()),
             Self::Started => (STARTED, Vec::new()),
-            Self::Frozen(why) => (FROZEN, vec![u8::from(*why == Frozen::Limit)]),
+            Self::Frozen(Frozen::Marker) => (FROZEN, vec![BY_MARKER]),
+            Self::Frozen(Frozen::Limit) => (FROZEN, vec![BY_LIMIT]),
             Self::Accesses { instructions, accesses } => {
                 let mut content = instructions.to_le_bytes().to_vec();
                 for word in accesses.iter().flat_map(|placed| placed.words()) {
@@ -153,8 +179,8 @@ impl Told {
             (HELLO, &[a, b, c, d]) => Self::Hello(u32::from_le_bytes([a, b, c, d])),
             (ARMED, []) => Self::Armed,
             (STARTED, []) => Self::Started,
-            (FROZEN, &[0]) => Self::Frozen(Frozen::Marker),
-            (FROZEN, &[1]) => Self::Frozen(Frozen::Limit),
+            (FROZEN, &[BY_MARKER]) => Self::Frozen(Frozen::Marker),
+            (FROZEN, &[BY_LIMIT]) => Self::Frozen(Frozen::Limit),
             (ACCESSES, content) if content.len() % 16 == 8 => Self::Accesses {
                 instructions: word(&content[..8]),
                 accesses: content[8..]

@@ -7,7 +7,7 @@ use strata_addr::space::{GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, PageSize, Vpn};
 use strata_inspect::snapshot::region::Run;
 use strata_paging::{ENTRIES, Format, Rights, X86, index};
-use strata_tables::{Capture, LEVELS, Role, Table};
+use strata_tables::{Capture, Entries, LEVELS, Role, Table};
 
 /// Frames from here on, 8 TiB, are for what the snapshots do not show: page tables, and pages
 /// that nothing backs yet. Half of what the modelled caches can tell apart.
@@ -44,7 +44,7 @@ impl<U: Space, L: Space> Growing<U, L> {
     fn new(role: Role) -> Self {
         let root = Frame::new(SYNTHETIC);
         let pages = BTreeMap::from([(root, Arc::new([0; ENTRIES]))]);
-        Self { table: Table::new(role, root, pages), next: root + 1 }
+        Self { table: Table::new((role, Entries::X86), root, pages), next: root + 1 }
     }
 
     fn fresh(&mut self) -> Frame<L> {

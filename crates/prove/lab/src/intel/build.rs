@@ -18,9 +18,15 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
 use std::time::Instant;
+use strata_wire::machine::c_header;
 
 /// Patches of Bochs' files.
 static HOOKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../emulator/hooks");
+/// Our instrumentation, which tells of accesses.
+static INSTRUMENT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../emulator/instrument");
+/// Where it is in the source, and which of Bochs' own its makefile is taken from.
+const INSTRUMENT_AT: &str = "instrument/strata";
+const INSTRUMENT_LIKE: &str = "instrument/stubs/Makefile.in";
 
 const SHELL: Tool = Tool { name: "sh", package: "dash" };
 /// Programs that the build calls, and their packages.
@@ -29,7 +35,7 @@ const CALLED: [(&str, &str); 3] = [("make", "make"), ("g++", "g++"), ("patch", "
 /// of errata, without which KVM expects ITLB_MULTIHIT and maps nothing executable huge.
 pub(super) const PROCESSOR: &str = "corei7_icelake_u";
 /// How Bochs is configured: one processor with what KVM needs, and nothing that shows a screen.
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "--enable-x86-64",
     "--enable-cpu-level=6",
     "--enable-vmx=2",
@@ -39,6 +45,7 @@ const OPTIONS: [&str; 9] = [
     "--enable-pci",
     "--with-nogui",
     "--disable-docbook",
+    "--enable-instrumentation=instrument/strata",
 ];
 /// What it is compiled with.
 const FLAGS: &str = "-O3 -fomit-frame-pointer";
@@ -81,11 +88,13 @@ impl Bochs {
 fn key_of(source: &str) -> String {
     let mut texts = vec![source.as_bytes(), FLAGS.as_bytes()];
     texts.extend(OPTIONS.map(str::as_bytes));
-    let mut hooks: Vec<_> = HOOKS.files().collect();
-    hooks.sort_by_key(|file| file.path());
-    for file in hooks {
+    let mut files: Vec<_> = HOOKS.files().chain(INSTRUMENT.files()).collect();
+    files.sort_by_key(|file| file.path());
+    for file in files {
         texts.extend([file.path().as_os_str().as_encoded_bytes(), file.contents()]);
     }
+    let header = c_header();
+    texts.push(header.as_bytes());
     key(texts)
 }
 
@@ -122,6 +131,7 @@ pub(crate) fn get(
     let inner = unpack(&source, tree.path())?;
     let log = cache.directory("emulators")?.join("build.log");
     change(&source, &inner, &log)?;
+    instrument(&inner)?;
     tell(&format!("configuring {}", source.name));
     let mut configure = SHELL.command();
     configure.arg("./configure").args(OPTIONS).env("CXXFLAGS", FLAGS).env("CFLAGS", FLAGS);
@@ -193,6 +203,21 @@ fn change(source: &Source, tree: &Path, log: &Path) -> Result<(), LabError> {
         let place = tree.join(path);
         on(&place, fs::write(&place, bytes))?;
     }
+    Ok(())
+}
+
+/// Puts our instrumentation beside those of Bochs.
+fn instrument(tree: &Path) -> Result<(), LabError> {
+    let place = tree.join(INSTRUMENT_AT);
+    on(&place, fs::create_dir_all(&place))?;
+    for file in INSTRUMENT.files() {
+        let path = place.join(file.path());
+        on(&path, fs::write(&path, file.contents()))?;
+    }
+    let header = place.join("protocol.h");
+    on(&header, fs::write(&header, c_header()))?;
+    let makefile = tree.join(INSTRUMENT_LIKE);
+    on(&makefile, fs::copy(&makefile, place.join("Makefile.in")))?;
     Ok(())
 }
 

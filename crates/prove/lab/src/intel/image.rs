@@ -94,11 +94,16 @@ pub(super) fn make(
     let (disk, cylinders) = (path("l0.disk"), disk::BYTES.div_ceil(CYLINDER));
     on(&disk, write_disk(&disk, cylinders * CYLINDER))?;
     Ok(Image {
-        memory: if memory > HOLE { memory + (4 << 30) - HOLE } else { memory },
+        memory: with_hole(memory),
         placed: [(setup_at, SETUP), (kernel_at, KERNEL), (initrd.to_owned(), made.initrd)],
         disk,
         cylinders,
     })
+}
+
+/// Bytes of addresses that so many bytes of memory take: with the hole for devices.
+pub(crate) const fn with_hole(memory: u64) -> u64 {
+    if memory > HOLE { memory + (4 << 30) - HOLE } else { memory }
 }
 
 /// The kernel's real-mode code, ready to run.

@@ -18,4 +18,5 @@ mod start;
 
 pub use build::Bochs;
 pub(crate) use build::{cached, get};
+pub(crate) use image::with_hole;
 pub(crate) use start::{parameters, put_aside, start};

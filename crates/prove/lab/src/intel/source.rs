@@ -117,9 +117,13 @@ fn of_debian(text: &str) -> Vec<String> {
 }
 
 /// The file of a source archive and its version, in a line such as
-/// `'ADDRESS' bochs_3.0+dfsg.orig.tar.xz 3896488 SHA256:...`.
+/// `'ADDRESS' bochs_3.0+dfsg.orig.tar.xz 3896488 SHA256:...`, or, where it is there and has that checksum,
+/// `Skipping already downloaded file 'bochs_3.0+dfsg.orig.tar.xz'`.
 fn archive(line: &str) -> Option<(String, String)> {
-    let file = line.strip_prefix('\'')?.split_once("' ")?.1.split_whitespace().next()?;
+    let file = match line.strip_prefix("Skipping already downloaded file '") {
+        Some(there) => there.strip_suffix('\'')?,
+        None => line.strip_prefix('\'')?.split_once("' ")?.1.split_whitespace().next()?,
+    };
     let rest = file.strip_prefix(PACKAGE)?.strip_prefix('_')?;
     let version = rest.split_once(".orig.tar.")?.0;
     Some((file.to_owned(), version.to_owned()))
@@ -135,6 +139,9 @@ mod tests {
                     bochs_3.0+dfsg.orig.tar.xz 3896488 SHA256:78f6";
         let found = archive(line).unwrap();
         assert_eq!(found, ("bochs_3.0+dfsg.orig.tar.xz".into(), "3.0+dfsg".into()));
+        let there = "Skipping already downloaded file 'bochs_3.0+dfsg.orig.tar.xz'";
+        assert_eq!(archive(there).as_ref(), Some(&found));
+        assert_eq!(archive("Skipping already downloaded file 'bochs_3.0-1.dsc'"), None);
         assert_eq!(archive("Need to get 3896 kB of source archives."), None);
         assert_eq!(archive("'mirror:/bochs_3.0-1.dsc' bochs_3.0-1.dsc 2554 SHA256:6a"), None);
     }

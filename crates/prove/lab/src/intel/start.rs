@@ -62,6 +62,7 @@ pub(crate) fn start(
     let mut child = ends_with_us(&mut command)
         .args(["-q", "-f"])
         .arg(&configuration)
+        .envs(hardware.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(on(&words, out.try_clone())?)

@@ -5,9 +5,11 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::space::{GuestHypervisorPhysical, GuestPhysical, HostPhysical, Space, Virtual};
 use strata_addr::{Frame, PageSize, Vpn};
-use strata_paging::{FrameSource, Radix, Rights, X86};
-use strata_tables::ram::Image;
+use strata_paging::{Entry, Ept, Format, FrameSource, Radix, Rights, X86};
+use strata_tables::Entries;
+use strata_tables::ram::{Image, Page};
 use strata_tables::vmcb::Vmcb;
+use strata_tables::vmcs::{Vmcs, VmcsLayout};
 
 /// A machine that stands still.
 #[derive(Debug)]
@@ -18,8 +20,48 @@ pub struct Machine {
     pub program: BTreeMap<Vpn, Frame<HostPhysical>>,
     huge: Vec<Vpn>,
     second: Option<Radix<X86, GuestPhysical, HostPhysical>>,
-    /// Control blocks: where, and what in.
-    vmcbs: Vec<Vmcb>,
+    /// The processor's second stages.
+    pub entries: Entries,
+    controls: Vec<Control>,
+}
+
+/// A control block: where, whose layout it has on an Intel machine, and what is in it.
+#[derive(Debug)]
+struct Control {
+    frame: Frame<HostPhysical>,
+    layout: VmcsLayout,
+    second: u64,
+    guest: Frame<GuestPhysical>,
+}
+
+impl Control {
+    fn write(&self, entries: Entries, guest: Frame<GuestPhysical>, ram: &mut Image) {
+        let page = ram.page_mut(self.frame);
+        let guest_root = guest.cross();
+        match entries {
+            Entries::X86 => {
+                let nested_root = Some(Frame::new(self.second));
+                Vmcb { frame: self.frame, asid: 1, nested_root, guest_root }.write(page);
+            }
+            Entries::Ept => {
+                let ept_root = Frame::new(self.second);
+                Vmcs { layout: self.layout, ept_root, guest_root }.write(page);
+            }
+        }
+    }
+}
+
+/// A page of a second stage as the processor has it.
+fn second_stage(entries: Entries, page: &Page, level: u8) -> Page {
+    match entries {
+        Entries::X86 => *page,
+        Entries::Ept => page.map(|bits| match X86::decode(bits, level) {
+            Entry::Absent => 0,
+            Entry::Table(frame) => Ept::table(frame),
+            // Write-back.
+            Entry::Leaf(leaf) => Ept::leaf(leaf.frame, leaf.size, leaf.rights) | 6 << 3,
+        }),
+    }
 }
 
 /// Frames of one memory, given out in a scattered order.
@@ -90,9 +132,12 @@ fn backing<L: Space>(used: Vec<(Frame<L>, u64)>, choose: &mut u64) -> Vec<(Frame
 fn write<U: Space, L: Space>(
     ram: &mut Image,
     table: &Radix<X86, U, L>,
+    entries: Entries,
     place: impl Fn(Frame<L>) -> Frame<HostPhysical>,
 ) {
-    table.for_each_table(|_, frame, entries| *ram.page_mut(place(frame)) = *entries);
+    table.for_each_table(|level, frame, page| {
+        *ram.page_mut(place(frame)) = second_stage(entries, page, level);
+    });
 }
 
 fn find<U: Space, L: Space>(table: &Radix<X86, U, L>, page: Frame<U>) -> Frame<L> {
@@ -101,53 +146,50 @@ fn find<U: Space, L: Space>(table: &Radix<X86, U, L>, page: Frame<U>) -> Frame<L
 
 impl Machine {
     /// A machine whose innermost layer maps these pages; `seed` chooses what the layers below do.
-    pub fn new(layers: u8, pages: &[(Vpn, PageSize)], seed: u64) -> Self {
+    pub fn new(layers: u8, entries: Entries, pages: &[(Vpn, PageSize)], seed: u64) -> Self {
         let mut choose = seed;
         let mut frames = [3, 5, 7].map(|step| Frames { next: 0x100 * step, step });
         let guest: Radix<X86, Virtual, GuestPhysical> = map_all(pages, &mut frames[0]);
-        let root = guest.root_frame().cross();
+        let root = guest.root_frame();
         let mut ram = Image::default();
-        let mut vmcbs = Vec::new();
-        let vmcb = |frame, nested_root, guest_root| Vmcb {
-            frame,
-            asid: 1,
-            nested_root: Some(nested_root),
-            guest_root,
+        let mut controls = Vec::new();
+        let mut control = |frame, layout, second, guest| {
+            controls.push(Control { frame, layout, second, guest });
         };
         let mut second = None;
         match layers {
-            1 => write(&mut ram, &guest, Frame::cross),
+            1 => write(&mut ram, &guest, Entries::X86, Frame::cross),
             2 => {
                 let nested: Radix<X86, GuestPhysical, HostPhysical> =
                     map_all(&backing(used(&guest), &mut choose), &mut frames[1]);
-                write(&mut ram, &nested, |frame| frame);
-                write(&mut ram, &guest, |frame| find(&nested, frame));
+                write(&mut ram, &nested, entries, |frame| frame);
+                write(&mut ram, &guest, Entries::X86, |frame| find(&nested, frame));
                 let at = frames[1].page(PageSize::Base);
-                vmcbs.push(vmcb(at, nested.root_frame().cross(), root));
+                control(at, VmcsLayout::Bochs, nested.root_frame().get(), root);
                 second = Some(nested);
             }
             _ => {
                 let l1: Radix<X86, GuestPhysical, GuestHypervisorPhysical> =
                     map_all(&backing(used(&guest), &mut choose), &mut frames[1]);
-                let l1_vmcb = frames[1].page(PageSize::Base);
+                let l1_control = frames[1].page(PageSize::Base);
                 let mut of_l1 = used(&l1);
-                of_l1.push((l1_vmcb, 1));
+                of_l1.push((l1_control, 1));
                 let l0: Radix<X86, GuestHypervisorPhysical, HostPhysical> =
                     map_all(&backing(of_l1, &mut choose), &mut frames[2]);
                 let shadow = compose(&l1, &l0, &mut frames[2]);
-                write(&mut ram, &l0, |frame| frame);
-                write(&mut ram, &shadow, |frame| frame);
-                write(&mut ram, &l1, |frame| find(&l0, frame));
-                write(&mut ram, &guest, |frame| find(&shadow, frame));
-                vmcbs.push(vmcb(find(&l0, l1_vmcb), l1.root_frame().cross(), root));
+                write(&mut ram, &l0, entries, |frame| frame);
+                write(&mut ram, &shadow, entries, |frame| frame);
+                write(&mut ram, &l1, entries, |frame| find(&l0, frame));
+                write(&mut ram, &guest, Entries::X86, |frame| find(&shadow, frame));
+                control(find(&l0, l1_control), VmcsLayout::Kvm, l1.root_frame().get(), root);
                 let own = [(); 2].map(|()| frames[2].page(PageSize::Base));
-                vmcbs.push(vmcb(own[0], l0.root_frame().cross(), Frame::new(0x77)));
-                vmcbs.push(vmcb(own[1], shadow.root_frame().cross(), root));
+                control(own[0], VmcsLayout::Bochs, l0.root_frame().get(), Frame::new(0x77));
+                control(own[1], VmcsLayout::Bochs, shadow.root_frame().get(), root);
                 second = Some(shadow);
             }
         }
-        for vmcb in &vmcbs {
-            vmcb.write(ram.page_mut(vmcb.frame));
+        for control in &controls {
+            control.write(entries, control.guest, &mut ram);
         }
         let frame = |page: Vpn| {
             let gpa = find(&guest, page);
@@ -157,7 +199,7 @@ impl Machine {
         let mut huge: Vec<Vpn> =
             pages.iter().filter(|(_, size)| *size == PageSize::Huge).map(|(p, _)| *p).collect();
         huge.sort_unstable();
-        Self { ram, layers, program, huge, second, vmcbs }
+        Self { ram, layers, program, huge, second, entries, controls }
     }
 
     /// The program's huge pages, in order.
@@ -172,8 +214,8 @@ impl Machine {
 
     /// Another process ran when the guest last exited.
     pub fn forget_guest_root(&mut self) {
-        for vmcb in &self.vmcbs {
-            Vmcb { guest_root: Frame::new(0x66), ..*vmcb }.write(self.ram.page_mut(vmcb.frame));
+        for control in &self.controls {
+            control.write(self.entries, Frame::new(0x66), &mut self.ram);
         }
     }
 }
@@ -203,7 +245,8 @@ fn compose(
 /// Machines whose programs map a few base and huge pages.
 pub fn any() -> impl Strategy<Value = Machine> {
     let pages = prop::collection::btree_map(0u64..40, prop::bool::ANY, 1..12);
-    (1u8..=3, pages, any_seed()).prop_map(|(layers, regions, seed)| {
+    let entries = prop::sample::select(Entries::ALL.to_vec());
+    (1u8..=3, entries, pages, any_seed()).prop_map(|(layers, entries, regions, seed)| {
         let mut pages = Vec::new();
         for (region, huge) in regions {
             let start = Vpn::new(0x6_0000_0000 + region * 512);
@@ -213,7 +256,7 @@ pub fn any() -> impl Strategy<Value = Machine> {
                 pages.extend((0..3).map(|n| (start + 11 * n, PageSize::Base)));
             }
         }
-        Machine::new(layers, &pages, seed)
+        Machine::new(layers, entries, &pages, seed)
     })
 }
 

@@ -4,8 +4,8 @@
 // the machine still while its page tables are read. What is said, and when, is crate strata-wire's module
 // machine: the plugin of the other emulator (crate strata-machine-plugin) says the same.
 //
-// The program is told apart by what it does: it stores to the page of markers from user code. From then on
-// those accesses count that are made by user code through the same page table and lie in the windows.
+// The program is told apart by address: it, and nothing else in the machine, accesses the windows from user
+// code. Who stores to the page of markers may be another program, which starts it.
 //
 // Environment: BOCHS_TRACE_SOCKET, the reader's socket; BOCHS_TRACE_WINDOWS, START-END in hexadecimal with
 // commas between; BOCHS_TRACE_SKIP and BOCHS_TRACE_LIMIT, numbers of accesses; without the first, nothing
@@ -37,9 +37,6 @@ int reader = -1;
 std::vector<Window> windows;
 Bit64u to_skip, left_to_record, skip = 0, limit = ~Bit64u(0);
 Bit64u instructions = 0;
-// The page table of the program that stored to the marker: bits that are no address are left out.
-Bit64u table = 0;
-const Bit64u TABLE_BITS = BX_CONST64(0x000ffffffffff000);
 
 // Two words an access, as Placed::words() has them.
 Bit64u pending[2 * STRATA_MAX_ACCESSES];
@@ -104,10 +101,9 @@ void freeze(Bit8u why)
   }
 }
 
-void mark(Bit64u code, Bit64u cr3)
+void mark(Bit64u code)
 {
   if (code == STRATA_START && !strata_records) {
-    table = cr3;
     to_skip = skip;
     left_to_record = limit;
     instructions = 0;
@@ -117,7 +113,7 @@ void mark(Bit64u code, Bit64u cr3)
   }
 }
 
-// An access of 2^size_log2 bytes, as Access::bits() has it, and where it is.
+// An access as Access::bits() has it, and where its first byte is.
 void record(Bit64u lin, Bit64u phy, unsigned len, bool store)
 {
   if (!strata_records) return;
@@ -195,10 +191,10 @@ void strata_access(unsigned cpu, Bit64u lin, Bit64u phy, unsigned len, unsigned 
 {
   if (!BX_CPU(cpu)->user_pl) return;
   if (lin - STRATA_MARK_AT < STRATA_MARK_BYTES) {
-    if (rw == BX_WRITE) mark((lin - STRATA_MARK_AT) / 8, BX_CPU(cpu)->cr3 & TABLE_BITS);
+    if (rw == BX_WRITE) mark((lin - STRATA_MARK_AT) / 8);
     return;
   }
-  if (!strata_records || (BX_CPU(cpu)->cr3 & TABLE_BITS) != table) return;
+  if (!strata_records) return;
   for (const Window &window : windows) {
     if (lin < window.start || lin >= window.end) continue;
     if (rw == BX_READ || rw == BX_RW) record(lin, phy, len, false);

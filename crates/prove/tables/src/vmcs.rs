@@ -44,7 +44,7 @@ impl VmcsLayout {
     const fn fields(self) -> Fields {
         match self {
             Self::Bochs => Fields {
-                revision: 0x2b,
+                revision: 4,
                 eptp: of_bochs(1, 0, 0x1a),
                 cr0: of_bochs(3, 2, 0),
                 cr3: of_bochs(3, 2, 2),

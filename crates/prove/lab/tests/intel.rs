@@ -3,9 +3,12 @@
 mod common;
 
 use common::scene::{Scene, VANILLA};
-use common::{failure, machine, run_on_intel, snapshots};
+use common::{attempt, binary, choices, failure, machine, run_on_intel, snapshots};
+use std::sync::atomic::AtomicBool;
 use strata_inspect::{Cause, Options, join};
-use strata_lab::{Layer, Make, Memory, Scenario};
+use strata_lab::{Layer, Make, Memory, Scenario, Trace};
+use strata_tables::Entries;
+use strata_wire::machine::PLUGIN_FILE;
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -41,6 +44,35 @@ fn smoke_intel_three_layers() {
     assert_eq!((cause.layer.as_str(), cause.cause), ("L1", Cause::ThpDisabled));
     assert!(cause.pages >= 48, "{:?}", join.totals);
     assert_eq!(join.totals.well_aligned, 0);
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn smoke_intel_true_accesses_of_three_layers() {
+    let _machine = machine();
+    let mut scenario = Scenario::load("l1-base").unwrap();
+    scenario.set_make(Make::Intel, "l1-base").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut choices = choices("l1-base", scenario);
+    choices.trace = Some(Trace {
+        plugin: binary(PLUGIN_FILE),
+        recording: directory.path().join("recording"),
+        tables: directory.path().join("tables"),
+        skip: 1000,
+        limit: 50_000,
+    });
+    let report = attempt(&choices, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let trace = report.trace.unwrap();
+    // The emulator's word for where each access was, against EPT and page tables found in memory.
+    assert_eq!((trace.accesses, trace.mismatched), (50_000, 0), "{trace:?}");
+    let shadow = trace.shadow.unwrap();
+    assert!(shadow.equal > 20_000, "{shadow:?}");
+    assert_eq!((shadow.different, shadow.only_shadow), (0, 0), "{shadow:?}");
+    assert_eq!((trace.huge_pages, trace.well_aligned), (48, 0), "{trace:?}");
+    let capture = strata_tables::file::read(&trace.tables).unwrap();
+    let (l1, l0) = capture.lower.unwrap();
+    let formats = [l1.entries, l0.entries, capture.second.unwrap().entries];
+    assert_eq!(formats, [Entries::Ept; 3]);
 }
 
 #[test]

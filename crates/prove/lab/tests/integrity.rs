@@ -269,12 +269,15 @@ fn noticed(report: &Result<LabReport, LabError>, complaints: &[String]) -> Optio
 const ATTEMPTS: usize = 3;
 
 /// Leaves out all demotions for this cause: the counter's name, and its bit of `nested_align_ignore`.
-fn leave_out(name: &str, bit: u32) {
+fn leave_out(name: &str, bit: u32, make: Option<Make>) {
     let _machine = machine();
     let switch = format!("nested_align_ignore={}", 1 << bit);
-    let scene = stressed("120").layer(0, |l0| {
+    let mut scene = stressed("120").layer(0, |l0| {
         *l0.modules.get_mut("kvm").expect("the scenario sets it") += &format!(" {switch}");
     });
+    if let Some(make) = make {
+        scene.0.set_make(make, name).unwrap();
+    }
     for _ in 0..ATTEMPTS {
         let (report, complaints) = run_to_any_end(scene.clone());
         if let Ok(report) = &report {
@@ -296,19 +299,26 @@ macro_rules! left_out {
         #[test]
         #[ignore = "boots real kernels: make lab-test"]
         fn $test() {
-            leave_out($name, $bit);
+            leave_out($name, $bit, None);
         }
     )*};
 }
 
 // Demotions that this processor's virtualisation comes to while a machine lives. What is missing comes when
-// it dies (`drop`), needs Intel's (`dirty_log`), or was never seen (`l1_write`, `update`).
+// it dies (`drop`), needs Intel's (`dirty_log`, below), or was never seen (`l1_write`, `update`).
 left_out! {
     a_demotion_left_out_is_noticed_unsync: "unsync", 1;
     a_demotion_left_out_is_noticed_host: "host", 2;
     a_demotion_left_out_is_noticed_protect: "protect", 4;
     a_demotion_left_out_is_noticed_fault: "fault", 7;
     a_demotion_left_out_is_noticed_unlink: "unlink", 8;
+}
+
+/// The processor logs what is written (PML), so that no write protection stops a pseudo huge page's.
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_demotion_left_out_is_noticed_dirty_log() {
+    leave_out("dirty_log", 5, Some(Make::Intel));
 }
 
 /// L1's machine dies while pseudo huge pages stand for its guest's memory.

@@ -6,6 +6,7 @@
 mod again;
 pub mod args;
 mod bill;
+mod calibrate;
 pub mod captured_tables;
 pub mod complain;
 pub mod config;
@@ -105,6 +106,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::Join(args) => join::join(args).map(|()| 0),
         Command::View(args) => view::view(&args).map(|()| 0),
         Command::Top(args) => top::top(&args),
+        Command::Calibrate(args) => calibrate::calibrate(&args).map(|()| 0),
         Command::Bill(args) => exits::bill(&args),
         Command::Paper(args) => paper::paper(&args),
         Command::Sweep(args) => sweep::sweep(&args, catalogue),

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod calibrate;
 mod input;
 mod lab;
 mod paper;
@@ -7,6 +8,7 @@ mod run;
 mod sweep;
 mod workloads;
 
+pub use calibrate::CalibrateArgs;
 pub use input::{Input, RecordArgs};
 pub use lab::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 pub use paper::{PaperArgs, PaperChoice};
@@ -71,6 +73,9 @@ pub enum Command {
     /// Watch what exits cost the VMs on this machine: by level and reason, and what would help.
     #[command(after_help = "docs/exits.md says how it is counted, and what it costs.")]
     Bill(BillArgs),
+    /// Measure the processor at hand and describe it as a CPU that --cpu reads.
+    #[command(after_help = "docs/calibrate.md says what is measured, and what cannot be seen.")]
+    Calibrate(CalibrateArgs),
     /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
     #[command(
         disable_help_subcommand = true,

@@ -3,8 +3,9 @@
 use crate::args::CalibrateArgs;
 use crate::failure::Failure;
 use crate::output::Target;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use strata_silicon::{Facts, Plan, describe, draw, find, measure};
 
 /// Measures, writes the CPU, draws the curves and says what it could not see.
@@ -18,7 +19,10 @@ pub fn calibrate(args: &CalibrateArgs) -> Result<(), Failure> {
     let mut plan = Plan::of_this_machine().map_err(failed)?;
     plan.most = args.most.unwrap_or(plan.most);
     plan.rounds = args.rounds.get();
-    let measured = measure(plan, |_| {}).map_err(failed)?;
+    let bar = bar();
+    let measured = measure(plan, |share| bar.set_position((share * 100.0) as u64));
+    bar.finish_and_clear();
+    let measured = measured.map_err(failed)?;
     let (findings, facts) = (find(&measured.curves), Facts::of_this_processor());
     let description = describe(&args.name, &findings, &facts).map_err(|error| {
         Failure::failed(format!(
@@ -34,4 +38,16 @@ pub fn calibrate(args: &CalibrateArgs) -> Result<(), Failure> {
     // Whoever closed standard error wants none of it.
     let _ = io::stderr().write_all(text.as_bytes());
     Ok(())
+}
+
+/// How much is measured, on the terminal.
+fn bar() -> ProgressBar {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("measuring {wide_bar} {percent:>3} %  {eta} left");
+    ProgressBar::with_draw_target(Some(100), target)
+        .with_style(style.expect("the template is right"))
 }

@@ -1,6 +1,7 @@
 //! What the sweep tells while it runs: a bar on the terminal, and news.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,6 +66,20 @@ impl<F: Fn()> Drop for End<F> {
     fn drop(&mut self) {
         (self.0)();
     }
+}
+
+/// Shows on the terminal what is waited for while `work` runs.
+pub fn while_waiting<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    let visible = std::io::stderr().is_terminal();
+    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
+    let bar = ProgressBar::with_draw_target(None, target)
+        .with_style(style.expect("the template is right"))
+        .with_message(what);
+    bar.enable_steady_tick(INTERVAL);
+    let done = work();
+    bar.finish_and_clear();
+    done
 }
 
 /// Accesses per second of this pass.

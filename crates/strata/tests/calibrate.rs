@@ -1,8 +1,9 @@
-//! `strata calibrate`: the file it writes is a CPU, and bad input leaves none.
+//! `strata calibrate` and `strata check`: what is written is a CPU and a comparison, and bad input leaves none.
 
 mod common;
 
 use common::{complaint, refused, run};
+use serde_json::Value;
 use std::fs;
 
 #[test]
@@ -35,4 +36,31 @@ fn bad_input_is_answered_with_a_remedy() {
     refused(&run("calibrate --most 900T"), 1, "give --most of at most");
     refused(&run("calibrate -o /nonexistent/cpu.toml"), 1, "create the directory first");
     refused(&run("calibrate --rounds 0"), 2, "--rounds");
+}
+
+#[test]
+fn a_program_is_measured_and_predicted() {
+    let output = run("check --cpu zen3 --pairs 2 --json - -- true");
+    if !output.status.success() {
+        let said = complaint(&output);
+        assert!(said.contains("the kernel takes no huge pages"), "{said}");
+        return;
+    }
+    let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&checked["program"][0], &checked["pairs"]), (&"true".into(), &2.into()));
+    let number = |value: &Value| value.as_f64().unwrap();
+    let [low, high] = [0, 1].map(|at| number(&checked["interval"][at]));
+    assert!(low <= number(&checked["measured"]) && number(&checked["measured"]) <= high);
+    let predicted = number(&checked["predicted"]);
+    assert!(predicted > 0.0);
+    assert_eq!(checked["within"], (low..=high).contains(&predicted));
+}
+
+#[test]
+fn a_program_that_cannot_be_compared_is_refused() {
+    refused(&run("check --cpu nosuch -- true"), 1, "no CPU preset is named nosuch");
+    refused(&run("check --cpu zen3 -- /nonexistent/program"), 1, "/nonexistent/program");
+    refused(&run("check --cpu zen3 -- false"), 1, "did not end with status 0");
+    assert_eq!(run("check --cpu zen3 --pairs 1 -- true").status.code(), Some(2));
+    assert_eq!(run("check --cpu zen3").status.code(), Some(2));
 }

@@ -9,6 +9,7 @@
 //! | `facts` | what CPUID says |
 //! | `describe` | findings and facts as a CPU model, every constant with its origin |
 //! | `draw` | curves as text |
+//! | `program` | a program run natively, in turns with huge pages and without |
 
 mod chain;
 mod curve;
@@ -17,6 +18,7 @@ mod draw;
 mod facts;
 mod findings;
 mod measure;
+mod program;
 
 pub use chain::MeasureError;
 pub use curve::{Curve, Curves, Pages, Point, Stride};
@@ -25,3 +27,4 @@ pub use draw::draw;
 pub use facts::{CacheFact, Facts, TlbFact};
 pub use findings::{CacheLevel, Findings, Reach, Translation, find};
 pub use measure::{Measured, Plan, measure};
+pub use program::{Pairs, ProgramError, Ratio, Timed, run_pairs};

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod calibrate;
+mod check;
 mod input;
 mod lab;
 mod paper;
@@ -9,6 +10,7 @@ mod sweep;
 mod workloads;
 
 pub use calibrate::CalibrateArgs;
+pub use check::CheckArgs;
 pub use input::{Input, RecordArgs};
 pub use lab::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 pub use paper::{PaperArgs, PaperChoice};
@@ -76,6 +78,9 @@ pub enum Command {
     /// Measure the processor at hand and describe it as a CPU that --cpu reads.
     #[command(after_help = "docs/calibrate.md says what is measured, and what cannot be seen.")]
     Calibrate(CalibrateArgs),
+    /// Compare what huge pages bring a program on this computer with what the model predicts.
+    #[command(after_help = "docs/calibrate.md says how both are found.")]
+    Check(CheckArgs),
     /// Run real kernels, one in another, on an emulated machine with nested virtualisation.
     #[command(
         disable_help_subcommand = true,

@@ -1,0 +1,173 @@
+//! `strata check`: what huge pages bring a program on this computer, beside what the model predicts.
+
+use crate::args::CheckArgs;
+use crate::failure::Failure;
+use crate::output::{self, Target};
+use crate::progress;
+use serde::Serialize;
+use serde_json::Value;
+use std::env;
+use std::fs;
+use std::process::{Command, Stdio};
+use strata_silicon::{Pairs, Ratio, Timed, run_pairs};
+use strata_text::number::bytes;
+use tempfile::NamedTempFile;
+
+/// What was measured and predicted.
+#[derive(Debug, Serialize)]
+struct Checked {
+    /// The program and its arguments.
+    program: Vec<String>,
+    /// The CPU of the prediction.
+    cpu: String,
+    /// Pairs of native runs.
+    pairs: usize,
+    /// How many times as fast with huge pages, by seconds of processors.
+    measured: f64,
+    /// Its interval of 95 %.
+    interval: [f64; 2],
+    /// The same by seconds from start to end.
+    measured_wall: f64,
+    /// Its interval of 95 %.
+    interval_wall: [f64; 2],
+    /// Median seconds of processors without huge pages and with them.
+    seconds: [f64; 2],
+    /// Most bytes seen in huge pages, without and with them.
+    huge_bytes: [u64; 2],
+    /// Whether the kernel takes huge pages on advice only.
+    on_advice: bool,
+    /// How many times the throughput of `base` that of `thp` is, natively, in the model.
+    predicted: f64,
+    /// Whether the prediction lies in the interval.
+    within: bool,
+}
+
+/// Runs the program natively in turns, predicts, and tells both.
+///
+/// # Errors
+/// When the program cannot be run or compared, or the result not be written.
+pub fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let target = args.json.as_deref().map(Target::named);
+    target.iter().try_for_each(Target::check)?;
+    // The model's run first: it is refused at once where the CPU is none.
+    let predicted = progress::while_waiting("predicting", || predict(args))?;
+    let pairs = progress::while_waiting("running natively", || {
+        run_pairs(&args.program, args.pairs.into(), |_| {})
+    })
+    .map_err(|error| Failure::failed(error.to_string()))?;
+    let checked = compare(args, &pairs, predicted);
+    let json = || {
+        let mut text = serde_json::to_vec_pretty(&checked).expect("numbers and texts");
+        text.push(b'\n');
+        text
+    };
+    match target {
+        Some(target @ Target::Stdout) => target.plain(&json()),
+        Some(target) => {
+            target.plain(&json())?;
+            output::to_stdout(text(&checked).as_bytes())
+        }
+        None => output::to_stdout(text(&checked).as_bytes()),
+    }
+}
+
+fn compare(args: &CheckArgs, pairs: &Pairs, predicted: f64) -> Checked {
+    let Ratio { mean, interval } = pairs.ratio(|timed| timed.cpu);
+    let wall = pairs.ratio(|timed| timed.wall);
+    let middle = |which: usize| {
+        let mut all: Vec<f64> = pairs.all.iter().map(|pair| pair[which].cpu).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let most = |which: usize| {
+        let all = pairs.all.iter().map(|pair: &[Timed; 2]| pair[which].huge_bytes);
+        all.max().unwrap_or_default()
+    };
+    Checked {
+        program: args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        cpu: args.cpu.clone(),
+        pairs: pairs.all.len(),
+        measured: mean,
+        interval,
+        measured_wall: wall.mean,
+        interval_wall: wall.interval,
+        seconds: [middle(0), middle(1)],
+        huge_bytes: [most(0), most(1)],
+        on_advice: pairs.on_advice,
+        predicted,
+        within: (interval[0]..=interval[1]).contains(&predicted),
+    }
+}
+
+/// What the model says of the same program on a machine with free memory, by this very program.
+fn predict(args: &CheckArgs) -> Result<f64, Failure> {
+    let own = env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
+    // Standard output is the program's.
+    let file = NamedTempFile::new()
+        .map_err(|error| Failure::failed(format!("cannot make a temporary file: {error}")))?;
+    let mut command = Command::new(own);
+    command
+        .args(["run", "--stack", "native", "--policy", "base,thp", "--fragmentation", "none"])
+        .args(["--cpu", &args.cpu, "--json"])
+        .arg(file.path())
+        .arg("--")
+        .args(&args.program)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let output = command
+        .output()
+        .map_err(|error| Failure::failed(format!("cannot run the model: {error}")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = said.lines().rev().find_map(|line| line.strip_prefix("strata: "));
+        let why = why.unwrap_or("the program did not end with status 0 under the model");
+        return Err(Failure::failed(format!("cannot predict: {why}")));
+    }
+    let report = fs::read(file.path()).map_err(|error| error.to_string());
+    let report =
+        report.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+    let report: Value =
+        report.map_err(|error| Failure::failed(format!("cannot predict: {error}")))?;
+    let thp = report["runs"].as_array().into_iter().flatten().find(|run| run["policy"] == "thp");
+    thp.and_then(|run| run["relative_throughput"].as_f64())
+        .ok_or_else(|| Failure::failed("cannot predict: the model has no run of thp".to_owned()))
+}
+
+fn text(checked: &Checked) -> String {
+    let Checked { interval, interval_wall, seconds, huge_bytes, .. } = checked;
+    let ratio = |mean: f64, interval: &[f64; 2]| {
+        format!("{mean:.3}  ({:.3} to {:.3})", interval[0], interval[1])
+    };
+    let mut text = format!(
+        "{}\n\
+         times as fast with huge pages as without\n\
+         \x20 measured, seconds of processors  {}\n\
+         \x20 measured, start to end           {}\n\
+         \x20 predicted, thp over base         {:.3}, {} the interval\n\
+         {} pairs; intervals of 95 %; {:.2} s without, {:.2} s with, medians of processors\n\
+         huge pages seen: {} without, {} with\n",
+        checked.program.join(" "),
+        ratio(checked.measured, interval),
+        ratio(checked.measured_wall, interval_wall),
+        checked.predicted,
+        if checked.within { "in" } else { "outside" },
+        checked.pairs,
+        seconds[0],
+        seconds[1],
+        bytes(huge_bytes[0]),
+        bytes(huge_bytes[1]),
+    );
+    if checked.on_advice {
+        text += "The kernel takes huge pages on advice only: glibc's allocator asked for its memory, and \
+                 nothing else did; the model has them everywhere.\n";
+    }
+    if (interval[0]..=interval[1]).contains(&1.0) {
+        text += "1 lies in the interval as well: whether huge pages help was not shown; give more --pairs, or an idle \
+                 computer.\n";
+    }
+    if huge_bytes[1] == 0 {
+        text += "No huge page was seen, so that nothing was compared: the program asks for none, or ends at once.\n";
+    }
+    text
+}

@@ -1,5 +1,6 @@
 //! Options of `strata check`.
 
+use crate::values::whole;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ pub struct CheckArgs {
     pub cpu: String,
 
     /// Pairs of native runs, one without huge pages and one with them, from 2 to 10.
-    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u8).range(2..=10))]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = whole::<u8>(2, 10))]
     pub pairs: u8,
 
     /// Write the result as JSON here as well; - is the standard output, in place of the text.

@@ -2,6 +2,7 @@
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::output::{self, Target};
 use crate::progress;
 use serde::Serialize;
@@ -42,19 +43,28 @@ struct Checked {
     within: bool,
 }
 
-/// Runs the program natively in turns, predicts, and tells both.
+/// Runs the program natively in turns, predicts, and tells both. Gives the exit status.
 ///
 /// # Errors
 /// When the program cannot be run or compared, or the result not be written.
-pub fn check(args: &CheckArgs) -> Result<(), Failure> {
+pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
+    // Ctrl-C ends the program that runs, and leaves no file behind.
+    let interrupt = Interrupt::watch_all();
+    let done = tell(args, &interrupt);
+    if interrupt.happened() { Ok(interrupt.status()) } else { done.map(|()| 0) }
+}
+
+fn tell(args: &CheckArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let target = args.json.as_deref().map(Target::named);
     target.iter().try_for_each(Target::check)?;
     // The model's run first: it is refused at once where the CPU is none.
     let predicted = progress::while_waiting("predicting", || predict(args))?;
-    let pairs = progress::while_waiting("running natively", || {
-        run_pairs(&args.program, args.pairs.into(), |_| {})
-    })
-    .map_err(|error| Failure::failed(error.to_string()))?;
+    if interrupt.happened() {
+        return Ok(());
+    }
+    let pairs =
+        progress::while_waiting("running natively", || run_pairs(&args.program, args.pairs.into()))
+            .map_err(|error| Failure::failed(error.to_string()))?;
     let checked = compare(args, &pairs, predicted);
     let json = || {
         let mut text = serde_json::to_vec_pretty(&checked).expect("numbers and texts");

@@ -108,7 +108,7 @@ fn dispatch(command: Command, catalogue: &Catalogue) -> Result<u8, Failure> {
         Command::View(args) => view::view(&args).map(|()| 0),
         Command::Top(args) => top::top(&args),
         Command::Calibrate(args) => calibrate::calibrate(&args).map(|()| 0),
-        Command::Check(args) => check::check(&args).map(|()| 0),
+        Command::Check(args) => check::check(&args),
         Command::Bill(args) => exits::bill(&args),
         Command::Paper(args) => paper::paper(&args),
         Command::Sweep(args) => sweep::sweep(&args, catalogue),

@@ -1,15 +1,12 @@
 //! What is different about the entries of AMD's and Intel's second stages.
 
 use crate::ram::Page;
-use serde::{Deserialize, Serialize};
 use strata_paging::{Entry, Ept, Format, X86};
 
 /// The format of a table's entries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entries {
     /// x86-64 page tables and AMD's nested ones (APM volume 2, sections 5.4 and 15.25).
-    #[default]
     X86,
     /// Intel's EPT (SDM volume 3C, tables 29-1 to 29-7).
     Ept,

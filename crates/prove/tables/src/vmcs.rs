@@ -24,7 +24,7 @@ pub struct Vmcs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmcsLayout {
     /// Bochs 3.0's (`cpu/vmcs.cc`, `VMCS_Mapping::init_generic_mapping`): four bytes for each field encoding,
-    /// by width, type and index.
+    /// by width, type and index. The number is that of the processor model that the lab emulates.
     Bochs,
     /// `struct vmcs12` of Linux 6.12 (`arch/x86/kvm/vmx/vmcs12.h`, where each offset is asserted).
     Kvm,

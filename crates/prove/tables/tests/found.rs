@@ -5,6 +5,7 @@ mod machine;
 use machine::Machine;
 use proptest::prelude::*;
 use strata_addr::{Frame, Gva, Hpa, PageSize, Vpn};
+use strata_paging::Rights;
 use strata_stream::Access;
 use strata_tables::search::{NotFound, Pair, search};
 use strata_tables::variant::{TableVariant, tables};
@@ -59,6 +60,12 @@ proptest! {
             prop_assert_eq!(translate(&capture, TableVariant::Captured, gva), hpa);
             prop_assert_eq!(translate(&capture, TableVariant::Base, gva), hpa);
             prop_assert!(translate(&capture, TableVariant::Ideal, gva).is_some());
+        }
+        // A base page's write-back memory type is a flag of x86-64's; nothing was accessed here.
+        let loaded = tables(&capture, TableVariant::Captured, Hpa::new(1 << 40)).unwrap();
+        for mapping in loaded.second.iter().flat_map(|second| second.mapped(second.everything())) {
+            prop_assert_eq!((mapping.1.accessed, mapping.1.dirty), (false, false));
+            prop_assert_eq!(mapping.1.rights, Rights::ALL);
         }
         if let Some(made) = capture.composition {
             prop_assert_eq!((made.different, made.only_shadow), (0, 0));

@@ -26,7 +26,6 @@ pub struct Description {
 /// Where constants come from, by the start of their names.
 struct Origins {
     of: BTreeMap<String, String>,
-    unconfirmed: Vec<String>,
     spread: String,
 }
 
@@ -41,7 +40,6 @@ impl Origins {
 
     fn assumed(&mut self, name: &str, how: &str) {
         self.of.insert(name.to_owned(), format!("assumed: {how}"));
-        self.unconfirmed.push(name.to_owned());
     }
 }
 
@@ -53,11 +51,8 @@ pub fn describe(name: &str, findings: &Findings, facts: &Facts) -> Result<Descri
     let parent = if facts.is_amd { "zen3" } else { "skylake-gold-6138" };
     let mut model = CpuModel::preset(parent)?;
     let as_parent = format!("as {parent} has it");
-    let mut origins = Origins {
-        of: BTreeMap::new(),
-        unconfirmed: Vec::new(),
-        spread: strata_text::number::percent(findings.spread),
-    };
+    let mut origins =
+        Origins { of: BTreeMap::new(), spread: strata_text::number::percent(findings.spread) };
     let mut remarks = Vec::new();
     name.clone_into(&mut model.name);
     model.about = format!("{}, measured by strata calibrate", facts.name);
@@ -97,7 +92,7 @@ pub fn describe(name: &str, findings: &Findings, facts: &Facts) -> Result<Descri
         ));
     }
     // A prefix that only longer ones with another origin refine would call them unconfirmed too.
-    let names: Vec<String> = constants(&model)?;
+    let names = constants(&model);
     let known = |name: &str| origin(&origins.of, name).is_some_and(|of| of.starts_with("assumed"));
     model.unconfirmed = names.into_iter().filter(|name| known(name)).collect();
     model.sources = origins.of;
@@ -113,9 +108,9 @@ fn origin<'o>(origins: &'o BTreeMap<String, String>, name: &str) -> Option<&'o s
 }
 
 /// Names of the model's constants, as `--set` has them.
-fn constants(model: &CpuModel) -> Result<Vec<String>, ModelError> {
+fn constants(model: &CpuModel) -> Vec<String> {
     use strata_params::Parameters;
-    Ok(model.parameters().into_iter().map(|constant| constant.name.to_string()).collect())
+    model.parameters().into_iter().map(|constant| constant.name.to_string()).collect()
 }
 
 fn caches(

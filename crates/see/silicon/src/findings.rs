@@ -65,8 +65,8 @@ pub struct Findings {
     pub base: Translation,
     /// TLBs for huge pages.
     pub huge: Translation,
-    /// Lines in one huge page miss the TLB as those in base pages do: what is below this machine's memory is in
-    /// base pages, so huge ones have several entries of the TLB, and loads anywhere pay for walks.
+    /// Lines in one huge page miss the TLB as those in base pages do, as where a hypervisor backs huge pages with
+    /// base pages: each then has several entries of the TLB, and loads anywhere pay for walks.
     pub split: bool,
     /// How much longer the median round takes than the quickest, in the middle of all points.
     pub spread: f64,

@@ -97,18 +97,14 @@ impl Pairs {
 }
 
 /// Runs a program `pairs` times without huge pages and as often with them, in turns, after once for warmth.
-/// Its standard input is empty, its output thrown away. `progress` is told how many runs are done.
+/// Its standard input is empty, its output thrown away.
 ///
 /// # Errors
 /// [`ProgramError`].
 ///
 /// # Panics
 /// With fewer than 2 pairs, which have no interval.
-pub fn run_pairs(
-    program: &[OsString],
-    pairs: usize,
-    mut progress: impl FnMut(usize),
-) -> Result<Pairs, ProgramError> {
+pub fn run_pairs(program: &[OsString], pairs: usize) -> Result<Pairs, ProgramError> {
     assert!(pairs >= 2, "an interval takes two pairs");
     let enabled = fs::read_to_string(ENABLED).map_err(ProgramError::Unknown)?;
     if enabled.contains("[never]") {
@@ -124,10 +120,9 @@ pub fn run_pairs(
     };
     timed(true)?;
     let mut all = Vec::new();
-    for pair in 0..pairs {
+    for _ in 0..pairs {
         let without = timed(false)?;
         all.push([without, timed(true)?]);
-        progress(pair + 1);
     }
     Ok(Pairs { all, on_advice })
 }

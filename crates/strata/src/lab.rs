@@ -40,8 +40,8 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     let done = match command {
         LabCommand::Build { kernel, machine } => build(&cache, &kernel, machine.into()),
         LabCommand::Run(args) => return run(&args, &cache),
-        LabCommand::Shell { level, scenario, machine } => {
-            return shell(&scenario, level, machine, &cache)
+        LabCommand::Shell { level, scenario, machine, afresh } => {
+            return shell((&scenario, machine), level, afresh, &cache)
                 .map(status)
                 .map_err(|error| failure(&error));
         }
@@ -128,6 +128,7 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         input: args.stdin.as_deref().map(input).transpose()?,
         limit: Duration::from_secs(args.limit),
         trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,
+        afresh: args.afresh,
     };
     let parts = parts(cache, choices.scenario.make()).map_err(failed)?;
     if args.stdin.is_none() && !args.program.is_empty() && is_fed() {
@@ -319,9 +320,9 @@ fn load(name: &str, machine: Option<MachineChoice>) -> Result<Scenario, LabError
 }
 
 fn shell(
-    scenario: &str,
+    (scenario, machine): (&str, Option<MachineChoice>),
     level: u8,
-    machine: Option<MachineChoice>,
+    afresh: bool,
     cache: &Cache,
 ) -> Result<i32, LabError> {
     let scenario = load(scenario, machine)?;
@@ -336,6 +337,7 @@ fn shell(
     strata_lab::shell(
         &scenario,
         level,
+        afresh,
         &parts,
         cache,
         &interrupt.flag,

@@ -40,6 +40,9 @@ pub fn render(report: &LabReport, width: usize, output: bool) -> String {
             booted.own,
         );
     }
+    if report.kept {
+        out += "These seconds are of the boot; this run began with the machine that was kept after it.\n";
+    }
     for restart in &report.restarts {
         let _ = writeln!(out, "Booted again: {restart}");
     }

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::Duration;
+use strata_line::Numbers;
 use strata_line::disk::Disk;
 use strata_protocol::{LINE_PARAMETER, Line};
 
@@ -35,7 +36,8 @@ pub(crate) fn open(line: &Line) -> Result<File, String> {
     let connect = || -> std::io::Result<File> {
         let (end, own) = UnixStream::pair()?;
         let ways = (tty.try_clone()?, tty);
-        strata_line::carry(own, ways, Some(Disk::new(disk)), None, strata_line::AGAIN)?;
+        let (put, begin) = (Some(Disk::new(disk)), Numbers::default());
+        strata_line::carry(own, ways, put, None, strata_line::AGAIN, begin)?;
         Ok(OwnedFd::from(end).into())
     };
     connect().map_err(|error| failed("the line", &error))

@@ -10,7 +10,7 @@ use crate::make::Make;
 use crate::parts::Parts;
 use crate::programs::with_path;
 use crate::scenario::{Backend, Fragmentation, Kernel, Layer, Memory, Scenario};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -44,7 +44,7 @@ const FRAGMENT_LIMIT: Duration = Duration::from_secs(600);
 /// What the program is called that fragments a layer's memory.
 const FRAGMENTER: &str = "fragmenter";
 /// How a layer came up.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Booted {
     /// The layer.
     pub layer: u8,

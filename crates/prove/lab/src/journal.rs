@@ -77,6 +77,11 @@ pub(crate) struct Journal {
     pub(crate) directory: PathBuf,
 }
 
+/// The log of a layer's console in a directory of logs.
+pub(crate) fn console_log(directory: &Path, layer: u8) -> PathBuf {
+    directory.join(format!("l{layer}-console.log"))
+}
+
 impl Journal {
     /// Starts logs in `directory` of layers that run these kernels.
     pub(crate) fn start(
@@ -84,7 +89,7 @@ impl Journal {
         kernels: impl IntoIterator<Item = Kernel>,
     ) -> Result<Self, LabError> {
         let start = |(layer, kernel): (usize, Kernel)| {
-            let path = directory.join(format!("l{layer}-console.log"));
+            let path = console_log(directory, layer as u8);
             Ok::<_, LabError>(LayerJournal {
                 log: on(&path, File::create(&path))?,
                 path,

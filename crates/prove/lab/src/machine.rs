@@ -4,6 +4,7 @@
 use crate::error::{LabError, on};
 use crate::make::{MachineReport, Make};
 use crate::process::ends_with_us;
+use crate::state::DEVICES;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -13,6 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use strata_line::Carried;
 use strata_protocol::{PORT_NAME, Report};
 
 /// The program that is the machine.
@@ -20,6 +22,9 @@ pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
 
 /// The socket of the port, in the directory of the run.
 pub(crate) const SOCKET: &str = "port.socket";
+
+/// The socket on which the emulator takes commands, in the directory of the run.
+pub(crate) const CONTROL: &str = "control.socket";
 
 /// The model of its processors: with SVM and nested paging.
 const PROCESSOR: &str = "EPYC,+svm,+npt,+vgif";
@@ -31,7 +36,7 @@ pub(crate) const CODE_MIB: u32 = 512;
 #[derive(Debug)]
 pub(crate) struct Hardware {
     /// Bytes of memory.
-    pub(crate) memory: u64,
+    pub(crate) bytes: u64,
     /// Processors.
     pub(crate) cpus: u8,
     /// L0's kernel.
@@ -44,10 +49,53 @@ pub(crate) struct Hardware {
     pub(crate) more: Vec<String>,
     /// MiB of memory for translated code.
     pub(crate) code_mib: u32,
-    /// Makes the memory this file, for who looks at it from outside.
-    pub(crate) memory_file: Option<PathBuf>,
+    /// The memory, and the state that it begins with.
+    pub(crate) memory: Memory,
     /// Variables of the emulator's environment.
     pub(crate) environment: Vec<(&'static str, OsString)>,
+}
+
+/// What a machine remembers, and at first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    /// Its memory.
+    pub(crate) ram: Ram,
+    /// The state of everything else.
+    pub(crate) devices: Devices,
+}
+
+/// The memory of a machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Ram {
+    /// The emulator's own.
+    #[default]
+    Own,
+    /// This file, which holds it at every moment: for who looks at it from outside, or keeps it.
+    File(PathBuf),
+    /// At first what this file holds, which stays as it is.
+    CopyOf(PathBuf),
+}
+
+/// The state of a machine's processors and devices.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Devices {
+    /// As they are when it is switched on.
+    #[default]
+    New,
+    /// The same, and it will be saved in this file.
+    To(PathBuf),
+    /// That of this file.
+    From(PathBuf),
+}
+
+impl Devices {
+    /// Their file.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::New => None,
+            Self::To(file) | Self::From(file) => Some(file),
+        }
+    }
 }
 
 /// Something heard from the machine.
@@ -73,6 +121,8 @@ pub(crate) struct Machine {
     pub(crate) heard: Receiver<Heard>,
     /// What the emulator itself says.
     pub(crate) errors: PathBuf,
+    /// The line that the port is carried over, where there is no virtio.
+    pub(crate) line: Option<Carried>,
 }
 
 impl Machine {
@@ -83,7 +133,8 @@ impl Machine {
         let errors = directory.join("emulator.log");
         let mut command = Command::new(EMULATOR);
         let mut child = ends_with_us(&mut command)
-            .args(arguments(hardware, &socket))
+            .args(arguments(hardware, &socket, &directory.join(CONTROL)))
+            .envs(hardware.memory.devices.file().map(|file| (DEVICES, file)))
             .envs(hardware.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -117,7 +168,7 @@ impl Machine {
             each_line(console, |line| consoles.send(Heard::Console(line)).is_ok());
         });
         thread::spawn(move || listen(connection, &sender));
-        Ok(Self { child, port, heard, errors })
+        Ok(Self { child, port, heard, errors, line: None })
     }
 
     /// What the emulator has done so far. Nothing if the system does not tell.
@@ -235,28 +286,35 @@ pub(crate) fn accept(listener: &UnixListener, child: &mut Child) -> io::Result<U
 
 /// Arguments of the emulator: a processor with SVM and nested paging, which only AMD's
 /// virtualisation has under emulation, and nothing else that a layer does not use.
-fn arguments(hardware: &Hardware, socket: &Path) -> Vec<String> {
-    let memory = hardware.memory >> 20;
+fn arguments(hardware: &Hardware, socket: &Path, control: &Path) -> Vec<String> {
+    let mib = hardware.bytes >> 20;
     let mut arguments: Vec<String> =
         ["-cpu", PROCESSOR, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
             .map(str::to_owned)
             .into();
     arguments.extend(["-accel".into(), format!("tcg,thread=multi,tb-size={}", hardware.code_mib)]);
-    arguments.extend(["-m".into(), format!("{memory}M")]);
+    arguments.extend(["-m".into(), format!("{mib}M")]);
     arguments.extend(["-smp".into(), hardware.cpus.to_string()]);
     arguments.extend(["-kernel".into(), hardware.kernel.display().to_string()]);
     arguments.extend(["-initrd".into(), hardware.initrd.display().to_string()]);
     arguments.extend(["-append".into(), hardware.parameters.clone()]);
     arguments.extend(port(&socket.display().to_string()));
-    if let Some(file) = &hardware.memory_file {
+    arguments.extend(["-qmp".into(), format!("unix:{},server=on,wait=off", control.display())]);
+    let file = match &hardware.memory.ram {
+        Ram::Own => None,
+        Ram::File(file) => Some((file, "on")),
+        Ram::CopyOf(file) => Some((file, "off")),
+    };
+    if let Some((file, share)) = file {
+        let file = file.display();
         arguments.extend([
             "-object".into(),
-            format!(
-                "memory-backend-file,id=ram,mem-path={},size={memory}M,share=on",
-                file.display()
-            ),
+            format!("memory-backend-file,id=ram,mem-path={file},size={mib}M,share={share}"),
         ]);
         arguments.extend(["-machine".into(), "memory-backend=ram".into()]);
+    }
+    if let Devices::From(_) = hardware.memory.devices {
+        arguments.extend(["-S", "-incoming", "defer"].map(str::to_owned));
     }
     arguments.extend(hardware.more.iter().cloned());
     arguments

@@ -36,6 +36,8 @@ pub struct LabReport {
     pub machine: MachineReport,
     /// The layers, L0 first.
     pub layers: Vec<LayerReport>,
+    /// Whether the run began with the machine that was kept once its layers ran, in this run or an earlier one.
+    pub kept: bool,
     /// Why the machine had to be started again, once for each time: boots that came to a standstill.
     pub restarts: Vec<String>,
     /// What was done, in order.
@@ -107,6 +109,7 @@ impl LabReport {
             emulated: EMULATED,
             machine,
             layers,
+            kept: false,
             restarts: Vec::new(),
             steps,
             stress: Vec::new(),

@@ -1,8 +1,9 @@
 //! True accesses of the innermost program, and the page tables of the same moment.
 
 use crate::error::{LabError, on};
+use crate::holes;
 use crate::intel::with_hole;
-use crate::machine::Hardware;
+use crate::machine::{Hardware, Ram};
 use crate::make::Make;
 use crate::recording::{Amount, Done, Job, Listener, RecordingError};
 use nix::sys::statvfs::statvfs;
@@ -84,21 +85,24 @@ impl Tracing {
         if hardware.cpus != 1 {
             return Err(LabError::TraceOfCpus(hardware.cpus));
         }
-        let memory = memory_file(hardware.memory, directory)?;
+        let memory = memory_file(hardware.bytes, directory)?;
+        if let Ram::CopyOf(kept) = &hardware.memory.ram {
+            on(&memory, holes::copy(kept, &memory))?;
+        }
         let socket = directory.join("plugin.socket");
         let listener = on(&socket, Listener::bind(&socket))?;
         let amount = Amount { windows: Vec::new(), skip: trace.skip, limit: Some(trace.limit) };
-        hardware.memory_file = Some(memory.to_path_buf());
+        hardware.memory.ram = Ram::File(memory.to_path_buf());
         let layout = match make {
             Make::Amd => {
                 let plugin = listener.plugin_argument(&trace.plugin, &amount);
                 hardware.code_mib = CODE_MIB;
                 hardware.more.extend(["-plugin".into(), plugin]);
-                Layout::pc(hardware.memory)
+                Layout::pc(hardware.bytes)
             }
             Make::Intel => {
                 hardware.environment = listener.environment(&amount);
-                Layout::flat(with_hole(hardware.memory))
+                Layout::flat(with_hole(hardware.bytes))
             }
         };
         let job = Job {
@@ -153,6 +157,6 @@ fn memory_file(bytes: u64, directory: &Path) -> Result<TempPath, LabError> {
 }
 
 /// Bytes that a file system has free; 0 if it cannot be asked.
-fn free(path: &Path) -> u64 {
+pub(crate) fn free(path: &Path) -> u64 {
     statvfs(path).map_or(0, |data| data.blocks_available() * data.fragment_size())
 }

@@ -3,8 +3,11 @@
 use crate::disk::{Disk, SLOT};
 use crate::frame::{Decoder, Frame, PAYLOAD};
 use crate::window::{Receiver, Sender};
+use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,11 +18,41 @@ pub const AGAIN: Duration = Duration::from_secs(1);
 /// bytes on the line.
 const LARGE: usize = 2 * PAYLOAD;
 
+/// Where the numbers of frames stand in both directions: a line between two sides of which one was stopped
+/// and goes on later, has to go on with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbers {
+    /// Of the next frame that this side sends.
+    pub sends: u32,
+    /// Of the next that it expects.
+    pub expects: u32,
+}
+
+/// A line that is carried.
+#[derive(Clone, Debug)]
+pub struct Carried(Arc<Counts>);
+
+impl Carried {
+    /// Where the numbers stand, if the other side has all that was sent.
+    pub fn numbers(&self) -> Option<Numbers> {
+        let sender = lock(&self.0.sender);
+        let quiet = sender.unheard().next().is_none();
+        quiet.then(|| Numbers { sends: sender.next(), expects: self.0.expects.load(Acquire) })
+    }
+}
+
+/// What is counted of a line.
+#[derive(Debug)]
+struct Counts {
+    sender: Mutex<Sender>,
+    expects: AtomicU32,
+}
+
 /// What both directions know.
 #[derive(Debug)]
 struct Shared<W> {
     line: Mutex<W>,
-    sender: Mutex<Sender>,
+    counts: Arc<Counts>,
     /// Somebody heard of something.
     news: Condvar,
     /// After how long without a word frames are sent again.
@@ -30,7 +63,8 @@ struct Shared<W> {
 /// threads of its own: what is read from the socket's other end is what the other side of the line
 /// wrote to its, and the other way round. The socket is at its end when the line is. With a disk to
 /// put to, large pieces go there; one to get from is where the other side puts them. What is not
-/// heard of within `again` is sent again.
+/// heard of within `again` is sent again. Frames are numbered from `numbers` on, zero for a line that
+/// begins.
 ///
 /// # Errors
 ///
@@ -41,17 +75,18 @@ pub fn carry<R, W>(
     put: Option<Disk>,
     get: Option<Disk>,
     again: Duration,
-) -> io::Result<()>
+    numbers: Numbers,
+) -> io::Result<Carried>
 where
     R: Read + Send + 'static,
     W: Write + Send + 'static,
 {
-    let shared = Arc::new(Shared {
-        line: Mutex::new(to),
-        sender: Mutex::default(),
-        news: Condvar::new(),
-        again,
+    let counts = Arc::new(Counts {
+        sender: Mutex::new(Sender::from(numbers.sends)),
+        expects: AtomicU32::new(numbers.expects),
     });
+    let carried = Carried(Arc::clone(&counts));
+    let shared = Arc::new(Shared { line: Mutex::new(to), counts, news: Condvar::new(), again });
     let inward = socket.try_clone()?;
     socket.set_read_timeout(Some(again))?;
     let other = Arc::clone(&shared);
@@ -64,7 +99,7 @@ where
         }
     });
     thread::spawn(move || send(socket, &shared, put.as_ref()));
-    Ok(())
+    Ok(carried)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,7 +120,8 @@ fn receive<W: Write>(
     shared: &Shared<W>,
     disk: Option<&Disk>,
 ) {
-    let (mut decoder, mut receiver) = (Decoder::default(), Receiver::default());
+    let (mut decoder, mut receiver) =
+        (Decoder::default(), Receiver::from(shared.counts.expects.load(Acquire)));
     let mut bytes = vec![0; 4096];
     loop {
         let read = match from.read(&mut bytes) {
@@ -97,7 +133,7 @@ fn receive<W: Write>(
         for frame in decoder.take(&bytes[..read]) {
             let number = match &frame {
                 Frame::Heard { next } => {
-                    if lock(&shared.sender).heard(*next) {
+                    if lock(&shared.counts.sender).heard(*next) {
                         shared.news.notify_all();
                     }
                     continue;
@@ -121,6 +157,7 @@ fn receive<W: Write>(
                     return;
                 }
                 receiver.accept(number);
+                shared.counts.expects.store(receiver.next(), Release);
             }
             if shared.write(&Frame::Heard { next: receiver.next() }).is_err() {
                 return;
@@ -159,7 +196,7 @@ fn send<W: Write>(mut socket: UnixStream, shared: &Shared<W>, disk: Option<&Disk
                 }
             };
             rest = &rest[piece..];
-            lock(&shared.sender).sent(frame.clone());
+            lock(&shared.counts.sender).sent(frame.clone());
             last = Instant::now();
             if shared.write(&frame).is_err() {
                 return;
@@ -170,14 +207,14 @@ fn send<W: Write>(mut socket: UnixStream, shared: &Shared<W>, disk: Option<&Disk
 
 /// Waits until a frame may be sent. Returns its number.
 fn wait_for_room<W: Write>(shared: &Shared<W>, last: &mut Instant) -> io::Result<u32> {
-    let mut sender = lock(&shared.sender);
+    let mut sender = lock(&shared.counts.sender);
     while !sender.has_room() {
         let waited = shared.news.wait_timeout(sender, shared.again);
         let (guard, wait) = waited.unwrap_or_else(PoisonError::into_inner);
         if wait.timed_out() {
             drop(guard);
             send_again(shared, last)?;
-            sender = lock(&shared.sender);
+            sender = lock(&shared.counts.sender);
         } else {
             sender = guard;
         }
@@ -192,7 +229,7 @@ fn send_again<W: Write>(shared: &Shared<W>, last: &mut Instant) -> io::Result<()
     }
     *last = Instant::now();
     // Not held while the line may keep the writer waiting: who receives needs it.
-    let unheard: Vec<Frame> = lock(&shared.sender).unheard().cloned().collect();
+    let unheard: Vec<Frame> = lock(&shared.counts.sender).unheard().cloned().collect();
     unheard.iter().try_for_each(|frame| shared.write(frame))
 }
 
@@ -233,11 +270,11 @@ mod tests {
         let disk = || Some(Disk::new(file.try_clone().unwrap()));
         let lossy =
             |line: &UnixStream| Lossy { line: line.try_clone().unwrap(), every, written: 0 };
-        let again = Duration::from_millis(50);
+        let (again, numbers) = (Duration::from_millis(50), Numbers::default());
         let out = lossy(&line);
-        carry(own, (line, out), disk(), None, again).unwrap();
+        carry(own, (line, out), disk(), None, again, numbers).unwrap();
         let out = lossy(&other_line);
-        carry(other_own, (other_line, out), None, disk(), again).unwrap();
+        carry(other_own, (other_line, out), None, disk(), again, numbers).unwrap();
         (end, other_end)
     }
 
@@ -277,10 +314,38 @@ mod tests {
     }
 
     #[test]
+    fn a_line_goes_on_with_the_numbers_at_which_it_stood() {
+        let (line, mut far) = UnixStream::pair().unwrap();
+        let (mut end, own) = UnixStream::pair().unwrap();
+        let begin = Numbers { sends: 5, expects: 3 };
+        let ways = (line.try_clone().unwrap(), line);
+        let carried = carry(own, ways, None, None, AGAIN, begin).unwrap();
+        assert_eq!(carried.numbers(), Some(begin));
+        let mut decoder = Decoder::default();
+        let mut next = |far: &mut UnixStream| {
+            let mut bytes = [0; 100];
+            let read = far.read(&mut bytes).unwrap();
+            decoder.take(&bytes[..read]).remove(0)
+        };
+        far.write_all(&Frame::Bytes { number: 3, bytes: b"in".to_vec() }.encode()).unwrap();
+        let mut got = [0; 2];
+        end.read_exact(&mut got).unwrap();
+        assert_eq!((&got, next(&mut far)), (b"in", Frame::Heard { next: 4 }));
+        end.write_all(b"out").unwrap();
+        assert_eq!(next(&mut far), Frame::Bytes { number: 5, bytes: b"out".to_vec() });
+        assert_eq!(carried.numbers(), None, "nobody has heard of it");
+        far.write_all(&Frame::Heard { next: 6 }.encode()).unwrap();
+        while carried.numbers() != Some(Numbers { sends: 6, expects: 4 }) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
     fn a_line_that_ends_is_heard_of() {
         let (line, other) = UnixStream::pair().unwrap();
         let (mut end, own) = UnixStream::pair().unwrap();
-        carry(own, (line.try_clone().unwrap(), line), None, None, AGAIN).unwrap();
+        let ways = (line.try_clone().unwrap(), line);
+        carry(own, ways, None, None, AGAIN, Numbers::default()).unwrap();
         drop(other);
         assert_eq!(end.read(&mut [0]).unwrap(), 0);
     }

@@ -13,4 +13,4 @@ pub mod disk;
 pub mod frame;
 pub mod window;
 
-pub use carry::{AGAIN, carry};
+pub use carry::{AGAIN, Carried, Numbers, carry};

@@ -14,6 +14,13 @@ pub struct Sender {
     unheard: VecDeque<Frame>,
 }
 
+impl From<u32> for Sender {
+    /// One whose next frame has this number.
+    fn from(next: u32) -> Self {
+        Self { next, unheard: VecDeque::new() }
+    }
+}
+
 impl Sender {
     /// Whether another frame may be sent.
     pub fn has_room(&self) -> bool {
@@ -53,6 +60,13 @@ impl Sender {
 #[derive(Debug, Default)]
 pub struct Receiver {
     next: u32,
+}
+
+impl From<u32> for Receiver {
+    /// One that expects this number.
+    fn from(next: u32) -> Self {
+        Self { next }
+    }
 }
 
 impl Receiver {

@@ -35,6 +35,10 @@ pub enum LabCommand {
         /// The machine instead of the scenario's.
         #[arg(long, value_name = "MACHINE", value_enum)]
         machine: Option<MachineChoice>,
+
+        /// Boot the layers, even where an earlier run kept the same ones running, and keep nothing.
+        #[arg(long)]
+        afresh: bool,
     },
     /// Remove what was built, downloaded and logged.
     Clean,
@@ -117,6 +121,10 @@ pub struct LabRunArgs {
     /// output is the program's].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Boot the layers, even where an earlier run kept the same ones running, and keep nothing.
+    #[arg(long)]
+    pub afresh: bool,
 
     /// Seconds the program may take; then it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>(1, u64::MAX))]

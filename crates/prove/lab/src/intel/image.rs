@@ -60,26 +60,16 @@ const CAN_USE_HEAP: u8 = 0x80;
 /// A file and the address that the machine has it at.
 pub(super) type Placed = (PathBuf, u64);
 
-/// The machine's memory and disk before it starts.
-#[derive(Debug)]
-pub(super) struct Image {
-    /// Bytes that the emulator is to be given: with a hole for devices below 4 GiB.
-    pub(super) memory: u64,
-    /// What is in it.
-    pub(super) placed: [Placed; 3],
-    /// The disk.
-    pub(super) disk: PathBuf,
-    /// Cylinders of the disk.
-    pub(super) cylinders: u64,
-}
+/// Cylinders of the disk.
+pub(super) const CYLINDERS: u64 = disk::BYTES.div_ceil(CYLINDER);
 
-/// Writes what L0 boots from into `directory`: a machine with so many bytes of memory boots this
-/// kernel with these parameters.
+/// Writes what is in the machine's memory before it starts into `directory`: a machine with so many
+/// bytes of memory boots this kernel with these parameters.
 pub(super) fn make(
     (kernel, initrd, parameters): (&Path, &Path, &str),
     memory: u64,
     directory: &Path,
-) -> Result<Image, LabError> {
+) -> Result<[Placed; 3], LabError> {
     let bytes = on(kernel, fs::read(kernel))?;
     let initrd_bytes = on(initrd, fs::metadata(initrd))?.len();
     let wrong = |reason: String| LabError::Failed {
@@ -91,14 +81,7 @@ pub(super) fn make(
     let (setup_at, kernel_at) = (path("l0.setup"), path("l0.kernel"));
     on(&setup_at, fs::write(&setup_at, &made.real))?;
     on(&kernel_at, fs::write(&kernel_at, &bytes[made.rest..]))?;
-    let (disk, cylinders) = (path("l0.disk"), disk::BYTES.div_ceil(CYLINDER));
-    on(&disk, write_disk(&disk, cylinders * CYLINDER))?;
-    Ok(Image {
-        memory: with_hole(memory),
-        placed: [(setup_at, SETUP), (kernel_at, KERNEL), (initrd.to_owned(), made.initrd)],
-        disk,
-        cylinders,
-    })
+    Ok([(setup_at, SETUP), (kernel_at, KERNEL), (initrd.to_owned(), made.initrd)])
 }
 
 /// Bytes of addresses that so many bytes of memory take: with the hole for devices.
@@ -153,9 +136,9 @@ fn setup(kernel: &[u8], parameters: &str, low: u64, initrd: u64) -> Result<Setup
 }
 
 /// A disk whose first sector starts the kernel.
-fn write_disk(path: &Path, bytes: u64) -> std::io::Result<()> {
+pub(super) fn write_disk(path: &Path) -> std::io::Result<()> {
     let file = File::create(path)?;
-    file.set_len(bytes)?;
+    file.set_len(CYLINDERS * CYLINDER)?;
     file.write_all_at(&FIRST_SECTOR, 0)?;
     file.write_all_at(&[0x55, 0xaa], 510)
 }
@@ -180,18 +163,20 @@ mod tests {
         fs::write(path("initrd"), vec![1; 10_000]).unwrap();
         let memory = 4000 << 20;
         let of = (path("kernel"), path("initrd"));
-        let image = make((&of.0, &of.1, "a=1 b"), memory, directory.path()).unwrap();
-        assert_eq!(image.memory, memory + (1 << 30), "as much above the hole as it takes");
-        let real = fs::read(&image.placed[0].0).unwrap();
+        let placed = make((&of.0, &of.1, "a=1 b"), memory, directory.path()).unwrap();
+        assert_eq!(with_hole(memory), memory + (1 << 30), "as much above the hole as it takes");
+        let real = fs::read(&placed[0].0).unwrap();
         let word = |at: usize| u32::from_le_bytes(real[at..at + 4].try_into().unwrap());
-        assert_eq!(u64::from(word(INITRD)), image.placed[2].1);
+        assert_eq!(u64::from(word(INITRD)), placed[2].1);
         assert_eq!(word(INITRD_BYTES), 10_000);
-        assert!(image.placed[2].1 + 10_000 <= 1 << 31 && image.placed[2].1.is_multiple_of(4096));
+        assert!(placed[2].1 + 10_000 <= 1 << 31 && placed[2].1.is_multiple_of(4096));
         let parameters = &real[(u64::from(word(PARAMETERS_AT)) - SETUP) as usize..];
         assert!(parameters.starts_with(b"a=1 b\0"));
-        assert_eq!(fs::read(&image.placed[1].0).unwrap().len(), 20_000 - 12 * 512);
-        let disk = fs::read(&image.disk).unwrap();
-        assert_eq!(disk.len() as u64, image.cylinders * CYLINDER);
+        assert_eq!(fs::read(&placed[1].0).unwrap().len(), 20_000 - 12 * 512);
+        let disk = path("disk");
+        write_disk(&disk).unwrap();
+        let disk = fs::read(&disk).unwrap();
+        assert_eq!(disk.len() as u64, CYLINDERS * CYLINDER);
         assert!(disk.len() as u64 >= disk::BYTES && disk[510..512] == [0x55, 0xaa]);
         // The jump goes behind the header of the code that was placed.
         assert_eq!(FIRST_SECTOR[2..4], ((SETUP / 16) as u16).to_le_bytes());

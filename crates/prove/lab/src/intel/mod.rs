@@ -10,13 +10,16 @@
 //! | `build` | Bochs built from it, with our changes |
 //! | `image` | L0's kernel and initial file system as the machine finds them in its memory |
 //! | `start` | the running emulator |
+//! | `state` | its state, kept and gone on from |
 
 mod build;
 mod image;
 mod source;
 mod start;
+mod state;
 
 pub use build::Bochs;
 pub(crate) use build::{cached, get};
 pub(crate) use image::with_hole;
-pub(crate) use start::{parameters, put_aside, start};
+pub(crate) use start::{parameters, put_aside, settle, start};
+pub(crate) use state::save;

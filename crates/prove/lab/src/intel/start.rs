@@ -1,9 +1,10 @@
 //! The running emulator.
 
 use super::build::{Bochs, PROCESSOR};
-use super::image::{self, HEADS, Image, SECTORS};
+use super::image::{self, HEADS, Placed, SECTORS};
+use super::state;
 use crate::error::{LabError, on};
-use crate::machine::{Hardware, Heard, Machine, SOCKET, accept, each_line, listen};
+use crate::machine::{Devices, Hardware, Heard, Machine, Ram, SOCKET, accept, each_line, listen};
 use crate::process::ends_with_us;
 use std::fs::{self, File};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
+use strata_line::Numbers;
 use strata_line::disk::Disk;
 use strata_protocol::Line;
 
@@ -24,6 +26,10 @@ const CONSOLE: &str = "console.socket";
 const CONFIGURATION: &str = "bochsrc";
 /// What the emulator says.
 const LOG: &str = "emulator.log";
+/// L0's disk.
+const DISK: &str = "l0.disk";
+/// The state that the emulator goes on from.
+const STATE: &str = "state";
 /// Keeps two emulators from using one disk; one that was killed leaves it.
 const DISK_LOCK: &str = "l0.disk.lock";
 
@@ -45,23 +51,45 @@ pub(crate) fn start(
     hardware: &Hardware,
     directory: &Path,
 ) -> Result<Machine, LabError> {
-    let of_kernel = (&*hardware.kernel, &*hardware.initrd, &*hardware.parameters);
-    let image = image::make(of_kernel, hardware.memory, directory)?;
     let path = |name: &str| directory.join(name);
-    let configuration = path(CONFIGURATION);
-    on(&configuration, fs::write(&configuration, configure(bochs, &image, directory)))?;
+    let disk = path(DISK);
+    on(&disk, image::write_disk(&disk))?;
+    let mut command = Command::new(&bochs.program);
+    let mut placed = Vec::new();
+    let mut numbers = Numbers::default();
+    match &hardware.memory.devices {
+        Devices::From(kept) => {
+            numbers = state::numbers(kept)?;
+            let state = state::link(kept, &path(STATE))?;
+            let configuration = state.join(state::CONFIGURATION);
+            let text = configure(bochs, hardware.bytes, &[], directory);
+            on(&configuration, fs::write(&configuration, text))?;
+            command.arg("-q").arg("-r").arg(state);
+        }
+        devices => {
+            if let Devices::To(kept) = devices {
+                on(kept, fs::create_dir(kept))?;
+                command.env(state::SAVE_TO, kept);
+            }
+            let of_kernel = (&*hardware.kernel, &*hardware.initrd, &*hardware.parameters);
+            placed = image::make(of_kernel, hardware.bytes, directory)?.into();
+            let configuration = path(CONFIGURATION);
+            let text = configure(bochs, hardware.bytes, &placed, directory);
+            on(&configuration, fs::write(&configuration, text))?;
+            command.args(["-q", "-f"]).arg(&configuration);
+        }
+    }
     let (console_at, port_at) = (path(CONSOLE), path(SOCKET));
     let console = on(&console_at, UnixListener::bind(&console_at))?;
     let port = on(&port_at, UnixListener::bind(&port_at))?;
     let words = path("emulator-words.log");
     let out = on(&words, File::create(&words))?;
-    let mut command = Command::new(&bochs.program);
-    if let Some(file) = &hardware.memory_file {
-        command.env("BOCHS_RAM_FILE", file);
+    match &hardware.memory.ram {
+        Ram::Own => {}
+        Ram::File(file) => drop(command.env("BOCHS_RAM_FILE", file)),
+        Ram::CopyOf(file) => drop(command.env("BOCHS_RAM_COPY_OF", file)),
     }
     let mut child = ends_with_us(&mut command)
-        .args(["-q", "-f"])
-        .arg(&configuration)
         .envs(hardware.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(directory)
         .stdin(Stdio::null())
@@ -76,8 +104,8 @@ pub(crate) fn start(
         Ok(lines) => lines,
         Err(source) => return Err(gone(child, &errors, &source)),
     };
-    // They are in its memory by now.
-    for (path, _) in &image.placed[..2] {
+    // They are in its memory by now. The last is the initial file system, which is not ours.
+    for (path, _) in placed.iter().take(2) {
         on(path, fs::remove_file(path))?;
     }
     let (sender, heard) = channel();
@@ -85,20 +113,24 @@ pub(crate) fn start(
     thread::spawn(move || {
         each_line(console, |line| consoles.send(Heard::Console(line)).is_ok());
     });
-    let disk = Disk::new(on(&image.disk, File::open(&image.disk))?);
-    // Both have it open, so it needs no name, and nobody has to take it away.
-    for path in [image.disk, path(DISK_LOCK)] {
-        on(&path, fs::remove_file(&path))?;
-    }
+    let disk = Disk::new(on(&disk, File::open(&disk))?);
     let connected = || {
         let (port, own) = UnixStream::pair()?;
         let ways = (line.try_clone()?, line);
-        strata_line::carry(own, ways, None, Some(disk), strata_line::AGAIN)?;
-        Ok((port.try_clone()?, port))
+        let carried = strata_line::carry(own, ways, None, Some(disk), strata_line::AGAIN, numbers)?;
+        Ok((port.try_clone()?, port, carried))
     };
-    let (connection, port) = on(&port_at, connected())?;
+    let (connection, port, carried) = on(&port_at, connected())?;
     thread::spawn(move || listen(connection, &sender));
-    Ok(Machine { child, port, heard, errors })
+    Ok(Machine { child, port, heard, errors, line: Some(carried) })
+}
+
+/// Takes away what only keeps the names of a machine whose layers run: both sides have the disk open, so
+/// nobody has to take it away later.
+pub(crate) fn settle(directory: &Path) -> Result<(), LabError> {
+    put_aside(directory)?;
+    let disk = directory.join(DISK);
+    if disk.exists() { on(&disk, fs::remove_file(&disk)) } else { Ok(()) }
 }
 
 /// Takes away what keeps a machine from starting again in the same directory.
@@ -109,7 +141,8 @@ pub(crate) fn put_aside(directory: &Path) -> Result<(), LabError> {
             on(&path, fs::remove_file(&path))?;
         }
     }
-    Ok(())
+    let state = directory.join(STATE);
+    if state.exists() { on(&state, fs::remove_dir_all(&state)) } else { Ok(()) }
 }
 
 /// The error of an emulator that does not come up, which is ended.
@@ -126,8 +159,8 @@ fn gone(mut child: Child, log: &Path, source: &std::io::Error) -> LabError {
 }
 
 /// The emulator's configuration (Bochs User Manual, "The configuration file bochsrc").
-fn configure(bochs: &Bochs, image: &Image, directory: &Path) -> String {
-    let mib = image.memory >> 20;
+fn configure(bochs: &Bochs, bytes: u64, placed: &[Placed], directory: &Path) -> String {
+    let mib = image::with_hole(bytes) >> 20;
     let file = |name: &str| directory.join(name).display().to_string();
     let mut text = format!(
         "display_library: nogui\n\
@@ -149,13 +182,13 @@ fn configure(bochs: &Bochs, image: &Image, directory: &Path) -> String {
          debug: action=ignore\n",
         bochs.bios.display(),
         bochs.vga_bios.display(),
-        image.disk.display(),
-        image.cylinders,
+        file(DISK),
+        image::CYLINDERS,
         file(CONSOLE),
         file(SOCKET),
         file(LOG),
     );
-    for (number, (path, address)) in (1..).zip(&image.placed) {
+    for (number, (path, address)) in (1..).zip(placed) {
         text +=
             &format!("optramimage{number}: file=\"{}\", address={address:#x}\n", path.display());
     }

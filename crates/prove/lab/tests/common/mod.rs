@@ -68,6 +68,7 @@ pub fn choices(name: &str, scenario: Scenario) -> Choices {
         program: Vec::new(),
         limit: PROGRAM_LIMIT,
         trace: None,
+        afresh: env::var_os("STRATA_LAB_AFRESH").is_some(),
     }
 }
 

@@ -42,14 +42,20 @@ impl Hands {
 
     /// Does what is ordered and answers, without keeping the next order waiting.
     pub(crate) fn obey(self: &Arc<Self>, order: Order) {
+        if let Command::Type { .. } = order.command {
+            // What is typed is in order, and takes no time.
+            return self.answer(order);
+        }
         let hands = Arc::clone(self);
-        thread::spawn(move || {
-            let event = match hands.execute(order.command) {
-                Ok(reply) => Event::Done { id: order.id, reply },
-                Err(reason) => Event::Failed { id: order.id, reason },
-            };
-            hands.reporter.tell(event);
-        });
+        thread::spawn(move || hands.answer(order));
+    }
+
+    fn answer(&self, order: Order) {
+        let event = match self.execute(order.command) {
+            Ok(reply) => Event::Done { id: order.id, reply },
+            Err(reason) => Event::Failed { id: order.id, reason },
+        };
+        self.reporter.tell(event);
     }
 
     /// Passes an order on to the layers above.
@@ -162,4 +168,51 @@ fn load(file: &str, parameters: &str) -> Result<(), String> {
     let module = File::open(file).map_err(|error| failed(&error))?;
     let parameters = CString::new(parameters).map_err(|error| failed(&error))?;
     finit_module(&module, &parameters, ModuleInitFlags::empty()).map_err(|error| failed(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use std::time::Instant;
+    use strata_protocol::Report;
+
+    #[test]
+    fn what_is_typed_arrives_in_order_with_its_end_last() {
+        let heard = tempfile::NamedTempFile::new().unwrap();
+        let hands = Arc::new(Hands::new(Reporter::new(0, heard.reopen().unwrap())));
+        let order = |id, command| Order { to: 0, id, command };
+        let argv = vec!["/bin/cat".to_owned()];
+        let start = Command::Terminal { name: "x".into(), argv, size: None };
+        hands.answer(order(0, start));
+        let typed = |text: &str| Command::Type { name: "x".into(), base64: STANDARD.encode(text) };
+        let words: Vec<String> = (0..500).map(|number| format!("{number} ")).collect();
+        for (id, word) in (1..).zip(&words) {
+            hands.obey(order(id, typed(word)));
+        }
+        hands.obey(order(501, typed("")));
+        let begin = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(heard.path()).unwrap();
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let events: Vec<Event> = whole
+                .lines()
+                .map(|line| serde_json::from_str::<Report>(line).unwrap().event)
+                .collect();
+            if let Some(Event::Exited { status, .. }) =
+                events.iter().find(|event| matches!(event, Event::Exited { .. }))
+            {
+                let screen = events.iter().filter_map(|event| match event {
+                    Event::Screen { base64, .. } => Some(STANDARD.decode(base64).unwrap()),
+                    _ => None,
+                });
+                assert_eq!(String::from_utf8(screen.flatten().collect()).unwrap(), words.concat());
+                assert_eq!(*status, 0);
+                return;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{text}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
 }

@@ -13,14 +13,16 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use strata_protocol::Event;
 
 /// The keyboard of a running program.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    /// Not there once the end of a pipe was written.
-    keyboard: Option<File>,
+    /// Takes what is typed, in order, and never keeps who types waiting. Not there once the end of a
+    /// pipe was typed.
+    keyboard: Option<Sender<Vec<u8>>>,
     piped: bool,
 }
 
@@ -101,7 +103,13 @@ impl Terminal {
             let status = child.wait().map_or(-1, status);
             reporter.tell(Event::Exited { name, status });
         });
-        Ok(Self { keyboard: Some(File::from(ends.keyboard)), piped })
+        let (keyboard, typed) = channel::<Vec<u8>>();
+        let mut input = File::from(ends.keyboard);
+        thread::spawn(move || {
+            // A program that reads no more misses nothing.
+            while typed.recv().is_ok_and(|bytes| input.write_all(&bytes).is_ok()) {}
+        });
+        Ok(Self { keyboard: Some(keyboard), piped })
     }
 
     /// Types bytes, which are in Base64.
@@ -110,7 +118,10 @@ impl Terminal {
         if bytes.is_empty() && self.piped {
             self.keyboard = None;
         }
-        let Some(keyboard) = &mut self.keyboard else { return Ok(()) };
-        keyboard.write_all(&bytes).map_err(|error| format!("the terminal: {error}"))
+        if let Some(keyboard) = &self.keyboard {
+            // See above.
+            let _ = keyboard.send(bytes);
+        }
+        Ok(())
     }
 }

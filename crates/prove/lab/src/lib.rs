@@ -10,7 +10,6 @@ mod directory;
 mod error;
 mod events;
 mod exits;
-mod holes;
 mod images;
 mod initramfs;
 mod intel;

@@ -1,7 +1,6 @@
 //! True accesses of the innermost program, and the page tables of the same moment.
 
 use crate::error::{LabError, on};
-use crate::holes;
 use crate::intel::with_hole;
 use crate::machine::{Hardware, Ram};
 use crate::make::Make;
@@ -86,9 +85,6 @@ impl Tracing {
             return Err(LabError::TraceOfCpus(hardware.cpus));
         }
         let memory = memory_file(hardware.bytes, directory)?;
-        if let Ram::CopyOf(kept) = &hardware.memory.ram {
-            on(&memory, holes::copy(kept, &memory))?;
-        }
         let socket = directory.join("plugin.socket");
         let listener = on(&socket, Listener::bind(&socket))?;
         let amount = Amount { windows: Vec::new(), skip: trace.skip, limit: Some(trace.limit) };

@@ -35,8 +35,8 @@ fn before_and_after(set: &[(&str, &str)]) -> [AlignmentCounts; 2] {
 #[test]
 fn all_together_align_everything_at_once() {
     for found in before_and_after(&[]) {
-        assert_eq!(found.pseudo_huge, PAGES / 512);
-        assert_eq!(found.well_aligned, found.guest_huge);
+        assert!(found.guest_huge >= PAGES / 512, "{found:?}");
+        assert_eq!((found.pseudo_huge, found.well_aligned), (found.guest_huge, found.guest_huge));
     }
 }
 
@@ -80,7 +80,8 @@ fn without_nemas_guest_part_the_guest_has_no_huge_pages_at_first() {
     assert_eq!(before.guest_huge, 0, "{before:?}");
 }
 
-/// Nothing is set aside for areas, and regions that are free are used all the same.
+/// Nothing is set aside for areas: regions that are free are used all the same, but page tables get into some before
+/// they are full.
 #[test]
 fn without_booking_nothing_is_booked() {
     let booked = |set: &[(&str, &str)]| {
@@ -98,5 +99,5 @@ fn without_booking_nothing_is_booked() {
     assert!(with.iter().all(|regions| *regions > 0), "{with:?}");
     let (without, huge_without) = booked(&[("booking.enabled", "false")]);
     assert_eq!(without, [0, 0]);
-    assert_eq!(huge_without, huge, "nobody else wants them");
+    assert!((1..huge).contains(&huge_without), "{huge_without} of {huge}");
 }

@@ -22,6 +22,8 @@ fn published_cell(figure: &Figure, value: Option<f64>) -> String {
     value.map_or_else(
         || NOTHING.to_owned(),
         |value| match figure.to {
+            // Next to no misses on one side: the number says nothing.
+            Some("gemini") if value > 100.0 => "> 100".to_owned(),
             Some("gemini") => format!("{value:.2}"),
             _ => format!("{:.1} %", 100.0 * value),
         },
@@ -135,7 +137,7 @@ fn orders(found: &Found, which: Which) -> Table {
         "Order of systems and of programs",
         &[
             "Orders are from the best to the worst, by the averages of the bars. A program has the published order when all pairs \
-             of systems are ordered as its own bars are, with every seed. Rank correlation is Kendall's tau-b, 1 for the same order, 0 \
+             of systems are ordered as its own bars are, with every seed; systems that are equal have no order. Rank correlation is Kendall's tau-b, 1 for the same order, 0 \
              for none, -1 for the reverse: over all bars of a figure, and over programs for each system \
              alone, which says whether who gains much there gains much here.",
         ],

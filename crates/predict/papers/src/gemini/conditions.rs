@@ -14,6 +14,10 @@
 //! misaligned translations but in Gemini 2.2, so it keeps the smaller page, the default; the load of servers, so
 //! 0.7 of what base pages can serve. The grid varies all of them but the load.
 //!
+//! The fragmenter keeps a quarter of the frames of what it fragments, the default; a twentieth where guests are fresh, or
+//! hardly larger than their programs. (A first run had a quarter there, too: at one point of the grid the host then
+//! had less memory than its guest, and ran out of it.)
+//!
 //! **Otherwise than the papers**: one thread in place of up to 32; programs that are far smaller, 12 to 1024 MiB, where
 //! 1536 entries reach 6 MiB of base pages (the grid goes to 6 GiB, twice what as many huge pages reach); runs of
 //! hundredths of a second, with time 500 times as fast for background work, so that a run stands for tens of
@@ -411,8 +415,9 @@ impl Setting {
         if self.fmfi != "0" {
             let movable = 1.0 - self.unmovable.parse::<f64>().expect("it is a number");
             set.push(("fragmentation.movable", movable.to_string()));
-            if self.ratio < 2.0 {
-                // With more the program would not fit.
+            if self.ratio < 2.0 || !self.backed {
+                // With more the program would not fit, or a hypervisor's memory not hold its guest's: what is
+                // backed beforehand has `fragmentation.spare` for that.
                 set.push(("fragmentation.occupied", "0.05".to_owned()));
             }
             if self.backed {

@@ -94,7 +94,7 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
         stop: &interrupt.flag,
         tell: &|done| progress.tell(&done),
     };
-    let (found, failed) = work.run();
+    let (found, failed) = if args.kept { (work.kept(), Vec::new()) } else { work.run() };
     progress.end();
     let missing = rows.len() - found.len();
     let mut document = paper.document(&found);

@@ -45,6 +45,10 @@ pub struct PaperArgs {
     #[arg(long)]
     pub fresh: bool,
 
+    /// Run nothing: tables of the results that are kept.
+    #[arg(long, conflicts_with = "fresh")]
+    pub kept: bool,
+
     /// Write tables and the command of every run as JSON; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -7,7 +7,7 @@
 # make lab-test  the lab's tests: real kernels, every scenario
 # make lab-unit-tests  kvm-unit-tests on both kernels (STRATA_KVM_UNIT_TESTS=where they were built)
 # make look-test  the pages of --html in a real browser
-# make published  makes docs/published.md anew
+# make published  makes docs/published-gemini.md and -xgemini.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
 .PHONY: demo test deps build install install-built deb deb-test wheel python-test python-deps lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps look-deps \
@@ -124,10 +124,11 @@ look-test: look-deps
 look-deps: rust
 	scripts/packages $(BUILD_PACKAGES) $(LOOK_PACKAGES)
 
-# What the published results look like here; minutes.
-published: rust
-	cargo run --release --quiet --package strata-engine --example published > docs/published.md.new
-	mv docs/published.md.new docs/published.md
+# What the published results look like here: half an hour on two cores. Real programs are shown as far as
+# `strata workloads prepare` has recorded them.
+published: build
+	$(STRATA) paper gemini -o docs/published-gemini.md
+	$(STRATA) paper xgemini -o docs/published-xgemini.md
 
 build: rust
 	scripts/packages $(BUILD_PACKAGES)

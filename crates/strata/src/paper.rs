@@ -15,6 +15,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 use strata_engine::options::Version;
+use strata_papers::gemini::{Gemini, XGemini};
 use strata_papers::nestcloud::NestCloud;
 use strata_papers::npt::Npt;
 use strata_papers::vee16::Vee16;
@@ -46,6 +47,8 @@ struct Command<'a> {
 /// When results can be neither kept nor written.
 pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
     let (name, paper): (_, &dyn Paper) = match args.paper {
+        PaperChoice::Gemini => ("gemini", &Gemini::with(args.scale, prepared::is_there)),
+        PaperChoice::Xgemini => ("xgemini", &XGemini::with(args.scale, prepared::is_there)),
         PaperChoice::Nestcloud => ("nestcloud", &NestCloud { scale: args.scale }),
         PaperChoice::Xplace => ("xplace", &XPlace::with(prepared::is_there)),
         PaperChoice::Npt => ("npt", &Npt::with(prepared::is_there)),
@@ -91,7 +94,7 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
         stop: &interrupt.flag,
         tell: &|done| progress.tell(&done),
     };
-    let (found, failed) = work.run();
+    let (found, failed) = if args.kept { (work.kept(), Vec::new()) } else { work.run() };
     progress.end();
     let missing = rows.len() - found.len();
     let mut document = paper.document(&found);
@@ -176,8 +179,13 @@ mod tests {
     #[test]
     fn every_run_of_every_paper_is_one_that_strata_run_takes() {
         let catalogue = catalogue();
-        let papers: [&dyn Paper; 3] =
-            [&XPlace::with(prepared::is_there), &Npt::with(prepared::is_there), &Vee16];
+        let papers: [&dyn Paper; 5] = [
+            &XPlace::with(prepared::is_there),
+            &Npt::with(prepared::is_there),
+            &Vee16,
+            &Gemini::with(0.5, |_| false),
+            &XGemini::with(0.5, |_| false),
+        ];
         for paper in papers {
             for row in paper.rows(0.5) {
                 let command = row.command();

@@ -138,6 +138,103 @@ fn page_faults_are_as_fast_in_the_order_that_nestcloud_publishes() {
     }
 }
 
+/// The page of a paper.
+fn page(paper: &str) -> String {
+    let path = Path::new(DOCS).with_file_name(format!("published-{paper}.md"));
+    fs::read_to_string(path).unwrap()
+}
+
+/// What a table's cell says of a share and its range over seeds.
+fn percent(values: &[f64]) -> String {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let [least, most] = [f64::min, f64::max].map(|of| values.iter().copied().reduce(of).unwrap());
+    format!("{:.1} % ({:.1}-{:.1})", 100.0 * mean, 100.0 * least, 100.0 * most)
+}
+
+/// The commands that `--list` prints give what stands in the page.
+#[test]
+fn a_cell_of_the_pages_is_what_the_runs_of_its_commands_give() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("x.json");
+    for paper in ["gemini", "xgemini"] {
+        let listed =
+            String::from_utf8(common::run(&format!("paper {paper} --list")).stdout).unwrap();
+        let commands: Vec<&str> = listed
+            .lines()
+            .filter(|line| {
+                line.contains("random:size=2MiB,") && line.contains("--fragmentation 0.8")
+            })
+            .filter(|line| !line.contains("guest-huge"))
+            .collect();
+        assert_eq!(commands.len(), 5);
+        let mut ratios = [Vec::new(), Vec::new()];
+        for command in commands {
+            let command = command.strip_prefix("strata ").unwrap();
+            let output = common::run(&format!("{command} --json {}", json.display()));
+            assert!(output.status.success(), "{}", common::complaint(&output));
+            let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+            let cycles = |run: usize| report["runs"][run]["elapsed_cycles"].as_f64().unwrap();
+            (0..2).for_each(|run| ratios[run].push(cycles(0) / cycles(run + 1)));
+        }
+        let page = page(paper);
+        let row = page.lines().find(|line| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            cells.next() == Some("small set") && cells.next() == Some("fragmented")
+        });
+        let cells: Vec<&str> = row.unwrap().split('|').map(str::trim).collect();
+        assert_eq!(cells[3..5], ratios.map(|ratios| percent(&ratios)), "{paper}: {REMEDY}");
+    }
+}
+
+const REMEDY: &str = "the page is out of date or the model has changed; look at the difference, then `make published`";
+
+/// All of the pages but what is of recordings, which every machine has of its own.
+#[test]
+#[ignore = "takes half an hour on two cores; run it in release"]
+fn the_pages_of_gemini_and_xgemini_are_what_the_program_prints() {
+    let directory = tempfile::tempdir().unwrap();
+    for paper in ["gemini", "xgemini"] {
+        let output = Command::new(common::program())
+            .args(["paper", paper])
+            .env("XDG_CACHE_HOME", directory.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", common::complaint(&output));
+        let parts = |text: &str| -> Vec<String> {
+            let parts = text.split("\n## ").filter(|part| !part.starts_with("Real programs"));
+            parts.map(str::to_owned).collect()
+        };
+        let printed = parts(&String::from_utf8(output.stdout).unwrap());
+        let shown = parts(&page(paper));
+        let differs = printed.iter().zip(&shown).find(|(now, then)| now != then);
+        assert!(differs.is_none() && printed.len() == shown.len(), "{REMEDY}: {differs:?}");
+    }
+}
+
+/// What docs/published.md quotes of these pages stands there.
+#[test]
+fn what_is_summed_up_of_the_pages_is_in_them() {
+    let published = fs::read_to_string(Path::new(DOCS).with_file_name("published.md")).unwrap();
+    let papers = ["gemini", "xgemini", "vee16", "npt"].map(page).concat();
+    let cells = |line: &str| -> Vec<String> {
+        line.split('|').map(|cell| cell.trim().replace("**", "")).collect()
+    };
+    let known: Vec<Vec<String>> =
+        papers.lines().filter(|line| line.starts_with('|')).map(cells).collect();
+    let mut quoted = 0;
+    let mut tables = published.split("<!-- quoted -->");
+    tables.next();
+    for table in tables {
+        let rows = table.lines().skip_while(|line| !line.starts_with('|'));
+        for row in rows.take_while(|line| line.starts_with('|')).filter(|row| !row.contains("---"))
+        {
+            assert!(known.contains(&cells(row)), "{row}: it is in none of the pages");
+            quoted += 1;
+        }
+    }
+    assert!(quoted > 20, "{quoted}");
+}
+
 #[test]
 fn mistakes_are_one_line_with_cause_and_remedy() {
     for (options, why) in [

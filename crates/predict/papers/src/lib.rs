@@ -6,6 +6,7 @@
 
 mod cells;
 mod found;
+pub mod gemini;
 mod kept;
 pub mod nestcloud;
 pub mod npt;

@@ -51,6 +51,17 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// The results that are kept; nothing is run.
+    pub fn kept(&self) -> Found {
+        let mut found = Found::default();
+        for row in self.rows {
+            if let Some(report) = self.kept.load(row) {
+                found.insert(row, report);
+            }
+        }
+        found
+    }
+
     /// Runs the rows whose results are not kept. Gives what there is at the end, and the rows that failed,
     /// in order; rows that were stopped are neither.
     pub fn run(&self) -> (Found, Vec<RowError>) {
@@ -218,6 +229,10 @@ cp "$(dirname "$0")/report" "$2"
         told.sort_unstable();
         assert_eq!(told, [false, true, true, true]);
         desk.kept.forget(&rows(&[2])[0]);
+        let wanted = rows(&[1, 2, 9]);
+        let (at_once, tell) = (NonZeroUsize::MIN, &|_: Done<'_>| {});
+        let work = Work { rows: &wanted, kept: &desk.kept, at_once, stop: &stop, tell };
+        assert_eq!((work.kept().len(), desk.runs()), (1, 4), "what is kept, and nothing else");
         desk.run(&rows(&[1, 2]), &stop);
         assert_eq!(desk.runs(), 5);
     }

@@ -1,13 +1,20 @@
 //! What every paper must be.
 
 use std::collections::BTreeSet;
+use strata_papers::gemini::{Gemini, XGemini};
 use strata_papers::npt::Npt;
 use strata_papers::vee16::Vee16;
 use strata_papers::xplace::XPlace;
 use strata_papers::{Found, Paper};
 
-fn papers() -> [Box<dyn Paper>; 3] {
-    [Box::new(XPlace::with(|_| true)), Box::new(Npt::with(|_| true)), Box::new(Vee16)]
+fn papers() -> [Box<dyn Paper>; 5] {
+    [
+        Box::new(XPlace::with(|_| true)),
+        Box::new(Npt::with(|_| true)),
+        Box::new(Vee16),
+        Box::new(Gemini::with(1.0, |_| true)),
+        Box::new(XGemini::with(1.0, |_| true)),
+    ]
 }
 
 #[test]

@@ -14,8 +14,11 @@ use strata_paging::Region;
 use strata_stack::{Feedback, Kernel, PageFault, Placement, SpaceId};
 
 strata_params::parameters! {
-    /// Huge preallocation.
+    /// Enhanced memory allocator and huge preallocation.
     pub struct AllocatorParameters {
+        /// Base pages of an area go to a constant offset (Gemini 4.2; the guest's part of xGemini's
+        /// NEMA). Off, to see what it brings: pages go where Linux puts them.
+        enabled: bool = true, "ema.enabled", "";
         /// A region is completed and promoted when more base pages than this are present
         /// (Gemini 4.2).
         prealloc_pages: u64 = 256, "ema.prealloc_pages", "pages";
@@ -52,6 +55,8 @@ pub struct Allocator {
     fault_huge: FaultHuge,
     settings: AllocatorParameters,
     cap: f64,
+    /// Regions are booked for areas, and not only for the bucket.
+    books: bool,
     timeout: Timeout,
     /// The time, in seconds.
     pub(crate) now: f64,
@@ -73,6 +78,7 @@ impl Allocator {
             fault_huge,
             settings,
             cap: booking.cap,
+            books: booking.enabled,
             timeout: Timeout::new(booking.initial),
             now: 0.0,
         }
@@ -104,7 +110,8 @@ impl Allocator {
         {
             return Placement::Base;
         }
-        let Some(target) = self.target(kernel, fault, region) else {
+        let target = self.settings.enabled.then(|| self.target(kernel, fault, region)).flatten();
+        let Some(target) = target else {
             return match self.fault_huge {
                 FaultHuge::AsLinux => Placement::Linux,
                 FaultHuge::Never => Placement::Base,
@@ -139,34 +146,36 @@ impl Allocator {
         }
         if let Some(preferred) = self.take_preferred(kernel) {
             self.offsets.assign(fault.space, region, 1, preferred);
-            let until = self.until();
-            self.booking.book(kernel.memory_mut(), preferred, until, self.cap);
+            self.book(kernel, preferred);
             return Some(preferred);
         }
         let run = self.offsets.choose(kernel.memory(), fault.space, region, fault.vma.range)?;
         // All of it is booked, or the next area would be sent to the same place.
-        let until = self.until();
         for i in 0..run.regions {
-            let at = run.start + i * PageSize::Huge.base_pages();
-            if !self.booking.book(kernel.memory_mut(), at, until, self.cap) {
+            if !self.book(kernel, run.start + i * PageSize::Huge.base_pages()) {
                 break;
             }
         }
         Some(run.start)
     }
 
+    /// Books a wholly free region for an area, if that is not switched off. Returns whether it is booked
+    /// now.
+    pub(crate) fn book(&mut self, kernel: &mut Kernel, region: Frame<Lower>) -> bool {
+        let until = self.until();
+        self.books && self.booking.book(kernel.memory_mut(), region, until, self.cap)
+    }
+
     /// Whether the wanted frame is free; a region not used so far is booked on the way.
     fn is_open(&mut self, kernel: &mut Kernel, target: Frame<Lower>, index: u64) -> bool {
-        let memory = kernel.memory_mut();
-        if memory.is_reserved(target) {
-            return !memory.is_allocated(target + index);
+        if kernel.memory().is_reserved(target) {
+            return !kernel.memory().is_allocated(target + index);
         }
-        if memory.is_free(target, HUGE_ORDER) {
-            let until = self.until();
-            self.booking.book(memory, target, until, self.cap);
+        if kernel.memory().is_free(target, HUGE_ORDER) {
+            self.book(kernel, target);
             return true;
         }
-        memory.is_free(target + index, 0)
+        kernel.memory().is_free(target + index, 0)
     }
 
     /// A free region that the layer below backs huge.

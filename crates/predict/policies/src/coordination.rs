@@ -142,7 +142,7 @@ impl Coordination {
     /// It was well aligned if what hardware walks below maps its region huge; any other region is worth no
     /// more than the next.
     pub(crate) fn keep_freed(&mut self, stack: &mut Stack, node: NodeId, region: Frame<Lower>) {
-        if is_huge_below(stack, node, region) {
+        if self.settings.scan.bucket && is_huge_below(stack, node, region) {
             self.allocator(node).keep(stack.kernel_mut(node), region);
         }
     }
@@ -202,21 +202,19 @@ impl Coordination {
     /// Type-1 for the upper layer: regions of its memory that are huge below and free here are
     /// booked, to be used first.
     pub(crate) fn tell_upper(&mut self, stack: &mut Stack, upper: NodeId, scan: &Scan) {
-        let cap = self.settings.booking.cap;
+        let books = self.settings.booking.enabled;
         let allocator = self.allocator(upper);
-        let until = allocator.until();
         allocator.preferred.clear();
-        let memory = stack.kernel_mut(upper).memory_mut();
+        let kernel = stack.kernel_mut(upper);
         for region in scan.lower_only() {
             let region: Frame<Lower> = Frame::new(region);
+            let memory = kernel.memory();
             if region.get() + PageSize::Huge.base_pages() > memory.frames() {
                 continue;
             }
             let whole = u64::from(memory.free_in_region(region)) == PageSize::Huge.base_pages();
-            if whole
-                && (memory.is_reserved(region)
-                    || allocator.booking.book(memory, region, until, cap))
-            {
+            let kept = memory.is_reserved(region) || !books;
+            if whole && (kept || allocator.book(kernel, region)) {
                 allocator.preferred.insert(region.get());
             }
         }
@@ -399,6 +397,15 @@ mod tests {
         let mut coordination = coordination();
         coordination.keep_freed(&mut one.stack, ALONE.node, Frame::new(512));
         assert_eq!(one.stack.kernel(ALONE.node).memory().reserved_regions(), 0);
+    }
+
+    #[test]
+    fn without_a_bucket_nothing_is_kept() {
+        let (mut two, region, mut coordination) = freed(&mut Linux::thp());
+        two.stack.kernel_mut(two.guest).memory_mut().release_all_regions();
+        coordination.settings.scan.bucket = false;
+        coordination.keep_freed(&mut two.stack, two.guest, region);
+        assert!(!two.stack.kernel(two.guest).memory().is_reserved(region));
     }
 
     /// Regions in the bucket, and one that is booked for an area; memory is nearly all in pieces.

@@ -16,6 +16,9 @@ strata_params::parameters! {
         promoter: Promoter = Promoter::Khugepaged, "gemini.promoter", "";
         /// Share of one CPU that promotion may use at its own pace, averaged over a period. `?`
         share: f64 = 0.05, "gemini.promote_share", "share";
+        /// Freed huge pages that were well aligned are kept whole for a while (huge bucket, Gemini
+        /// section 5). Off: to see what it brings.
+        bucket: bool = true, "gemini.bucket", "";
         /// FMFI above which the huge bucket gives some of its regions back, once a period of
         /// Algorithm 1 (Gemini section 5: "severe"). `?`
         bucket_fmfi: f64 = 0.95, "gemini.bucket_fmfi", "share";

@@ -5,6 +5,9 @@ use strata_stack::Feedback;
 strata_params::parameters! {
     /// Booking. Gemini 4.1 gives the algorithm but neither starting value nor period.
     pub struct BookingParameters {
+        /// Regions are booked for areas before they are used. Off, to see what it brings: a region that
+        /// is chosen may go to somebody else. The huge bucket keeps what it has all the same.
+        enabled: bool = true, "booking.enabled", "";
         /// Time-out of a booking at the start (T_init).
         initial: f64 = 5.0, "booking.initial", "s";
         /// Time between two adjustments (P).

@@ -46,6 +46,10 @@ strata_params::parameters! {
         /// Share of the guest's memory that the workload before touched, with a reused VM. Gemini
         /// 6.1: 30 GB of 32 GB.
         reused_share: f64 = 0.9, "reused.share", "share";
+        /// Of what that workload used, the share that stays in use when it has ended, 0.5 at most, with a
+        /// reused VM: pages of files that it read, from among its own memory. As many more were dropped
+        /// again, at random. 0: nothing is left of it but what backs the VM.
+        reused_left: f64 = 0.0, "reused.left", "share";
     }
 }
 
@@ -284,7 +288,8 @@ impl Stack {
         Ok(())
     }
 
-    /// The workload before: touches its share of the guest's memory, page by page, and ends.
+    /// The workload before: touches its share of the guest's memory, page by page, and ends. Pages of files
+    /// are read in between; some of them stay.
     fn run_before(
         &mut self,
         policy: &mut dyn Policy,
@@ -292,28 +297,49 @@ impl Stack {
         config: &StackConfig,
         stopped: &dyn Fn() -> bool,
     ) -> Result<(), BuildError> {
-        let before = Pid(u32::MAX);
+        let (before, files) = (Pid(u32::MAX), Pid(u32::MAX - 1));
         let free = self.kernel(guest).memory().free_frames();
         // Its page tables need room too: one frame in 512, and some for upper levels.
         let pages = (free as f64 * config.start.reused_share.min(1.0) * 0.99) as u64;
-        let range = Range::sized(strata_addr::Gva::new(1 << 40), pages << PageSize::BASE_SHIFT);
-        self.event(policy, guest, &Event::ProcessStart { pid: before })?;
-        self.event(
-            policy,
-            guest,
-            &Event::Map {
-                pid: before,
-                range,
-                backing: Backing::Anonymous,
-                protection: Protection::READ_WRITE,
-                fixed: true,
-            },
-        )?;
-        let space = self.process_space(guest, before).expect("just started");
-        for page in 0..pages {
+        let left = (pages as f64 * config.start.reused_left.min(0.5)) as u64;
+        let (of_files, own) = (2 * left, pages - 2 * left);
+        let range = |pages: u64| {
+            Range::sized(strata_addr::Gva::new(1 << 40), pages << PageSize::BASE_SHIFT)
+        };
+        let mut start = |pid, pages, backing| {
+            self.event(policy, guest, &Event::ProcessStart { pid })?;
+            let (range, protection) = (range(pages), Protection::READ_WRITE);
+            let map = Event::Map { pid, range, backing, protection, fixed: true };
+            self.event(policy, guest, &map)?;
+            Ok::<_, BuildError>(self.process_space(guest, pid).expect("just started"))
+        };
+        let space = start(before, own, Backing::Anonymous)?;
+        let space_of_files = match of_files {
+            0 => None,
+            _ => Some(start(files, of_files, Backing::File)?),
+        };
+        let first: Frame<_> = range(own).start.page().cross();
+        let mut read = 0;
+        for page in 0..own.max(1) {
             go_on(stopped)?;
-            let page: Frame<_> = range.start.page().cross() + page;
-            self.guest_fault(policy, guest, space, page, true)?;
+            if page < own {
+                self.guest_fault(policy, guest, space, first + page, true)?;
+            }
+            while let Some(files) = space_of_files
+                && read * own.max(1) < of_files * (page + 1)
+            {
+                self.guest_fault(policy, guest, files, first + read, false)?;
+                read += 1;
+            }
+        }
+        if of_files > 0 {
+            let seed = config.kernels[guest.index()].seed;
+            for page in shuffled(of_files, seed).into_iter().take((of_files - left) as usize) {
+                go_on(stopped)?;
+                let page: Frame<_> = range(of_files).start.page() + page;
+                let range = Range::sized(page.addr(), PageSize::Base.bytes());
+                self.event(policy, guest, &Event::Unmap { pid: files, range })?;
+            }
         }
         Ok(self.event(policy, guest, &Event::ProcessExit { pid: before })?)
     }

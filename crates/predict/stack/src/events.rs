@@ -223,7 +223,7 @@ impl Stack {
         let heap = backing == Backing::Heap;
         let wanted = match self.nodes[guest].guest.align_areas {
             AlignAreas::Never | AlignAreas::Needless => false,
-            AlignAreas::Always => true,
+            AlignAreas::Always => self.nodes[guest].guest.aligner.enabled,
         };
         let aligned = wanted && !fixed && backing.is_private_anonymous();
         if aligned {

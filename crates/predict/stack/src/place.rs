@@ -12,6 +12,8 @@ use strata_addr::{Addr, PageSize, Range, space::Upper};
 strata_params::parameters! {
     /// Huge Aligner's settings.
     pub struct AlignerParameters {
+        /// Areas are padded at all, under policies that have Huge Aligner. Off: to see what it brings.
+        enabled: bool = true, "huge_aligner.enabled", "";
         /// An area is padded only when it fills at least this share of its last HPAS region; 0
         /// pads every area, 0.7 is the threshold that xGemini IV.B suggests to save addresses.
         threshold: f64 = 0.0, "huge_aligner.threshold", "share";

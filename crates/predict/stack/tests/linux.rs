@@ -269,6 +269,68 @@ fn nobody_fills_a_guest_that_is_merely_declared_fragmented() {
     assert_eq!(table.mapped(table.everything()).count(), 0);
 }
 
+/// Linux with Huge Aligner.
+struct Padding;
+
+impl Policy for Padding {
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        let linux = Linux { huge_faults: true }.settings(at);
+        KernelSettings { align_areas: AlignAreas::Always, ..linux }
+    }
+}
+
+#[test]
+fn huge_aligner_can_be_left_out() {
+    let bytes = |enabled| {
+        let config = StackConfig {
+            aligner: AlignerParameters { enabled, ..AlignerParameters::default() },
+            ..config(&[(64 * MIB, 0.0)], ThpParameters::default())
+        };
+        let mut stack = Stack::build(&config, &mut Padding, &|| false).unwrap();
+        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+        for event in [
+            Event::ProcessStart { pid: PARENT },
+            Event::Map { pid: PARENT, range: range(3, 5), backing, protection, fixed: false },
+        ] {
+            stack.event(&mut Padding, NodeId::HOST, &event).unwrap();
+        }
+        let space = stack.process_space(NodeId::HOST, PARENT).unwrap();
+        let vmas = stack.kernel(NodeId::HOST).space(space).unwrap().vmas();
+        vmas.find(page(3).addr()).unwrap().range.bytes()
+    };
+    assert_eq!((bytes(true), bytes(false)), (2 * MIB, 5 * 4096));
+}
+
+/// A workload before that read files leaves pages of them in use, here and there; what it had itself is free.
+#[test]
+fn a_workload_before_leaves_what_it_is_told_to_leave() {
+    let after = |reused_left: f64, huge_faults| {
+        let config = StackConfig {
+            reused: true,
+            start: MemoryParameters { reused_left, ..MemoryParameters::default() },
+            ..config(&[(128 * MIB, 0.0), (96 * MIB, 0.0)], ThpParameters::default())
+        };
+        let stack = Stack::build(&config, &mut Linux { huge_faults }, &|| false).unwrap();
+        stack.check_composition();
+        let guest = stack.guests().next().unwrap();
+        let memory = stack.kernel(guest).memory();
+        let table = stack.hardware_second_stage(guest).unwrap();
+        let backed: u64 =
+            table.mapped(table.everything()).map(|(_, mapping)| mapping.size.base_pages()).sum();
+        (memory.used_frames() as f64 / memory.frames() as f64, stack.fmfi(guest), backed)
+    };
+    for huge_faults in [false, true] {
+        let (used, fmfi, backed) = after(0.0, huge_faults);
+        assert!(used < 0.01 && fmfi < 0.05, "{used}, {fmfi}");
+        let (used, fmfi, backed_too) = after(0.1, huge_faults);
+        // Nine tenths were used, and a tenth of that is left, with its page tables.
+        assert!((0.088..0.1).contains(&used), "{used}");
+        assert!(fmfi > if huge_faults { 0.05 } else { 0.8 }, "{fmfi}");
+        let memory = 96 * MIB / 4096;
+        assert!([backed, backed_too].into_iter().all(|pages| pages > memory * 8 / 10));
+    }
+}
+
 /// Whoever sets up a machine is asked often whether to go on, and nothing is done after a no.
 #[test]
 fn setting_up_can_be_stopped_at_any_time() {

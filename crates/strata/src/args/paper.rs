@@ -8,6 +8,10 @@ use std::path::PathBuf;
 /// Papers whose figures can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PaperChoice {
+    /// Huge pages aligned across the layers of a VM (EuroSys 2023).
+    Gemini,
+    /// The same in nested VMs, with an unmodified guest hypervisor (IEEE TC 2024).
+    Xgemini,
     /// Nested VMs, their exits and what spares them (2011).
     Nestcloud,
     /// Cache colours in nested VMs (IEEE TC 2024).
@@ -40,6 +44,10 @@ pub struct PaperArgs {
     /// Run all anew, and forget what was kept.
     #[arg(long)]
     pub fresh: bool,
+
+    /// Run nothing: tables of the results that are kept.
+    #[arg(long, conflicts_with = "fresh")]
+    pub kept: bool,
 
     /// Write tables and the command of every run as JSON; - is the standard output.
     #[arg(long, value_name = "FILE")]

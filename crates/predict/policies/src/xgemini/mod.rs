@@ -178,7 +178,8 @@ impl Policy for XGemini {
         if self.worker.is_some() {
             return self.worker_sees(stack, vm, page, size);
         }
-        for i in 0..if self.leftovers.is_none() { size.base_pages() } else { 0 } {
+        let steers = self.leftovers.is_none() && self.settings.xgemini.nema_host;
+        for i in 0..if steers { size.base_pages() } else { 0 } {
             if self.steer(stack, vm, page + i)? {
                 self.placed(stack, vm, page + i)?;
             }
@@ -290,7 +291,7 @@ impl Policy for XGemini {
                 self.measure(stack, now);
                 self.create_aligned(stack, &half)?;
                 self.colour_queued(stack, &budget)?;
-            } else {
+            } else if self.settings.xgemini.nwhpc {
                 self.create_aligned(stack, &budget)?;
             }
             self.next_round = now + period;

@@ -72,7 +72,7 @@ impl XGemini {
             return Ok(());
         }
         stack.charge_scan(PageSize::Huge.base_pages());
-        if stack.promote_shadow(self, guest, region)? {
+        if self.promote(stack, guest, region)? {
             return Ok(());
         }
         if !self.pays(stack, (guest, region.get())) {
@@ -97,8 +97,21 @@ impl XGemini {
                 return Ok(());
             }
         }
-        stack.promote_shadow(self, guest, region)?;
+        self.promote(stack, guest, region)?;
         Ok(())
+    }
+
+    /// Makes a region one huge entry of the shadow table if it is a row, and it may be a pseudo huge page
+    /// or is none. Returns whether it is one now.
+    pub(super) fn promote(
+        &mut self,
+        stack: &mut Stack,
+        guest: NodeId,
+        region: Frame<Upper>,
+    ) -> Result<bool, KernelOutOfMemory> {
+        let may = self.settings.xgemini.pseudo_huge
+            || huge_in_hypervisors(stack, guest, region).is_some();
+        Ok(may && stack.promote_shadow(self, guest, region)?)
     }
 
     /// Whether moving all pages of a region into a row is worth it; where there are no colours to compare it
@@ -121,16 +134,7 @@ impl XGemini {
         guest: NodeId,
         region: Frame<Upper>,
     ) -> Result<bool, KernelOutOfMemory> {
-        let (mut at, mut vm) = (region, guest);
-        while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
-            match stack.second_stage(vm).region(at) {
-                Region::Huge(mapping) => {
-                    at = (mapping.frame + at.index_in(mapping.size)).cross();
-                }
-                _ => return Ok(false),
-            }
-            vm = below;
-        }
+        let Some((vm, at)) = huge_in_hypervisors(stack, guest, region) else { return Ok(false) };
         let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
         self.collapsing = true;
         let collapsed = stack.collapse(self, NodeId::HOST, process, hva, None);
@@ -141,4 +145,20 @@ impl XGemini {
         }
         Ok(done)
     }
+}
+
+/// The VM of the host, and the page of its memory, that back a region which every guest hypervisor maps huge;
+/// `None` where one does not.
+fn huge_in_hypervisors(
+    stack: &Stack,
+    guest: NodeId,
+    region: Frame<Upper>,
+) -> Option<(NodeId, Frame<Upper>)> {
+    let (mut at, mut vm) = (region, guest);
+    while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
+        let Region::Huge(mapping) = stack.second_stage(vm).region(at) else { return None };
+        at = (mapping.frame + at.index_in(mapping.size)).cross();
+        vm = below;
+    }
+    Some((vm, at))
 }

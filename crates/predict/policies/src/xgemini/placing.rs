@@ -4,6 +4,7 @@
 use super::XGemini;
 use super::home::Home;
 use crate::coordination::GuestRegion;
+use crate::timeout::BookingParameters;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_frames::Memory;
 use strata_paging::{Format, Region, X86};
@@ -24,7 +25,7 @@ impl XGemini {
         at: Frame<Lower>,
     ) {
         let memory = stack.kernel_mut(NodeId::HOST).memory_mut();
-        if self.booking.book(memory, at, self.until, self.settings.reused.booking.cap) {
+        if self.book(memory, at) {
             self.home_in(memory, guest, page, Some(at));
         }
     }
@@ -81,8 +82,7 @@ impl XGemini {
         let at = wanted.or_else(|| {
             let run = memory.next_fit(self.cursor, 1)?;
             self.cursor = run.start + PageSize::Huge.base_pages();
-            let cap = self.settings.reused.booking.cap;
-            self.booking.book(memory, run.start, self.until, cap).then_some(run.start)
+            self.book(memory, run.start).then_some(run.start)
         })?;
         self.homes.insert(region, Home { at, placed: 0 });
         // Whoever was to live in a region that is free again has nothing there.
@@ -91,6 +91,13 @@ impl XGemini {
             self.left_over(before);
         }
         Some(at)
+    }
+
+    /// Books a free region of the host's memory. Returns whether it can be a home: without booking every
+    /// free region can.
+    fn book(&mut self, memory: &mut Memory, region: Frame<Lower>) -> bool {
+        let BookingParameters { enabled, cap, .. } = self.settings.reused.booking;
+        !enabled || self.booking.book(memory, region, self.until, cap)
     }
 
     /// The region where the page's frame is already, when it is at the page's own offset there and
@@ -118,7 +125,9 @@ impl XGemini {
             let touched = fault.vm_page?;
             self.handed_on.as_mut().map(|handed_on| (handed_on.guest, handed_on.guess(touched)))
         };
-        let Some((guest, page)) = fault.backs.or_else(guess) else { return Placement::Base };
+        let known = || fault.backs.or_else(guess);
+        let wanted = self.settings.xgemini.nema_host.then(known).flatten();
+        let Some((guest, page)) = wanted else { return Placement::Base };
         let region = (guest, page.floor(PageSize::Huge).get());
         if self.leftovers.as_ref().is_some_and(|leftovers| leftovers.is_coloured(region)) {
             return Placement::Base;
@@ -193,7 +202,7 @@ impl XGemini {
         home.placed += 1;
         let at = home.at;
         if u64::from(home.placed) >= PageSize::Huge.base_pages()
-            && stack.promote_shadow(self, guest, region)?
+            && self.promote(stack, guest, region)?
         {
             self.booking.end(stack.kernel_mut(NodeId::HOST).memory_mut(), at);
         }

@@ -19,6 +19,16 @@ strata_params::parameters! {
         /// not fault a second time (xGemini IV.C: the trap updates the shadow EPT). Without effect where
         /// writes do not trap, `nested.second_stage_writes=unsync`.
         fill_on_write: bool = true, "xgemini.fill_on_write", "";
+        /// The host puts the frame behind a guest's page at the page's offset when the page is first
+        /// backed or mapped (the host's part of NEMA, xGemini IV.C). Off: to see what it brings.
+        nema_host: bool = true, "xgemini.nema_host", "";
+        /// Guest huge pages that are not aligned are completed and promoted now and then (NWHPC,
+        /// xGemini IV.D). Off: to see what it brings.
+        nwhpc: bool = true, "xgemini.nwhpc", "";
+        /// A region that the guest hypervisor maps with base pages may be huge in the shadow table
+        /// (pseudo huge pages, xGemini I). Off, to see what it brings: only what is huge in every
+        /// hypervisor's table is.
+        pseudo_huge: bool = true, "xgemini.pseudo_huge", "";
         /// To replace a frame by the one at its offset costs a copy. xGemini IV.C: "it does not involve
         /// data copying"; that holds as long as the guest hypervisor has not written to the page, and
         /// it zeroes pages before it maps them. What changes places with another page is copied always.

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use strata_addr::{Range, space::Virtual};
 use strata_stream::{
-    Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
-    command_line,
+    Access, Backing, Batch, Edge, Event, Fill, Pid, Protection, Source, SourceError, Tid,
+    WorkloadInfo, command_line,
 };
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
 use strata_workloads::Touches;
@@ -26,6 +26,9 @@ const SLEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32
 const CHECK: Duration = Duration::from_millis(200);
 /// How long what a program leaves running goes on before it is spoken of.
 const OUTLIVED: Duration = Duration::from_secs(2);
+/// What is said of a process that had no time for a last word.
+const KILLED: &str = "a process was killed (SIGKILL) between two windows: what it did since the last of them \
+                      is not known, and is in no figure";
 /// Notes of programs kept; there is no use in thousands.
 const NOTES: usize = 100;
 
@@ -48,6 +51,8 @@ pub struct Capture {
     processes: Processes,
     /// What was touched, if the stream is sampled.
     touches: Option<Touches>,
+    /// Whether the stream is in a gap.
+    in_gap: bool,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
     checked: Instant,
@@ -110,6 +115,7 @@ impl Capture {
             progress: Vec::new(),
             processes: Processes::default(),
             touches,
+            in_gap: false,
             dying: Vec::new(),
             checked: Instant::now(),
             begun: false,
@@ -251,6 +257,11 @@ impl Capture {
                     .unwrap_or((Backing::Anonymous, Protection::READ_WRITE));
                 self.event(Event::Map { pid, range, backing, protection, fixed: false }, batch);
             }
+            Message::LastWord { pid } => {
+                if let Some(process) = self.processes.get(pid) {
+                    process.has_last_word = true;
+                }
+            }
             Message::Note(note) => add(note, &mut self.notes),
             Message::Warning(warning) => add(warning, &mut self.warnings),
         }
@@ -283,6 +294,7 @@ impl Capture {
                 Some(process) => process.vmas.protect(range, protection),
                 None => return,
             },
+            Event::Sampling(edge) => self.in_gap = matches!(edge, Edge::Interval | Edge::Gap),
             _ => {}
         }
         if let Some(touches) = &mut self.touches {
@@ -334,6 +346,9 @@ impl Capture {
     fn bury(&mut self, batch: &mut Batch) {
         for pid in std::mem::take(&mut self.dying) {
             self.abandoned(|owner| owner.pid == pid, batch);
+            if self.in_gap && self.processes.get(pid).is_some_and(|dead| !dead.has_last_word) {
+                add(KILLED.to_owned(), &mut self.notes);
+            }
             self.event(Event::ProcessExit { pid }, batch);
         }
     }

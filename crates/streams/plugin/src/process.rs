@@ -3,7 +3,7 @@
 //! A thread is known by its vCPU's index, which the emulator hands to every callback.
 
 use crate::calls::{self, Call, Space};
-use crate::pending::{PENDING, Pending};
+use crate::pending::{PENDING, Pending, VCPU};
 use crate::requests::{self, Connections};
 use crate::sampling::{Found, Progress};
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
@@ -20,6 +20,9 @@ const NO_THREAD: u32 = u32::MAX;
 
 /// Instructions that one of several threads adds at a time to the clock of a sampled stream.
 const TELL: u64 = 1 << 12;
+
+/// Bytes up to which all page-table entries of a range are looked at, mapped or not.
+const DENSE: u64 = 1 << 30;
 
 /// The traced process.
 #[derive(Debug)]
@@ -300,7 +303,8 @@ impl Process {
             None => self.hand_over(vcpu),
         }
         sampling::set_in_gap(in_gap);
-        switch::observe(!in_gap);
+        // Of what nobody wants to know, nothing is translated that observes.
+        switch::observe(!in_gap && !self.wire.is_detached());
         self.notice_switch(vcpu);
         self.switching.store(false, Relaxed);
     }
@@ -326,9 +330,14 @@ impl Process {
 
     /// The same before a call hides what was touched.
     fn tell_before(&self, vcpu: u32, call: &Call) {
-        if sampling::is_in_gap()
-            && let Some(range) = calls::hides(call)
-        {
+        if !sampling::is_in_gap() {
+            return;
+        }
+        for range in self.with_space(|space| calls::hides(call, space)) {
+            if range.bytes() <= DENSE {
+                self.tell_touched(vcpu, &[range]);
+                continue;
+            }
             let guest = image::guest_ranges();
             let overlap = guest.into_iter().filter_map(|mapping| {
                 let start = mapping.start.max(range.start);
@@ -400,6 +409,7 @@ impl Process {
 
     /// A system call is about to be made.
     pub fn call_starts(&self, vcpu: u32, call: Call) {
+        VCPU.set(Some(vcpu));
         let unobserved = !observation::is_wanted();
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);
@@ -448,6 +458,11 @@ impl Process {
                 told.into_iter().for_each(|mark| self.tell_of_request(vcpu, mark));
             }
             Some(Pending::Space(call)) => {
+                if self.sampling.is_some()
+                    && let Some(range) = self.with_space(|space| calls::grown(&call, result, space))
+                {
+                    guest::forget_zeroes(range);
+                }
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)
                 });
@@ -559,6 +574,19 @@ impl Process {
             Plan::Lose(note) => self.send(vcpu, &[Message::Note(note)]),
             Plan::Fail => {}
         }
+    }
+
+    /// A signal is about to end the process, as the calling thread found. Others may still run, so that it
+    /// speaks for itself and for what page tables show; what they did is found in their slots.
+    pub fn dies(&self) {
+        let Some(vcpu) = VCPU.get().filter(|vcpu| self.tid(*vcpu).is_some()) else { return };
+        if self.wire.is_detached() {
+            return;
+        }
+        if sampling::is_in_gap() {
+            self.tell_touched(vcpu, &image::guest_ranges());
+        }
+        self.send(vcpu, &[Message::LastWord { pid: self.pid() }]);
     }
 
     /// The process ends; no thread runs observed code any more.

@@ -7,16 +7,16 @@ use strata_stream::{Advice, Edge, Event, Pid, Sampling, Tid};
 const PAGE: u64 = 4096;
 
 /// No window is reached: all is one gap.
-const GAP: Sampling =
+pub const GAP: Sampling =
     Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, doubling: 0, seed: 1 };
 
 /// Windows every few thousand instructions.
-const MANY: Sampling =
+pub const MANY: Sampling =
     Sampling { interval: 5_000, window: 500, warm: 300, whole: 20_000, doubling: 0, seed: 3 };
 
 /// First touches in a range, in order, by process: page of the range, and whether it was a store. A page
 /// that was given back is touched first again.
-fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)> {
+pub fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)> {
     let mut owners: BTreeMap<Tid, Pid> = BTreeMap::new();
     let mut seen: BTreeSet<(Pid, u64)> = BTreeSet::new();
     let mut found = Vec::new();
@@ -37,7 +37,11 @@ fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)
             Entry::Event(Event::ThreadStart { pid, tid }) => {
                 owners.insert(tid, pid);
             }
-            Entry::Event(Event::Advise { pid, range, advice: Advice::DontNeed }) => {
+            Entry::Event(
+                Event::Advise { pid, range, advice: Advice::DontNeed }
+                | Event::Unmap { pid, range }
+                | Event::Map { pid, range, .. },
+            ) => {
                 let given = range.start.get() / PAGE..range.end.get() / PAGE;
                 seen.retain(|(of, page)| *of != pid || !given.contains(page));
             }
@@ -47,6 +51,8 @@ fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)
                     .filter(|at| seen.remove(&(pid, at / PAGE)))
                     .map(|at| (pid, (at - from.start.get() + to.start.get()) / PAGE))
                     .collect();
+                let new = to.start.get() / PAGE..to.end.get() / PAGE;
+                seen.retain(|(of, page)| *of != pid || !new.contains(page));
                 seen.extend(moved);
             }
             Entry::Event(Event::Fork { parent, child }) => {
@@ -60,23 +66,24 @@ fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)
     found
 }
 
-fn place(program: &Program, key: &str, pages: u64) -> std::ops::Range<u64> {
+pub fn place(program: &Program, key: &str, pages: u64) -> std::ops::Range<u64> {
     let start = program.reported(key).unwrap_or_else(|| panic!("{key} was reported"));
     start..start + pages * PAGE
 }
 
-const PLACES: [(&str, u64); 8] = [
+const PLACES: [(&str, u64); 9] = [
     ("sparse", 300),
     ("again", 10),
     ("gone", 8),
     ("from", 4),
     ("to", 4096),
+    ("heap", 16),
     ("thread", 16),
     ("child", 8),
     ("last", 4),
 ];
 
-fn instructions(record: &Record) -> u64 {
+pub fn instructions(record: &Record) -> u64 {
     let skipped = record.events().map(|event| match event {
         Event::Skipped { instructions, .. } => instructions,
         _ => 0,
@@ -107,7 +114,7 @@ fn gaps_show_every_page_that_was_touched_in_them() {
 }
 
 #[test]
-fn instructions_are_counted_in_gaps_and_windows_alike() {
+pub fn instructions_are_counted_in_gaps_and_windows_alike() {
     let program = Program::build("sampling", Linked::Static);
     let full = instructions(&program.run(&[]));
     for sampling in [GAP, MANY] {
@@ -157,4 +164,31 @@ fn what_covers_everything_is_the_whole_stream() {
         |record: &Record| record.entries.iter().filter(|e| matches!(e, Entry::Access(..))).count();
     assert!(of(&full).abs_diff(of(&sampled)) < 200, "{} {}", of(&full), of(&sampled));
     assert!(sampled.events().all(|event| !matches!(event, Event::Sampling(_))));
+}
+
+/// What page tables show of random programs is what they touch, set for set.
+#[test]
+fn random_programs_touch_in_gaps_what_they_touch_in_full_sight() {
+    let program = Program::build("wild", Linked::Static);
+    // Page by page, with the places where a page came again; a page that was only read and then stored to
+    // counts as stored to where page tables show it.
+    let pages = |record: &Record| {
+        let mut found = touches(record, place(&program, "arena", 512));
+        found.sort_unstable_by_key(|(pid, page, _)| (*pid, *page));
+        found
+    };
+    for seed in 0..8 {
+        let seed = seed.to_string();
+        let full = program.run(&[&seed]);
+        assert_eq!(full.info.exit_status, Some(0), "{seed}");
+        let expected = pages(&full);
+        assert!(expected.len() > 100, "{seed}: {}", expected.len());
+        for sampling in [GAP, MANY] {
+            let found = pages(&program.sample(&[&seed], sampling));
+            let place = |(pid, page, _): &(Pid, u64, bool)| (*pid, *page);
+            let (expected_places, found_places): (Vec<_>, Vec<_>) =
+                (expected.iter().map(place).collect(), found.iter().map(place).collect());
+            assert!(found_places == expected_places, "seed {seed}, {sampling:?}");
+        }
+    }
 }

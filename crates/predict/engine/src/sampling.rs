@@ -2,19 +2,14 @@
 //!
 //! Each interval of the stream is a stratum with one window at a random place in it. What was counted in
 //! the window, times the instructions of the interval over those of the window, is the estimate for the
-//! interval; the part that is traced whole is added as it is. The variance is that of successive
-//! differences: neighbouring intervals are alike where a program has phases longer than an interval, and
-//! where they are not the interval becomes too wide rather than too narrow (Wolter, Introduction to
-//! Variance Estimation, 2nd edition, chapter 8, estimator v2; Wunderlich et al., SMARTS, ISCA 2003, sample
-//! in the same way, with the variance of simple random samples).
+//! interval; the part that is traced whole is added as it is. How far the sum may be off is
+//! [`half_width`]'s to say.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
-
-/// Windows from which on an interval is told.
-const FEWEST: usize = 4;
+use strata_stream::{FEWEST_WINDOWS, half_width};
 
 /// Bounds of a figure that was estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +29,12 @@ impl Bounds {
     /// Half the width.
     pub fn half(&self) -> f64 {
         (self.high - self.low) / 2.0
+    }
+
+    /// Half the width, relative to the middle; 0 around nothing.
+    pub fn relative(&self) -> f64 {
+        let middle = (self.low + self.high) / 2.0;
+        if middle > 0.0 { self.half() / middle } else { 0.0 }
     }
 }
 
@@ -251,7 +252,7 @@ impl Strata {
                  rest; take shorter intervals, or run it whole"
                     .to_owned(),
             ),
-            few if few < FEWEST => Some(format!(
+            few if few < FEWEST_WINDOWS => Some(format!(
                 "sampled with {few} windows, too few to say how far estimates are off: take shorter \
                  intervals, or run it whole"
             )),
@@ -261,7 +262,7 @@ impl Strata {
 
     /// Half the width of the interval of a figure, given for each instruction of each stratum.
     fn half(&self, rate: impl Fn(&Stratum) -> f64) -> Option<f64> {
-        half(self.intervals.iter().map(|stratum| (stratum.instructions, rate(stratum))))
+        half_width(self.intervals.iter().map(|stratum| (stratum.instructions, rate(stratum))))
     }
 
     /// Half the width of the interval of the time of one run over that of another on the same stream.
@@ -277,7 +278,7 @@ impl Strata {
             let base = base_part.rates[CYCLES] * of_base.share;
             (own_part.instructions, (base - relative * own))
         });
-        Some(half(residuals)? / own.cycles)
+        Some(half_width(residuals)? / own.cycles)
     }
 }
 
@@ -295,67 +296,7 @@ pub(crate) struct Elapsed {
     pub(crate) share: f64,
 }
 
-/// Half the width of the 95 % interval of a sum over strata, of each its instructions and its rate.
-fn half(strata: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
-    let strata: Vec<(f64, f64)> = strata.collect();
-    let count = strata.len();
-    // What no window has seen may be rare, and how rare they do not say.
-    if count < FEWEST || strata.iter().all(|(_, rate)| *rate == 0.0) {
-        return None;
-    }
-    let squares = strata.windows(2).map(|pair| {
-        let [(first, before), (second, after)] = pair else { unreachable!("windows of two") };
-        let difference = (after - before) * (first + second) / 2.0;
-        difference * difference
-    });
-    let pairs = (count - 1) as f64;
-    let variance = squares.sum::<f64>() / (2.0 * pairs) * count as f64;
-    // Successive differences have about two thirds of the degrees of freedom (Wolter, 8.2).
-    Some(quantile(2.0 / 3.0 * pairs) * variance.sqrt())
-}
-
-/// The 0.975 quantile of Student's t distribution, to a percent (Abramowitz and Stegun, 26.7.5).
-fn quantile(freedom: f64) -> f64 {
-    const TABLE: [f64; 6] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447];
-    let below = freedom.floor().max(1.0) as usize;
-    if below < TABLE.len() {
-        let part = (freedom - below as f64).max(0.0);
-        return TABLE[below - 1] * (1.0 - part) + TABLE[below] * part;
-    }
-    let (z, v) = (1.959_964_f64, freedom);
-    let g1 = (z.powi(3) + z) / 4.0;
-    let g2 = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    z + g1 / v + g2 / (v * v)
-}
-
 fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {
     counters.charged = Default::default();
     counters
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_those_of_the_tables() {
-        for (freedom, expected) in
-            [(1.0, 12.706), (4.0, 2.776), (6.0, 2.447), (7.0, 2.365), (10.0, 2.228), (30.0, 2.042)]
-        {
-            assert!((quantile(freedom) / expected - 1.0).abs() < 0.01, "{freedom}");
-        }
-        assert!((quantile(1e9) - 1.959_964).abs() < 1e-6);
-    }
-
-    #[test]
-    fn intervals_of_independent_strata_are_those_of_a_random_sample() {
-        // Rates 1 and 3 in turn: each difference is 2, the variance of one is 2, as of a sample of two.
-        let strata = (0..100).map(|index| (10.0, 1.0 + 2.0 * f64::from(index % 2)));
-        let expected = quantile(66.0) * (2.0 * 100.0 * 100.0_f64).sqrt();
-        assert!((half(strata).unwrap() / expected - 1.0).abs() < 1e-9);
-        // A slow trend is no noise.
-        let trend = half((0..100).map(|index| (10.0, f64::from(index)))).unwrap();
-        assert!(trend < 0.01 * 10.0 * 4950.0 * 2.0, "{trend}");
-        assert_eq!(half((0..3).map(|_| (1.0, 1.0))), None, "too few to say");
-    }
 }

@@ -1,6 +1,7 @@
 //! The consumer: turns what arrives through the wire into a stream.
 
 use crate::CaptureError;
+use crate::edges::Edges;
 use crate::launch::{self, Launch, Options, Supervisor};
 use crate::processes::Processes;
 use crate::vmas::page_of;
@@ -17,7 +18,7 @@ use strata_stream::{
     WorkloadInfo, command_line,
 };
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
-use strata_workloads::Touches;
+use strata_workloads::{Auto, Touches};
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
 /// and with it a chance to do something else.
@@ -51,6 +52,10 @@ pub struct Capture {
     processes: Processes,
     /// What was touched, if the stream is sampled.
     touches: Option<Touches>,
+    /// What puts the edges in order, if the stream is sampled.
+    edges: Option<Edges>,
+    /// What places the intervals, if they are chosen while the stream is read.
+    auto: Option<Auto>,
     /// Whether the stream is in a gap.
     in_gap: bool,
     /// Processes found dead, whose committed slots are still in `drain`.
@@ -100,6 +105,11 @@ impl Capture {
             wire.sample(&sampling);
             Touches::default()
         });
+        let edges = options.sampling.as_ref().map(Edges::new);
+        let adaptive = options.sampling.filter(|sampling| sampling.adaptive);
+        let auto =
+            adaptive.zip(options.aim.clone()).map(|(sampling, aim)| Auto::new(sampling, aim));
+        auto.iter().flat_map(Auto::placed).for_each(|placed| wire.place(placed));
         let wire = Arc::new(wire);
         let interrupted = options.interrupted.clone();
         let launch = Launch::prepare(program, args, options, &file)?;
@@ -115,6 +125,8 @@ impl Capture {
             progress: Vec::new(),
             processes: Processes::default(),
             touches,
+            edges,
+            auto,
             in_gap: false,
             dying: Vec::new(),
             checked: Instant::now(),
@@ -215,6 +227,10 @@ impl Capture {
                 let all = batch.accesses();
                 touches.run(tid, &all[all.len() - used..], false);
             }
+            if let Some(auto) = &mut self.auto {
+                let all = batch.accesses();
+                auto.run(pid, instructions, &all[all.len() - used..]);
+            }
             let Some(at) = outside else { return };
             instructions = 0;
             rest = &rest[used..];
@@ -268,8 +284,15 @@ impl Capture {
     }
 
     fn event(&mut self, event: Event, batch: &mut Batch) {
-        if let Event::Touched { pid, range, store } = event {
-            return self.touched(pid, range, store, batch);
+        match event {
+            Event::Touched { pid, range, store } => {
+                return self.touched(pid, range, store, batch);
+            }
+            Event::Sampling(edge) => {
+                let due = self.edges.as_mut().map_or(vec![edge], |edges| edges.told(edge));
+                return due.into_iter().for_each(|edge| self.edge(edge, batch));
+            }
+            _ => {}
         }
         match event {
             Event::ProcessStart { pid } => {
@@ -294,13 +317,21 @@ impl Capture {
                 Some(process) => process.vmas.protect(range, protection),
                 None => return,
             },
-            Event::Sampling(edge) => self.in_gap = matches!(edge, Edge::Interval | Edge::Gap),
             _ => {}
         }
         if let Some(touches) = &mut self.touches {
             touches.event(&event, &mut |told| batch.event(told));
         }
         batch.event(event);
+    }
+
+    /// The stream goes from one part to the next.
+    fn edge(&mut self, edge: Edge, batch: &mut Batch) {
+        self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
+        batch.event(Event::Sampling(edge));
+        if let Some(placed) = self.auto.as_mut().and_then(|auto| auto.edge(edge)) {
+            self.wire.place(placed);
+        }
     }
 
     /// Page tables show pages of a process.
@@ -423,6 +454,7 @@ impl Capture {
 impl Source for Capture {
     fn info(&self) -> WorkloadInfo {
         let mut notes = self.notes.clone();
+        notes.extend(self.auto.iter().flat_map(Auto::notes));
         let mut count = |number: u64, text: &str| {
             if number > 0 {
                 notes.push(format!("{number} {text}"));

@@ -11,7 +11,7 @@ use crate::{glib, guest, image, observation, sampling, switch, touched};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use strata_addr::{Range, space::Virtual};
 use strata_stream::{Edge, Event, Mark, Pid, Tid};
 use strata_wire::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Slot, Wire, encode};
@@ -55,6 +55,8 @@ pub struct Process {
     sampling: Option<Progress>,
     /// A switch between gap and no gap is under way.
     switching: AtomicBool,
+    /// Edges that its threads have passed and that have not been told of.
+    passed: Mutex<Vec<Edge>>,
     /// Stands in `SLOTS` where there is no thread; nothing is written to it.
     nowhere: Box<Slot>,
 }
@@ -99,6 +101,7 @@ impl Process {
             connections: Connections::default(),
             sampling,
             switching: AtomicBool::new(false),
+            passed: Mutex::default(),
             nowhere,
         })
     }
@@ -264,7 +267,7 @@ impl Process {
                 self.send(vcpu, &[Message::Event(Event::Sampling(Edge::Interval))]);
             }
             Found::Passed(edge) => self.begin_switch(vcpu, Some(edge)),
-            Found::Lags { .. } => self.begin_switch(vcpu, None),
+            Found::Lags => self.begin_switch(vcpu, None),
         }
     }
 
@@ -280,33 +283,39 @@ impl Process {
     }
 
     fn begin_switch(&self, vcpu: u32, edge: Option<Edge>) {
+        self.passed().extend(edge);
+        // Whoever switches already tells of all that was passed.
         if !self.switching.swap(true, Relaxed) {
-            let edge = edge.map_or(0, |edge| 1 + edge as usize);
-            switch::alone(edge << 32 | vcpu as usize);
+            switch::alone(vcpu as usize);
         }
     }
 
+    fn passed(&self) -> MutexGuard<'_, Vec<Edge>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// No thread runs translated code: what was done before is handed over, and what observes changes.
-    pub fn switch(&self, number: usize) {
-        const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
-        let vcpu = number as u32;
-        let edge = (number >> 32).checked_sub(1).map(|edge| EDGES[edge]);
-        let in_gap = match edge {
-            Some(edge) => matches!(edge, Edge::Interval | Edge::Gap),
-            None => !sampling::is_in_gap(),
-        };
+    pub fn switch(&self, vcpu: usize) {
+        let vcpu = vcpu as u32;
+        self.switching.store(false, Relaxed);
+        let edges = std::mem::take(&mut *self.passed());
+        let in_gap =
+            self.sampling.as_ref().is_some_and(|sampling| sampling.is_gap_next(&self.wire));
         if sampling::is_in_gap() && !in_gap {
             self.tell_touched(vcpu, &image::guest_ranges());
         }
-        match edge {
-            Some(edge) => self.send(vcpu, &[Message::Event(Event::Sampling(edge))]),
-            None => self.hand_over(vcpu),
+        match edges.is_empty() {
+            true => self.hand_over(vcpu),
+            false => {
+                let told: Vec<Message> =
+                    edges.into_iter().map(|edge| Message::Event(Event::Sampling(edge))).collect();
+                self.send(vcpu, &told);
+            }
         }
         sampling::set_in_gap(in_gap);
         // Of what nobody wants to know, nothing is translated that observes.
         switch::observe(!in_gap && !self.wire.is_detached());
         self.notice_switch(vcpu);
-        self.switching.store(false, Relaxed);
     }
 
     /// What a thread fills is of a gap, or no more: each thread sees to its own slot.

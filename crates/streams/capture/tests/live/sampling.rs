@@ -2,17 +2,19 @@
 
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
+use strata_capture::{Capture, Options};
 use strata_stream::{Advice, Edge, Event, Pid, Sampling, Tid};
+use strata_workloads::{Aim, Auto, Reach};
 
 const PAGE: u64 = 4096;
 
 /// No window is reached: all is one gap.
 pub const GAP: Sampling =
-    Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, doubling: 0, seed: 1 };
+    Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, adaptive: false, seed: 1 };
 
 /// Windows every few thousand instructions.
 pub const MANY: Sampling =
-    Sampling { interval: 5_000, window: 500, warm: 300, whole: 20_000, doubling: 0, seed: 3 };
+    Sampling { interval: 5_000, window: 500, warm: 300, whole: 20_000, adaptive: false, seed: 3 };
 
 /// First touches in a range, in order, by process: page of the range, and whether it was a store. A page
 /// that was given back is touched first again.
@@ -191,4 +193,44 @@ fn random_programs_touch_in_gaps_what_they_touch_in_full_sight() {
             assert!(found_places == expected_places, "seed {seed}, {sampling:?}");
         }
     }
+}
+
+#[test]
+fn intervals_are_chosen_while_several_processes_and_threads_run() {
+    let program = Program::build("dying", Linked::Static);
+    let reaches = vec![
+        Reach { name: "cache", pages: false, entries: 1 << 16, ways: 16, cycles: 100.0 },
+        Reach { name: "TLB", pages: true, entries: 1536, ways: 6, cycles: 50.0 },
+    ];
+    let options = Options {
+        sampling: Some(Sampling { whole: 1_000_000, ..Auto::sampling(1) }),
+        aim: Some(Aim { within: 0.02, base_cpi: 0.5, reaches }),
+        ..Options::default()
+    };
+    let capture = Capture::spawn(program.path.as_os_str(), &program.arguments(&["long"]), options);
+    let record = Record::take(capture.unwrap());
+    assert_eq!(record.info.exit_status, Some(9));
+    let mut edges = record.events().filter_map(|event| match event {
+        Event::Sampling(edge) => Some(edge),
+        _ => None,
+    });
+    let order = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+    let mut number = 0;
+    assert!(edges.all(|edge| {
+        number += 1;
+        edge == order[(number - 1) % 4]
+    }));
+    // 420 million instructions: the first intervals have ten million, later ones less.
+    assert!(number / 4 > 26, "{number}");
+    let all = instructions(&record);
+    assert!((300_000_000..600_000_000).contains(&all), "{all}");
+    let observed: u64 = record.instructions.values().sum();
+    assert!(observed < all / 8, "{observed} of {all}");
+    let found: Vec<u64> = touches(&record, place(&program, "memory", 64))
+        .into_iter()
+        .map(|(_, page, _)| page)
+        .collect();
+    assert_eq!(found, [40, 41]);
+    let notes = &record.info.notes;
+    assert!(notes.iter().any(|note| note.contains("more than this program needs")), "{notes:?}");
 }

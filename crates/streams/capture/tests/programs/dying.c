@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGE 4096
@@ -36,6 +37,12 @@ static void *for_ever(void *argument) {
     return NULL;
 }
 
+static void *for_a_while(void *argument) {
+    memory[41 * PAGE] = 1;
+    work(20000000);
+    return argument;
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     report_to(argv[1]);
@@ -50,6 +57,23 @@ int main(int argc, char **argv) {
             work(1000);
         signal(SIGALRM, SIG_IGN);
         _exit(handled < 30 ? 3 : 4);
+    }
+    if (!strcmp(how, "long")) {
+        // A child that ends in a gap, one that sleeps through several windows, and a thread.
+        pid_t sleeper = fork();
+        if (sleeper == 0) {
+            usleep(300000);
+            memory[40 * PAGE] = 1;
+            work(1000000);
+            _exit(0);
+        }
+        work(20000000);
+        waitpid(sleeper, NULL, 0);
+        pthread_t other;
+        pthread_create(&other, NULL, for_a_while, NULL);
+        work(20000000);
+        pthread_join(other, NULL);
+        _exit(9);
     }
     for (int page = 0; page < 30; page += 2) {
         memory[page * PAGE] = 1;

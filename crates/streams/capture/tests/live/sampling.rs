@@ -3,8 +3,8 @@
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use strata_capture::{Capture, Options};
-use strata_stream::{Advice, Edge, Event, Pid, Sampling, Tid};
-use strata_workloads::{Aim, Auto, Reach};
+use strata_stream::{Access, Advice, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid};
+use strata_workloads::{Aim, Auto, Reach, Sampled};
 
 const PAGE: u64 = 4096;
 
@@ -195,16 +195,20 @@ fn random_programs_touch_in_gaps_what_they_touch_in_full_sight() {
     }
 }
 
-#[test]
-fn intervals_are_chosen_while_several_processes_and_threads_run() {
-    let program = Program::build("dying", Linked::Static);
+fn aim() -> Aim {
     let reaches = vec![
         Reach { name: "cache", pages: false, entries: 1 << 16, ways: 16, cycles: 100.0 },
         Reach { name: "TLB", pages: true, entries: 1536, ways: 6, cycles: 50.0 },
     ];
+    Aim { within: 0.02, base_cpi: 0.5, reaches }
+}
+
+#[test]
+fn intervals_are_chosen_while_several_processes_and_threads_run() {
+    let program = Program::build("dying", Linked::Static);
     let options = Options {
         sampling: Some(Sampling { whole: 1_000_000, ..Auto::sampling(1) }),
-        aim: Some(Aim { within: 0.02, base_cpi: 0.5, reaches }),
+        aim: Some(aim()),
         ..Options::default()
     };
     let capture = Capture::spawn(program.path.as_os_str(), &program.arguments(&["long"]), options);
@@ -233,4 +237,107 @@ fn intervals_are_chosen_while_several_processes_and_threads_run() {
     assert_eq!(found, [40, 41]);
     let notes = &record.info.notes;
     assert!(notes.iter().any(|note| note.contains("more than this program needs")), "{notes:?}");
+}
+
+/// What is seen of each interval in detail, accesses that warm up and accesses that count.
+fn windows(record: &Record) -> Vec<[Vec<Access>; 2]> {
+    let mut windows: Vec<[Vec<Access>; 2]> = Vec::new();
+    let mut part = None;
+    for entry in &record.entries {
+        match entry {
+            Entry::Event(Event::Sampling(edge)) => {
+                part = match edge {
+                    Edge::Warm => {
+                        windows.push(Default::default());
+                        Some(0)
+                    }
+                    Edge::Window => Some(1),
+                    Edge::Interval | Edge::Gap => None,
+                }
+            }
+            Entry::Access(_, access) => {
+                if let (Some(part), Some(window)) = (part, windows.last_mut()) {
+                    window[part].push(*access);
+                }
+            }
+            Entry::Event(_) => {}
+        }
+    }
+    windows
+}
+
+#[test]
+fn windows_are_parts_of_the_whole_stream_access_for_access() {
+    let program = Program::build("dying", Linked::Static);
+    let all: Vec<Access> = program
+        .run(&["return"])
+        .entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Access(_, access) => Some(*access),
+            Entry::Event(_) => None,
+        })
+        .collect();
+    let sampled = program.sample(&["return"], MANY);
+    let mut windows = windows(&sampled);
+    // A loop may need no memory.
+    windows.retain(|[warm, counted]| warm.len() + counted.len() > 0);
+    assert!(windows.len() > 5, "{}", windows.len());
+    let mut from = 0;
+    for [warm, counted] in &windows {
+        let seen = [warm.as_slice(), counted.as_slice()].concat();
+        let at = all[from..].windows(seen.len()).position(|part| part == seen.as_slice());
+        from += at.expect("what a window shows is in the stream, after what others showed")
+            + seen.len();
+    }
+}
+
+/// Where windows begin by the clock of all instructions, and how long each is.
+fn places(mut source: impl Source) -> Vec<(u64, u64)> {
+    let (mut clock, mut places, mut batch) = (0, Vec::new(), Batch::new());
+    loop {
+        let fill = source.fill(&mut batch).unwrap();
+        for step in batch.steps() {
+            match step {
+                Step::Run { instructions, .. } => clock += instructions,
+                Step::Event(Event::Skipped { instructions, .. }) => clock += instructions,
+                Step::Event(Event::Sampling(Edge::Window)) => places.push((clock, clock)),
+                Step::Event(Event::Sampling(Edge::Gap)) => {
+                    if let Some((_, end)) = places.last_mut() {
+                        *end = clock;
+                    }
+                }
+                Step::Event(_) => {}
+            }
+        }
+        if fill == Fill::End {
+            return places.into_iter().map(|(start, end)| (start, end - start)).collect();
+        }
+    }
+}
+
+#[test]
+fn a_whole_stream_sampled_afterwards_has_the_windows_of_the_live_one() {
+    let program = Program::build("dying", Linked::Static);
+    let spawn = |options| {
+        Capture::spawn(program.path.as_os_str(), &program.arguments(&["alone"]), options).unwrap()
+    };
+    let adaptive = Sampling { whole: 1_000_000, ..Auto::sampling(1) };
+    let fixed = Sampling { interval: 3_000_000, window: 50_000, warm: 100_000, ..MANY };
+    for (sampling, aim) in [(fixed, None), (adaptive, Some(aim()))] {
+        let options = Options { sampling: Some(sampling), aim: aim.clone(), ..Options::default() };
+        let live = places(spawn(options));
+        let whole = spawn(Options::default());
+        let afterwards = match aim {
+            Some(aim) => places(Sampled::adaptive(whole, sampling, aim)),
+            None => places(Sampled::new(whole, sampling)),
+        };
+        assert!(live.len() >= 4, "{live:?}");
+        assert_eq!(live.len(), afterwards.len(), "{live:?} {afterwards:?}");
+        for (live, afterwards) in live.iter().zip(&afterwards) {
+            // Live, an edge is passed where a block ends.
+            assert!(live.0.abs_diff(afterwards.0) < 500, "{live:?} {afterwards:?}");
+            assert!(live.1.abs_diff(afterwards.1) < 500, "{live:?} {afterwards:?}");
+        }
+    }
 }

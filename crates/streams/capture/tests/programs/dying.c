@@ -58,6 +58,13 @@ int main(int argc, char **argv) {
         signal(SIGALRM, SIG_IGN);
         _exit(handled < 30 ? 3 : 4);
     }
+    if (!strcmp(how, "alone")) {
+        for (int round = 0; round < 6000; round++) {
+            memory[round % 64 * PAGE] = 1;
+            work(1000);
+        }
+        _exit(8);
+    }
     if (!strcmp(how, "long")) {
         // A child that ends in a gap, one that sleeps through several windows, and a thread.
         pid_t sleeper = fork();

@@ -231,8 +231,14 @@ fn what_covers_everything_is_the_whole_stream() {
 #[test]
 fn a_sampled_stream_is_recorded_as_it_is() {
     let spec = "churn:size=16MiB,accesses=100k";
-    let sampling =
-        Sampling { interval: 10_000, window: 700, warm: 300, whole: 5000, doubling: 3, seed: 4 };
+    let sampling = Sampling {
+        interval: 10_000,
+        window: 700,
+        warm: 300,
+        whole: 5000,
+        adaptive: false,
+        seed: 4,
+    };
     let sampled = || Sampled::new(Generator::parse(spec).unwrap(), sampling);
     let mut writer = Encoder::new(Vec::new()).unwrap();
     let (mut source, mut batch) = (sampled(), Batch::new());

@@ -3,14 +3,19 @@
 //! ```text
 //! cargo bench -p strata --bench sampling             wall time over that of plain emulation, in pairs
 //! cargo bench -p strata --bench sampling -- errors   figures over those of the full trace
+//! cargo bench -p strata --bench sampling -- coverage how many of 100 seeds hold the truth, over recordings
 //! ```
 //!
 //! A word after that chooses the programs whose names have it. Programs that are not installed are left out.
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
+
+/// Seeds for which intervals are looked at.
+const SEEDS: u64 = 100;
 
 /// Pairs of runs; the median counts.
 const PAIRS: usize = 3;
@@ -55,11 +60,17 @@ fn main() {
     }
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let errors = words.iter().any(|word| word == "errors");
-    let chosen = words.iter().find(|word| *word != "errors");
+    let coverage = words.iter().any(|word| word == "coverage");
+    let chosen = words.iter().find(|word| !["errors", "coverage"].contains(&word.as_str()));
     let room = tempfile::tempdir().expect("a directory for what is made");
     let programs =
         PROGRAMS.iter().filter(|(name, _)| chosen.is_none_or(|word| name.contains(word)));
-    if errors {
+    if coverage {
+        println!(
+            "| program | windows | intervals that hold the truth for fewest seeds, of {SEEDS} | largest errors |"
+        );
+        println!("| --- | ---: | --- | --- |");
+    } else if errors {
         println!("| program | {} | bounds hold |", FIGURES.map(|(name, _)| name).join(" | "));
         println!("| --- |{} ---: |", " ---: |".repeat(FIGURES.len()));
     } else {
@@ -68,6 +79,7 @@ fn main() {
     }
     for (name, words) in programs {
         match command(words, room.path()) {
+            Some(command) if coverage => cover(name, &command, room.path()),
             Some(command) if errors => compare(name, &command, room.path()),
             Some(command) => time(name, &command),
             None => println!("| {name} | not installed |"),
@@ -151,15 +163,65 @@ fn time(name: &str, program: &[String]) {
     println!("| {name} | {plain:.2} s | {one:.2} | {five:.2} |");
 }
 
+/// The first run of a report.
+fn report(command: &mut Command, json: &Path) -> Value {
+    seconds(command);
+    let text = std::fs::read_to_string(json).expect("the report was written");
+    let report: Value = serde_json::from_str(&text).expect("it is JSON");
+    report["runs"][0].clone()
+}
+
+/// The figure that bounds of this name are around.
+fn figure(run: &Value, name: &str) -> Option<f64> {
+    let at = match name.strip_prefix("counters.") {
+        Some(counter) => format!("/counters/{counter}"),
+        None => format!("/{}", name.replace('.', "/")),
+    };
+    run.pointer(&at).and_then(Value::as_f64)
+}
+
+/// A recording of the program is run whole, and sampled with many seeds.
+fn cover(name: &str, program: &[String], room: &Path) {
+    let (recording, json) = (room.join(format!("{name}.strata")), room.join("out.json"));
+    let mut recorder = Command::new(env!("CARGO_BIN_EXE_strata"));
+    seconds(recorder.arg("record").arg("-o").arg(&recording).arg("--").args(program));
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+        command.args(["run", "--stack", "vm", "--policy", "base", "-o", "/dev/null", "--json"]);
+        report(command.arg(&json).args(more).arg(&recording), &json)
+    };
+    let full = run(&[]);
+    let mut held: BTreeMap<String, (u64, u64, f64)> = BTreeMap::new();
+    let mut windows = 0;
+    for seed in 1..=SEEDS {
+        let sampled = run(&["--sample", "auto", "--seed", &seed.to_string()]);
+        windows = sampled["sampled"]["windows"].as_u64().unwrap_or(0);
+        for (key, bounds) in sampled["sampled"]["bounds"].as_object().into_iter().flatten() {
+            let Some(truth) = figure(&full, key) else { continue };
+            let bound = |end: &str| bounds[end].as_f64().unwrap_or(f64::NAN);
+            let (held, all, worst) = held.entry(key.clone()).or_default();
+            *held += u64::from(bound("low") <= truth && truth <= bound("high"));
+            *all += 1;
+            let off = figure(&sampled, key).map_or(0.0, |found| found / truth.max(1.0) - 1.0);
+            *worst = worst.max(off.abs());
+        }
+    }
+    let mut fewest: Vec<_> = held.iter().map(|(key, (held, all, _))| (held, all, key)).collect();
+    fewest.sort();
+    let fewest: Vec<String> =
+        fewest.iter().take(3).map(|(held, all, key)| format!("{key} {held} of {all}")).collect();
+    let worst = ["tlb.l1_misses", "tlb.l2_misses", "walk_cycles", "cycles"].map(|key| {
+        format!("{key} {:.1} %", held.get(key).map_or(0.0, |(_, _, worst)| worst * 100.0))
+    });
+    println!("| {name} | {windows} | {} | {} |", fewest.join(", "), worst.join(", "));
+}
+
 fn compare(name: &str, program: &[String], room: &Path) {
     let json = room.join("out.json");
     let path = json.display().to_string();
     let run = |more: &[&str]| -> Value {
         let options: Vec<&str> = [&["--policy", "base", "--json", &path], more].concat();
-        seconds(&mut strata(&options, program));
-        let text = std::fs::read_to_string(&json).expect("the report was written");
-        let report: Value = serde_json::from_str(&text).expect("it is JSON");
-        report["runs"][0].clone()
+        report(&mut strata(&options, program), &json)
     };
     let (full, sampled) = (run(&[]), run(&["--sample", "auto"]));
     let value = |run: &Value, at: &str| run.pointer(at).and_then(Value::as_f64).unwrap_or(0.0);
@@ -170,16 +232,9 @@ fn compare(name: &str, program: &[String], room: &Path) {
     let Some(bounds) = sampled["sampled"]["bounds"].as_object() else {
         return println!("| {name} | {} | too short to be sampled |", cells.join(" | "));
     };
-    let truth = |key: &str| {
-        let at = match key.strip_prefix("counters.") {
-            Some(counter) => format!("/counters/{counter}"),
-            None => format!("/{}", key.replace('.', "/")),
-        };
-        full.pointer(&at).and_then(Value::as_f64)
-    };
     let judged = bounds.iter().filter(|(key, _)| *key != "relative_throughput");
     let held = judged.clone().filter(|(key, bounds)| {
-        truth(key).is_some_and(|truth| {
+        figure(&full, key).is_some_and(|truth| {
             let bound = |end: &str| bounds[end].as_f64().unwrap_or(f64::NAN);
             bound("low") <= truth && truth <= bound("high")
         })

@@ -8,6 +8,7 @@ use crate::guest_memory::GuestMemory;
 use crate::output::{self};
 use crate::prepared;
 use crate::run_results::Results;
+use crate::sample::Choice;
 use crate::values::SizeAndWays;
 use crate::workload::Input;
 use crate::{captured_tables, effect, given, text_file, unsampled};
@@ -20,7 +21,7 @@ use strata_engine::{
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_nested::{Access, ExitReason};
 use strata_params::{Parameter, Parameters, Value};
-use strata_stream::{Sampling, WorkloadInfo};
+use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
 use strata_workloads::Part;
 
@@ -38,7 +39,7 @@ pub struct Plan {
     /// Memory of the guest; `None` has it chosen.
     pub memory: Option<GuestMemory>,
     /// Which parts of the stream are run in detail; `None` runs all.
-    pub sampling: Option<Sampling>,
+    pub sampling: Option<Choice>,
     /// How often requests arrive.
     pub request_load: RequestLoad,
     /// Page tables captured from a real machine, instead of modelled stacks.
@@ -92,7 +93,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;
     Ok(Plan {
         options: again::options(&args, &setups),
-        sampling: args.sample.map(|sample| sample.sampling(setups[0].seed)),
+        sampling: args.sample.map(|sample| sample.choice(setups[0].seed, &setups[0].cpu)),
         setups,
         request_load,
         memory: args.memory,

@@ -5,9 +5,11 @@ use crate::defaults::DEFAULT_SEED;
 use crate::failure::{FAILED, Failure};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Target};
+use crate::sample::{self, Choice, Sample};
 use crate::workload::{nothing_left, part_taken, unopened};
-use crate::{given, sample, unsampled};
+use crate::{given, unsampled};
 use std::path::Path;
+use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, SourceError};
 use strata_text::number::{bytes, count};
 use strata_workloads::Before;
@@ -26,7 +28,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     let target = Target::File(args.output.clone());
     output::apart(&[("--output", &target)], &args.input.files())?;
     unsampled::check_recording(args.sample, &args.input)?;
-    let sampling = args.sample.map(|lengths| lengths.sampling(args.seed.unwrap_or(DEFAULT_SEED)));
+    let choice = args.sample.map(|sample| choice(sample, args.seed)).transpose()?;
     let part = given::part(&args.input);
     let input = given::input(args.input)?;
     let path = &args.output;
@@ -36,7 +38,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     if input.is_live() {
         interrupt.pass_on();
     }
-    let source = input.open_sampled(part, Before::Nothing, sampling, &interrupt.flag);
+    let source = input.open_sampled(part, Before::Nothing, choice.as_ref(), &interrupt.flag);
     let mut source = source.map_err(|error| unopened(&error, &interrupt))?;
     let mut batch = Batch::new();
     let mut accesses = 0;
@@ -59,7 +61,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     }
     let info = source.info();
     // A copy is what its source is, be it nothing.
-    let copies = part.is_whole() && sampling.is_none() && info.recorded.is_some();
+    let copies = part.is_whole() && choice.is_none() && info.recorded.is_some();
     if accesses == 0 && !copies && failed.is_none() && !interrupt.happened() {
         return Err(Failure::failed(nothing_left(part, 0)));
     }
@@ -92,4 +94,11 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         (None, None) if interrupt.happened() => interrupt.status(),
         (None, None) => 0,
     })
+}
+
+/// Warming has to fill what the CPU has that `strata run` models if nothing is said.
+fn choice(sample: Sample, seed: Option<u64>) -> Result<Choice, Failure> {
+    let cpu = CpuModel::preset(CpuModel::DEFAULT);
+    let cpu = cpu.map_err(|error| Failure::failed(error.to_string()))?;
+    Ok(sample.choice(seed.unwrap_or(DEFAULT_SEED), &cpu))
 }

@@ -217,11 +217,7 @@ fn sampled(lines: &mut Lines<'_>) {
     ] {
         lines.row(label, |run| {
             let bounds = run.sampled.as_ref().and_then(|sampled| sampled.bounds.get(figure));
-            bounds.map_or("-".to_owned(), |bounds| {
-                let middle = (bounds.low + bounds.high) / 2.0;
-                let part = if middle > 0.0 { bounds.half() / middle } else { 0.0 };
-                format!("±{}", percent(part))
-            })
+            bounds.map_or("-".to_owned(), |bounds| format!("±{}", percent(bounds.relative())))
         });
     }
 }

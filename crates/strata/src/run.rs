@@ -193,6 +193,9 @@ fn measure(
     if plan.sampling.is_some() && report.runs.iter().all(|run| run.sampled.is_none()) {
         report.workload.notes.push(crate::sample::NOT_SAMPLED.to_owned());
     }
+    if let Some(aim) = plan.sampling.as_ref().and_then(|choice| choice.aim.as_ref()) {
+        report.workload.notes.extend(crate::sample::too_wide(&report.runs, aim.within));
+    }
     let failed = match swept.cut_short {
         Some(CutShort::Failed(error)) => Some(error.to_string()),
         _ => None,
@@ -231,5 +234,5 @@ pub fn need(args: &RunArgs, catalogue: &Catalogue) -> Option<u64> {
 
 /// Opens the part of the stream that is to be run.
 fn open(plan: &Plan, interrupt: &Interrupt) -> Result<Box<dyn Source>, OpenError> {
-    plan.input.open_sampled(plan.part, Before::Touches, plan.sampling, &interrupt.flag)
+    plan.input.open_sampled(plan.part, Before::Touches, plan.sampling.as_ref(), &interrupt.flag)
 }

@@ -3,23 +3,14 @@
 use crate::failure::unknown;
 use std::fmt;
 use std::str::FromStr;
+use strata_engine::RunResult;
+use strata_hardware::{CacheGeometry, CpuModel};
 use strata_stream::Sampling;
-use strata_text::number::count;
+use strata_text::number::{count, percent};
+use strata_workloads::{Aim, Auto, Reach};
 
-/// What `auto` traces whole before anything is left out, in instructions: less is quicker traced whole.
-const WHOLE: u64 = 20_000_000;
-
-/// The first intervals of `auto`, in instructions. Each has a window of [`WINDOW`] after [`WARM`].
-const INTERVAL: u64 = 10_000_000;
-
-/// What counts of an interval under `auto`, in instructions.
-const WINDOW: u64 = 100_000;
-
-/// What warms up a window under `auto`, in instructions.
-const WARM: u64 = 300_000;
-
-/// Intervals of one length under `auto`; then they become twice as long.
-const DOUBLING: u32 = 100;
+/// How narrow `auto` makes intervals if nothing is said, in hundredths of a percent.
+const WITHIN: u32 = 200;
 
 /// How the note of a sampled recording begins.
 pub const NOTE: &str = "sampled: ";
@@ -35,7 +26,10 @@ const KEYS: [&str; 4] = ["interval", "window", "warm", "whole"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// As the program needs it.
-    Auto,
+    Auto {
+        /// Half the width of the widest interval, in hundredths of a percent.
+        within: u32,
+    },
     /// With these lengths, in instructions.
     Given {
         /// From one window to the next, on average.
@@ -49,31 +43,77 @@ pub enum Sample {
     },
 }
 
+/// Which parts of a stream are run in detail.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Their lengths and places.
+    pub sampling: Sampling,
+    /// What is to be reached, if they are chosen while the stream is read.
+    pub aim: Option<Aim>,
+}
+
 impl Sample {
-    /// The parts of the stream, at places that `seed` decides.
-    pub fn sampling(self, seed: u64) -> Sampling {
+    /// The parts of the stream, at places that `seed` decides. What warming has to fill is what `cpu` has.
+    pub fn choice(self, seed: u64, cpu: &CpuModel) -> Choice {
         match self {
-            Self::Auto => Sampling {
-                interval: INTERVAL,
-                window: WINDOW,
-                warm: WARM,
-                whole: WHOLE,
-                doubling: DOUBLING,
-                seed,
+            Self::Auto { .. } => Choice {
+                sampling: Auto::sampling(seed),
+                aim: self.within().map(|within| aim(cpu, within)),
             },
             Self::Given { interval, window, warm, whole } => {
-                Sampling { interval, window, warm, whole, doubling: 0, seed }
+                let sampling = Sampling { interval, window, warm, whole, adaptive: false, seed };
+                Choice { sampling, aim: None }
             }
         }
     }
+
+    /// Half the width of the widest interval that is asked for, relative to what it is around.
+    pub fn within(self) -> Option<f64> {
+        match self {
+            Self::Auto { within } => Some(f64::from(within) / 10_000.0),
+            Self::Given { .. } => None,
+        }
+    }
+}
+
+/// The arrays of a CPU that hold most, and what misses in them cost.
+fn aim(cpu: &CpuModel, within: f64) -> Aim {
+    let exposed = 1.0 - cpu.core.data_overlap;
+    let lines = |name, cache: &CacheGeometry, cycles: u32| Reach {
+        name,
+        pages: false,
+        entries: cache.bytes / 64,
+        ways: cache.ways,
+        cycles: f64::from(cycles) * exposed,
+    };
+    let cache = &cpu.cache;
+    let tlb = cpu.tlb.l2.0.iter().find(|(sizes, _)| sizes.contains("4k"));
+    let pages = tlb.map(|(_, array)| Reach {
+        name: "L2 TLB",
+        pages: true,
+        entries: array.entries.into(),
+        ways: array.ways,
+        // A walk of a VM whose references all hit the first-level cache.
+        cycles: 24.0 * f64::from(cache.l1d.cycles) * (1.0 - cpu.core.walk_overlap),
+    });
+    let mut reaches = vec![
+        lines("last-level cache", &cache.llc, cache.memory_cycles),
+        lines("L2 cache", &cache.l2, cache.llc.cycles),
+    ];
+    reaches.extend(pages);
+    reaches.retain(|reach| reach.entries > 0);
+    reaches.sort_by_key(|reach| std::cmp::Reverse(reach.entries));
+    Aim { within, base_cpi: cpu.core.base_cpi, reaches }
 }
 
 impl FromStr for Sample {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" {
-            return Ok(Self::Auto);
+        if let Some(rest) = text.strip_prefix("auto")
+            && (rest.is_empty() || rest.starts_with(','))
+        {
+            return Ok(Self::Auto { within: within(rest)? });
         }
         let mut values = [None; KEYS.len()];
         for part in text.split(',') {
@@ -118,10 +158,65 @@ impl FromStr for Sample {
     }
 }
 
+/// What a reader must know of intervals that are wider than asked for, if any are. Of what takes hardly any
+/// cycles no interval was asked for.
+pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
+    const SMALL: f64 = 0.01;
+    let share = |part: u64, run: &RunResult| part as f64 / run.cycles.max(1) as f64;
+    let widths = runs.iter().filter_map(|run| Some((run, run.sampled.as_ref()?))).flat_map(
+        |(run, sampled)| {
+            let walks = share(run.cycles_by_kind.walks, run);
+            let data = share(run.cycles_by_kind.data, run);
+            [
+                ("cycles", "cycles", 1.0),
+                ("L2 TLB misses", "tlb.l2_misses", walks),
+                ("cycles in walks", "walk_cycles", walks),
+                ("misses of the last-level cache", "counters.strata.data_memory", data),
+            ]
+            .into_iter()
+            .filter(|(_, _, share)| *share >= SMALL)
+            .filter_map(|(label, name, _)| {
+                let bounds = sampled.bounds.get(name)?;
+                Some((bounds.relative(), label, run))
+            })
+            .collect::<Vec<_>>()
+        },
+    );
+    let (width, label, run) = widths.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (width > within).then(|| {
+        format!(
+            "intervals are wider than asked for (±{}): the widest is ±{}, of {label} under {} on {}; a longer \
+             run would narrow it",
+            percent(within),
+            percent(width),
+            run.policy,
+            run.stack
+        )
+    })
+}
+
+/// What follows `auto`: nothing, or how narrow intervals are to be.
+fn within(rest: &str) -> Result<u32, String> {
+    let Some(given) = rest.strip_prefix(',') else { return Ok(WITHIN) };
+    let Some(value) = given.strip_prefix("within=") else {
+        return Err(format!("'{given}' does not go with auto; write auto, or auto,within=2%"));
+    };
+    let percent = match value.strip_suffix('%') {
+        Some(percent) => percent.trim().parse().ok(),
+        None => value.parse::<f64>().ok().map(|share| share * 100.0),
+    };
+    let hundredths = percent.map(|percent| (percent * 100.0).round()).unwrap_or(0.0);
+    if !(1.0..=10_000.0).contains(&hundredths) {
+        return Err(format!("'{value}' is no width of an interval; write one from 0.01% to 100%"));
+    }
+    Ok(hundredths as u32)
+}
+
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => f.write_str("auto"),
+            Self::Auto { within: WITHIN } => f.write_str("auto"),
+            Self::Auto { within } => write!(f, "auto,within={}%", f64::from(*within) / 100.0),
             Self::Given { interval, window, warm, whole } => {
                 write!(f, "interval={interval},window={window},warm={warm}")?;
                 if *whole > 0 {
@@ -139,10 +234,15 @@ mod tests {
 
     #[test]
     fn lengths_are_read_as_they_are_printed() {
-        for text in ["auto", "interval=1000,window=10,warm=0", "interval=9,window=4,warm=5,whole=7"]
-        {
+        for text in [
+            "auto",
+            "auto,within=0.5%",
+            "interval=1000,window=10,warm=0",
+            "interval=9,window=4,warm=5,whole=7",
+        ] {
             assert_eq!(text.parse::<Sample>().unwrap().to_string(), text);
         }
+        assert_eq!("auto,within=0.02".parse(), "auto".parse::<Sample>());
         let short: Sample = "interval=10M,window=100k".parse().unwrap();
         assert_eq!(short.to_string(), "interval=10000000,window=100000,warm=0");
     }

@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::{prepared, sample};
+use crate::prepared;
+use crate::sample::{self, Choice};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use strata_capture::{Capture, Options};
 use strata_engine::OpenError;
-use strata_stream::{Sampling, Source, WorkloadInfo, command_line};
+use strata_stream::{Source, WorkloadInfo, command_line};
 use strata_text::number::count;
 use strata_workloads::record::Reader;
 use strata_workloads::{Before, Excerpt, Format, Generator, Measured, Part, Sampled};
@@ -139,7 +140,7 @@ impl Input {
         self.open_sampled(part, before, None, interrupted)
     }
 
-    /// The same, of which only what `sampling` leaves is seen in detail, if anything is left out.
+    /// The same, of which only what `choice` leaves is seen in detail, if anything is left out.
     ///
     /// # Errors
     /// When that fails.
@@ -147,18 +148,21 @@ impl Input {
         &self,
         part: Part,
         before: Before,
-        sampling: Option<Sampling>,
+        choice: Option<&Choice>,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
-        let mut source = self.source(sampling, interrupted)?;
-        if is_sampled(&source.info()) && (sampling.is_some() || !part.is_whole()) {
+        let mut source = self.source(choice, interrupted)?;
+        if is_sampled(&source.info()) && (choice.is_some() || !part.is_whole()) {
             return Err(OpenError(
                 "the recording is sampled: leave --sample, --skip, --limit and --marked out"
                     .to_owned(),
             ));
         }
-        if let Some(sampling) = sampling.filter(|_| !self.is_live()) {
-            source = Box::new(Sampled::new(source, sampling));
+        if let Some(Choice { sampling, aim }) = choice.filter(|_| !self.is_live()) {
+            source = Box::new(match aim {
+                Some(aim) => Sampled::adaptive(source, *sampling, aim.clone()),
+                None => Sampled::new(source, *sampling),
+            });
         }
         // Recordings know their footprint; counting it again would cost for nothing.
         Ok(match source.info().footprint_bytes.is_some() && self.is_trace() {
@@ -174,14 +178,16 @@ impl Input {
 
     fn source(
         &self,
-        sampling: Option<Sampling>,
+        choice: Option<&Choice>,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
         match self {
             Self::Live(command) => {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
                 let interrupted = Some(interrupted.clone());
-                let options = Options { interrupted, sampling, ..Options::default() };
+                let sampling = choice.map(|choice| choice.sampling);
+                let aim = choice.and_then(|choice| choice.aim.clone());
+                let options = Options { interrupted, sampling, aim, ..Options::default() };
                 let capture = Capture::spawn(program, arguments, options);
                 Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
             }

@@ -255,3 +255,50 @@ fn who_asks_for_the_end_before_a_host_is_set_up_gets_no_result() {
     assert!(complaint(&output).contains("before a host was set up"), "{}", complaint(&output));
     assert!(output.stdout.is_empty() && !directory.path().join("x").exists());
 }
+
+/// No window comes: all but the beginning is one gap.
+const GAP: &str = "--sample interval=1T,window=1k,whole=20k";
+
+#[test]
+fn ctrl_c_in_a_gap_of_a_sampled_stream_ends_it_with_all_that_was_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_line = format!("run --policy base {GAP} --json");
+    for (script, status) in [
+        ("trap 'exit 5' INT; : > ready; while :; do :; done", 5),
+        (": > ready; while :; do :; done", 130),
+    ] {
+        let output = signalled(&directory, &run_line, script, &[("-INT", To::Both)]);
+        assert_eq!(output.status.code(), Some(status), "{}", complaint(&output));
+        assert!(complaint(&output).contains("PARTIAL RESULT: interrupted by Ctrl-C"));
+        let report = report(&directory);
+        assert!(
+            report.partial && report.workload.notes.iter().all(|note| !note.contains("killed"))
+        );
+        let run = &report.runs[0];
+        // The loop was in the gap, and so were most pages of the shell touched first.
+        let skipped = run.sampled.as_ref().unwrap().skipped_instructions;
+        assert!(skipped > 1_000_000 && run.instructions > skipped, "{skipped}");
+        assert!(run.faults.guest > 100, "{}", run.faults.guest);
+    }
+    let record_line = format!("record {GAP} -o");
+    let script = ": > ready; while :; do :; done";
+    let output = signalled(&directory, &record_line, script, &[("-INT", To::Both)]);
+    assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+    let line = format!("run --policy base --json - {}", directory.path().join("x").display());
+    let replayed: Vec<_> = (0..2).map(|_| run(&line).stdout).collect();
+    assert_eq!(replayed[0], replayed[1]);
+    let report: Report = serde_json::from_slice(&replayed[0]).unwrap();
+    assert!(report.runs[0].sampled.as_ref().unwrap().skipped_instructions > 1_000_000);
+}
+
+#[test]
+fn what_nobody_waits_for_in_a_gap_goes_on_unobserved() {
+    let directory = tempfile::tempdir().unwrap();
+    // The loop goes on after the result is there.
+    let script =
+        "trap '' INT; : > ready; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo on";
+    let line = format!("run --policy base {GAP} --json");
+    let output = signalled(&directory, &line, script, &[("-INT", To::Both), ("-INT", To::Both)]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "on\n", "{}", complaint(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+}

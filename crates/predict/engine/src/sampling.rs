@@ -2,19 +2,19 @@
 //!
 //! Each interval of the stream is a stratum with one window at a random place in it. What was counted in
 //! the window, times the instructions of the interval over those of the window, is the estimate for the
-//! interval; the part that is traced whole is added as it is. The variance is that of successive
-//! differences: neighbouring intervals are alike where a program has phases longer than an interval, and
-//! where they are not the interval becomes too wide rather than too narrow (Wolter, Introduction to
-//! Variance Estimation, 2nd edition, chapter 8, estimator v2; Wunderlich et al., SMARTS, ISCA 2003, sample
-//! in the same way, with the variance of simple random samples).
+//! interval; the part that is traced whole is added as it is. How far the sum may be off is
+//! [`half_width`]'s to say.
+//!
+//! Page faults of all intervals are known, so it is known by how many the estimate of page faults from
+//! windows is off. What is touched first misses in all caches, so other counts are off with it: each is
+//! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
+//! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
-
-/// Windows from which on an interval is told.
-const FEWEST: usize = 4;
+use strata_stream::{FEWEST_WINDOWS, half_width};
 
 /// Bounds of a figure that was estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,12 @@ impl Bounds {
     /// Half the width.
     pub fn half(&self) -> f64 {
         (self.high - self.low) / 2.0
+    }
+
+    /// Half the width, relative to the middle; 0 around nothing.
+    pub fn relative(&self) -> f64 {
+        let middle = (self.low + self.high) / 2.0;
+        if middle > 0.0 { self.half() / middle } else { 0.0 }
     }
 }
 
@@ -105,6 +111,10 @@ fn figures(counters: &HardwareCounters, machine: &Machine) -> [f64; FIGURES.len(
 struct Stratum {
     /// Instructions of the interval.
     instructions: f64,
+    /// Instructions of its window.
+    window: f64,
+    /// Page faults of its window for each instruction.
+    faults: f64,
     /// Figures of its window for each instruction.
     rates: [f64; FIGURES.len()],
 }
@@ -114,11 +124,19 @@ struct Stratum {
 pub(crate) struct Strata {
     /// What was traced whole, without what was charged.
     whole: HardwareCounters,
+    /// Figures and page faults of it.
+    whole_figures: [f64; FIGURES.len()],
+    whole_faults: u64,
     /// Each single count of all intervals that are over.
     sums: Vec<f64>,
     intervals: Vec<Stratum>,
-    /// What the last window counted.
+    /// What the last window counted, and its page faults.
     last: HardwareCounters,
+    last_faults: u64,
+    /// Page faults of all intervals that are over, as windows tell, and as they were.
+    faults: [f64; 2],
+    /// What each single count has to do with page faults.
+    slopes: Slopes,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
     window_instructions: u64,
@@ -129,8 +147,11 @@ pub(crate) struct Strata {
 
 impl Strata {
     /// After a part traced whole, of which this was counted.
-    pub(crate) fn new(whole: HardwareCounters, machine: &Machine) -> Self {
-        let mut strata = Self { whole: without_charges(whole), ..Self::default() };
+    pub(crate) fn new(whole: HardwareCounters, faults: u64, machine: &Machine) -> Self {
+        let mut strata =
+            Self { whole: without_charges(whole), whole_faults: faults, ..Self::default() };
+        strata.slopes.add(&strata.whole, faults);
+        strata.whole_figures = figures(&strata.whole, machine);
         strata.cycles = machine.explain(&strata.whole).total();
         strata.instructions = strata.whole.instructions as f64;
         strata
@@ -145,29 +166,41 @@ impl Strata {
     }
 
     /// A window is over.
-    pub(crate) fn window(&mut self, counted: HardwareCounters, machine: &Machine) {
+    pub(crate) fn window(&mut self, counted: HardwareCounters, faults: u64, machine: &Machine) {
         self.last = without_charges(counted);
+        self.last_faults = faults;
+        self.slopes.add(&self.last, faults);
         self.cycles += machine.explain(&self.last).total();
         self.instructions += self.last.instructions as f64;
         self.window_instructions += self.last.instructions;
     }
 
-    /// An interval is over, in which a window ended, or none did.
-    pub(crate) fn interval(&mut self, instructions: u64, has_window: bool, machine: &Machine) {
+    /// An interval is over, in which a window ended, or none did. `faults` are all so far.
+    pub(crate) fn interval(
+        &mut self,
+        instructions: u64,
+        has_window: bool,
+        faults: u64,
+        machine: &Machine,
+    ) {
+        self.faults[1] = faults.saturating_sub(self.whole_faults) as f64;
         if !has_window || self.last.instructions == 0 {
             self.orphaned += instructions;
             return;
         }
         let all = instructions + std::mem::take(&mut self.orphaned);
         let mut rates = figures(&self.last, machine);
-        rates.iter_mut().for_each(|figure| *figure /= self.last.instructions as f64);
-        self.intervals.push(Stratum { instructions: all as f64, rates });
+        let window = self.last.instructions as f64;
+        rates.iter_mut().for_each(|figure| *figure /= window);
+        let faults = self.last_faults as f64 / window;
+        self.intervals.push(Stratum { instructions: all as f64, window, faults, rates });
         self.add(all);
     }
 
     /// Adds the last window, for so many instructions.
     fn add(&mut self, instructions: u64) {
         let weight = instructions as f64 / self.last.instructions as f64;
+        self.faults[0] += self.last_faults as f64 * weight;
         let mut at = 0;
         let sums = &mut self.sums;
         self.last.visit(&mut |count| {
@@ -188,7 +221,7 @@ impl Strata {
         match self.intervals.last_mut() {
             Some(last) => last.instructions += orphaned as f64,
             // No window at all: the beginning has to stand for the rest.
-            None => self.last = self.whole.clone(),
+            None => (self.last, self.last_faults) = (self.whole.clone(), self.whole_faults),
         }
         if self.last.instructions > 0 {
             self.add(orphaned);
@@ -199,9 +232,15 @@ impl Strata {
     /// of `exact`.
     pub(crate) fn totals(&self, exact: &HardwareCounters) -> HardwareCounters {
         let mut totals = self.whole.clone();
-        let mut sums = self.sums.iter();
+        let unseen = self.unseen_faults();
+        let mut sums = self.sums.iter().enumerate();
         let mut estimated = HardwareCounters::default();
-        estimated.set(&mut || sums.next().map_or(0, |sum| sum.round() as u64));
+        estimated.set(&mut || {
+            sums.next().map_or(0, |(at, sum)| {
+                // No fewer than nothing, which a slope may promise by chance.
+                (sum + self.slopes.of(at) * unseen).round().max(0.0) as u64
+            })
+        });
         totals += &estimated;
         totals.instructions = exact.instructions;
         totals.charged = exact.charged;
@@ -220,7 +259,7 @@ impl Strata {
         let charged: u64 = totals.charged.iter().sum();
         let mut bounds = BTreeMap::new();
         for (index, name) in FIGURES.iter().enumerate() {
-            let Some(half) = self.half(|stratum| stratum.rates[index]) else { continue };
+            let Some(half) = self.half(index) else { continue };
             let exact = if index == CYCLES { charged as f64 } else { 0.0 };
             let around = Bounds::around(values[index] + exact, half);
             bounds.insert((*name).to_owned(), around);
@@ -251,7 +290,7 @@ impl Strata {
                  rest; take shorter intervals, or run it whole"
                     .to_owned(),
             ),
-            few if few < FEWEST => Some(format!(
+            few if few < FEWEST_WINDOWS => Some(format!(
                 "sampled with {few} windows, too few to say how far estimates are off: take shorter \
                  intervals, or run it whole"
             )),
@@ -259,9 +298,49 @@ impl Strata {
         }
     }
 
-    /// Half the width of the interval of a figure, given for each instruction of each stratum.
-    fn half(&self, rate: impl Fn(&Stratum) -> f64) -> Option<f64> {
-        half(self.intervals.iter().map(|stratum| (stratum.instructions, rate(stratum))))
+    /// Page faults that the estimates of windows lack; below 0 for those that they have too many.
+    fn unseen_faults(&self) -> f64 {
+        let [told, all] = self.faults;
+        if self.intervals.len() < FEWEST_WINDOWS { 0.0 } else { all - told }
+    }
+
+    /// Half the width of the interval of a figure.
+    fn half(&self, figure: usize) -> Option<f64> {
+        if self.intervals.iter().all(|stratum| stratum.rates[figure] == 0.0) {
+            return None;
+        }
+        let fit = self.fit(figure);
+        let lengths = self.intervals.iter().map(|stratum| stratum.instructions);
+        let chance = half_width(lengths.zip(fit.rates.iter().copied()))?;
+        // The slope is known from the same windows, and not for sure.
+        Some(chance.hypot(2.0 * fit.error * self.unseen_faults()))
+    }
+
+    /// A figure without what page faults have to do with it.
+    fn fit(&self, figure: usize) -> Fit {
+        let whole = self.whole_figures[figure];
+        let windows = self.intervals.iter().map(|stratum| {
+            let Stratum { window, faults, rates, .. } = stratum;
+            [*window, faults * window, rates[figure] * window]
+        });
+        let instructions = self.whole.instructions as f64;
+        let first = (instructions > 0.0).then_some([instructions, self.whole_faults as f64, whole]);
+        let points: Vec<_> = first.into_iter().chain(windows).collect();
+        let mut line = Line::default();
+        points.iter().for_each(|point| line.add(*point));
+        let (slope, rate) = line.slope();
+        let squares = points.iter().map(|[instructions, faults, figure]| {
+            let off = figure - rate * instructions - slope * faults;
+            off * off / instructions
+        });
+        let freedom = points.len().saturating_sub(2).max(1) as f64;
+        let error = match line.spread() {
+            0.0 => 0.0,
+            spread => (squares.sum::<f64>() / freedom / spread).sqrt(),
+        };
+        let rates = self.intervals.iter();
+        let rates = rates.map(|stratum| stratum.rates[figure] - slope * stratum.faults).collect();
+        Fit { rates, error }
     }
 
     /// Half the width of the interval of the time of one run over that of another on the same stream.
@@ -271,13 +350,92 @@ impl Strata {
             return None;
         }
         let relative = of_base.cycles / own.cycles;
-        let both = self.intervals.iter().zip(&base.intervals);
-        let residuals = both.map(|(own_part, base_part)| {
-            let own = own_part.rates[CYCLES] * own.share;
-            let base = base_part.rates[CYCLES] * of_base.share;
-            (own_part.instructions, (base - relative * own))
+        let (own_fit, base_fit) = (self.fit(CYCLES), base.fit(CYCLES));
+        let rates = own_fit.rates.iter().zip(&base_fit.rates);
+        let residuals = self.intervals.iter().zip(rates).map(|(stratum, (own_rate, base_rate))| {
+            let difference = base_rate * of_base.share - relative * own_rate * own.share;
+            (stratum.instructions, difference)
         });
-        Some(half(residuals)? / own.cycles)
+        Some(half_width(residuals)? / own.cycles)
+    }
+}
+
+/// What a figure is without page faults.
+#[derive(Clone, Debug)]
+struct Fit {
+    /// In each window, for each instruction.
+    rates: Vec<f64>,
+    /// The standard error of what a page fault adds.
+    error: f64,
+}
+
+/// A count made of so much for each instruction and so much for each page fault: weighted least squares, as the
+/// variance of a count grows with the instructions it is taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Line {
+    instructions: f64,
+    faults: f64,
+    faults_squared: f64,
+    counts: f64,
+    products: f64,
+}
+
+impl Line {
+    /// Instructions, page faults and what was counted.
+    fn add(&mut self, [instructions, faults, count]: [f64; 3]) {
+        self.instructions += instructions;
+        self.faults += faults;
+        self.faults_squared += faults * faults / instructions;
+        self.counts += count;
+        self.products += faults * count / instructions;
+    }
+
+    /// How far page faults are from being so many an instruction everywhere.
+    fn spread(&self) -> f64 {
+        if self.instructions == 0.0 {
+            return 0.0;
+        }
+        let spread = self.faults_squared - self.faults * self.faults / self.instructions;
+        // What rounding leaves is nothing.
+        if spread > 1e-9 * self.faults_squared { spread } else { 0.0 }
+    }
+
+    /// What a page fault adds, and an instruction.
+    fn slope(&self) -> (f64, f64) {
+        let slope = match self.spread() {
+            0.0 => 0.0,
+            spread => (self.products - self.faults * self.counts / self.instructions) / spread,
+        };
+        let rate = match self.instructions {
+            0.0 => 0.0,
+            all => (self.counts - slope * self.faults) / all,
+        };
+        (slope, rate)
+    }
+}
+
+/// The same for each single count.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Slopes(Vec<Line>);
+
+impl Slopes {
+    fn add(&mut self, counted: &HardwareCounters, faults: u64) {
+        let instructions = counted.instructions as f64;
+        if instructions == 0.0 {
+            return;
+        }
+        let mut at = 0;
+        counted.visit(&mut |count| {
+            if at == self.0.len() {
+                self.0.push(Line::default());
+            }
+            self.0[at].add([instructions, faults as f64, count as f64]);
+            at += 1;
+        });
+    }
+
+    fn of(&self, at: usize) -> f64 {
+        self.0.get(at).map_or(0.0, |line| line.slope().0)
     }
 }
 
@@ -295,39 +453,6 @@ pub(crate) struct Elapsed {
     pub(crate) share: f64,
 }
 
-/// Half the width of the 95 % interval of a sum over strata, of each its instructions and its rate.
-fn half(strata: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
-    let strata: Vec<(f64, f64)> = strata.collect();
-    let count = strata.len();
-    // What no window has seen may be rare, and how rare they do not say.
-    if count < FEWEST || strata.iter().all(|(_, rate)| *rate == 0.0) {
-        return None;
-    }
-    let squares = strata.windows(2).map(|pair| {
-        let [(first, before), (second, after)] = pair else { unreachable!("windows of two") };
-        let difference = (after - before) * (first + second) / 2.0;
-        difference * difference
-    });
-    let pairs = (count - 1) as f64;
-    let variance = squares.sum::<f64>() / (2.0 * pairs) * count as f64;
-    // Successive differences have about two thirds of the degrees of freedom (Wolter, 8.2).
-    Some(quantile(2.0 / 3.0 * pairs) * variance.sqrt())
-}
-
-/// The 0.975 quantile of Student's t distribution, to a percent (Abramowitz and Stegun, 26.7.5).
-fn quantile(freedom: f64) -> f64 {
-    const TABLE: [f64; 6] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447];
-    let below = freedom.floor().max(1.0) as usize;
-    if below < TABLE.len() {
-        let part = (freedom - below as f64).max(0.0);
-        return TABLE[below - 1] * (1.0 - part) + TABLE[below] * part;
-    }
-    let (z, v) = (1.959_964_f64, freedom);
-    let g1 = (z.powi(3) + z) / 4.0;
-    let g2 = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    z + g1 / v + g2 / (v * v)
-}
-
 fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {
     counters.charged = Default::default();
     counters
@@ -338,24 +463,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
-        for (freedom, expected) in
-            [(1.0, 12.706), (4.0, 2.776), (6.0, 2.447), (7.0, 2.365), (10.0, 2.228), (30.0, 2.042)]
-        {
-            assert!((quantile(freedom) / expected - 1.0).abs() < 0.01, "{freedom}");
+    fn a_line_finds_what_page_faults_add() {
+        let mut line = Line::default();
+        for (instructions, faults) in [(100.0, 0.0), (100.0, 3.0), (300.0, 1.0), (50.0, 7.0)] {
+            line.add([instructions, faults, 2.0 * instructions + 64.0 * faults]);
         }
-        assert!((quantile(1e9) - 1.959_964).abs() < 1e-6);
-    }
-
-    #[test]
-    fn intervals_of_independent_strata_are_those_of_a_random_sample() {
-        // Rates 1 and 3 in turn: each difference is 2, the variance of one is 2, as of a sample of two.
-        let strata = (0..100).map(|index| (10.0, 1.0 + 2.0 * f64::from(index % 2)));
-        let expected = quantile(66.0) * (2.0 * 100.0 * 100.0_f64).sqrt();
-        assert!((half(strata).unwrap() / expected - 1.0).abs() < 1e-9);
-        // A slow trend is no noise.
-        let trend = half((0..100).map(|index| (10.0, f64::from(index)))).unwrap();
-        assert!(trend < 0.01 * 10.0 * 4950.0 * 2.0, "{trend}");
-        assert_eq!(half((0..3).map(|_| (1.0, 1.0))), None, "too few to say");
+        let (slope, rate) = line.slope();
+        assert!((slope - 64.0).abs() < 1e-9 && (rate - 2.0).abs() < 1e-9, "{slope} {rate}");
+        // As many an instruction everywhere, or none at all: nothing is known of them.
+        for faults in [0.0, 0.01] {
+            let mut line = Line::default();
+            [100.0, 200.0].iter().for_each(|i| line.add([*i, faults * i, 5.0 * i]));
+            assert_eq!(line.slope().0, 0.0);
+        }
+        assert_eq!(Line::default().slope(), (0.0, 0.0));
     }
 }

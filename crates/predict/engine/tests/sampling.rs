@@ -38,7 +38,7 @@ const SAMPLING: Sampling = Sampling {
     window: 10_000,
     warm: 50_000,
     whole: 600_000,
-    doubling: 0,
+    adaptive: false,
     seed: 1,
 };
 
@@ -164,8 +164,14 @@ fn short_phases_and_touches_between_windows_are_found() {
     let mut held = 0;
     for seed in 0..100 {
         // A window is a tenth of a round: most hold none of its new pages.
-        let sampling =
-            Sampling { interval: 100_000, window: 2000, warm: 2000, whole: 0, doubling: 0, seed };
+        let sampling = Sampling {
+            interval: 100_000,
+            window: 2000,
+            warm: 2000,
+            whole: 0,
+            adaptive: false,
+            seed,
+        };
         let found = run(&setup, Sampled::new(Phases { round: 0 }, sampling));
         assert_eq!((found.faults.guest, found.instructions), (8000, whole.instructions));
         assert!(found.accesses.abs_diff(whole.accesses) < whole.accesses / 10);

@@ -15,6 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use strata_stream::Sampling;
 use strata_wire::{Emulator, Execution, Identity, PLUGIN_FILE, ProcessId, Wire, program};
+use strata_workloads::Aim;
 
 /// Choices for a capture; the defaults are right for installed software.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub struct Options {
     pub interrupted: Option<Arc<AtomicBool>>,
     /// Which parts of the stream are seen in detail; all, if nothing is said.
     pub sampling: Option<Sampling>,
+    /// What is to be reached by choosing intervals and warming, if `sampling` is adaptive.
+    pub aim: Option<Aim>,
     /// The program's environment as `NAME=value`, instead of the caller's.
     pub environment: Option<Vec<OsString>>,
 }

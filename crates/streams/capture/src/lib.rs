@@ -24,6 +24,7 @@
 //!   gave up the user or the root directory they started with run natively from their next
 //!   `execve` on, unseen; a note says so.
 
+mod edges;
 mod error;
 mod launch;
 mod processes;

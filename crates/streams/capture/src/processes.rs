@@ -19,12 +19,14 @@ pub(crate) struct Process {
     pub(crate) identity: Option<ProcessId>,
     /// How many `execve` it has behind it.
     pub(crate) image: u32,
+    /// Whether it has told everything there is before a signal ends it.
+    pub(crate) has_last_word: bool,
     told: Instant,
 }
 
 impl Process {
     fn new(vmas: Vmas) -> Self {
-        Self { vmas, identity: None, image: 0, told: Instant::now() }
+        Self { vmas, identity: None, image: 0, has_last_word: false, told: Instant::now() }
     }
 
     fn has_ended(&self) -> bool {

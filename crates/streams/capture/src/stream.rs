@@ -1,6 +1,7 @@
 //! The consumer: turns what arrives through the wire into a stream.
 
 use crate::CaptureError;
+use crate::edges::Edges;
 use crate::launch::{self, Launch, Options, Supervisor};
 use crate::processes::Processes;
 use crate::vmas::page_of;
@@ -13,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use strata_addr::{Range, space::Virtual};
 use strata_stream::{
-    Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
-    command_line,
+    Access, Backing, Batch, Edge, Event, Fill, Pid, Protection, Source, SourceError, Tid,
+    WorkloadInfo, command_line,
 };
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
-use strata_workloads::Touches;
+use strata_workloads::{Auto, Touches};
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
 /// and with it a chance to do something else.
@@ -26,6 +27,9 @@ const SLEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32
 const CHECK: Duration = Duration::from_millis(200);
 /// How long what a program leaves running goes on before it is spoken of.
 const OUTLIVED: Duration = Duration::from_secs(2);
+/// What is said of a process that had no time for a last word.
+const KILLED: &str = "a process was killed (SIGKILL) between two windows: what it did since the last of them \
+                      is not known, and is in no figure";
 /// Notes of programs kept; there is no use in thousands.
 const NOTES: usize = 100;
 
@@ -48,6 +52,12 @@ pub struct Capture {
     processes: Processes,
     /// What was touched, if the stream is sampled.
     touches: Option<Touches>,
+    /// What puts the edges in order, if the stream is sampled.
+    edges: Option<Edges>,
+    /// What places the intervals, if they are chosen while the stream is read.
+    auto: Option<Auto>,
+    /// Whether the stream is in a gap.
+    in_gap: bool,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
     checked: Instant,
@@ -95,6 +105,11 @@ impl Capture {
             wire.sample(&sampling);
             Touches::default()
         });
+        let edges = options.sampling.as_ref().map(Edges::new);
+        let adaptive = options.sampling.filter(|sampling| sampling.adaptive);
+        let auto =
+            adaptive.zip(options.aim.clone()).map(|(sampling, aim)| Auto::new(sampling, aim));
+        auto.iter().flat_map(Auto::placed).for_each(|placed| wire.place(placed));
         let wire = Arc::new(wire);
         let interrupted = options.interrupted.clone();
         let launch = Launch::prepare(program, args, options, &file)?;
@@ -110,6 +125,9 @@ impl Capture {
             progress: Vec::new(),
             processes: Processes::default(),
             touches,
+            edges,
+            auto,
+            in_gap: false,
             dying: Vec::new(),
             checked: Instant::now(),
             begun: false,
@@ -209,6 +227,10 @@ impl Capture {
                 let all = batch.accesses();
                 touches.run(tid, &all[all.len() - used..], false);
             }
+            if let Some(auto) = &mut self.auto {
+                let all = batch.accesses();
+                auto.run(pid, instructions, &all[all.len() - used..]);
+            }
             let Some(at) = outside else { return };
             instructions = 0;
             rest = &rest[used..];
@@ -251,14 +273,26 @@ impl Capture {
                     .unwrap_or((Backing::Anonymous, Protection::READ_WRITE));
                 self.event(Event::Map { pid, range, backing, protection, fixed: false }, batch);
             }
+            Message::LastWord { pid } => {
+                if let Some(process) = self.processes.get(pid) {
+                    process.has_last_word = true;
+                }
+            }
             Message::Note(note) => add(note, &mut self.notes),
             Message::Warning(warning) => add(warning, &mut self.warnings),
         }
     }
 
     fn event(&mut self, event: Event, batch: &mut Batch) {
-        if let Event::Touched { pid, range, store } = event {
-            return self.touched(pid, range, store, batch);
+        match event {
+            Event::Touched { pid, range, store } => {
+                return self.touched(pid, range, store, batch);
+            }
+            Event::Sampling(edge) => {
+                let due = self.edges.as_mut().map_or(vec![edge], |edges| edges.told(edge));
+                return due.into_iter().for_each(|edge| self.edge(edge, batch));
+            }
+            _ => {}
         }
         match event {
             Event::ProcessStart { pid } => {
@@ -289,6 +323,15 @@ impl Capture {
             touches.event(&event, &mut |told| batch.event(told));
         }
         batch.event(event);
+    }
+
+    /// The stream goes from one part to the next.
+    fn edge(&mut self, edge: Edge, batch: &mut Batch) {
+        self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
+        batch.event(Event::Sampling(edge));
+        if let Some(placed) = self.auto.as_mut().and_then(|auto| auto.edge(edge)) {
+            self.wire.place(placed);
+        }
     }
 
     /// Page tables show pages of a process.
@@ -334,6 +377,9 @@ impl Capture {
     fn bury(&mut self, batch: &mut Batch) {
         for pid in std::mem::take(&mut self.dying) {
             self.abandoned(|owner| owner.pid == pid, batch);
+            if self.in_gap && self.processes.get(pid).is_some_and(|dead| !dead.has_last_word) {
+                add(KILLED.to_owned(), &mut self.notes);
+            }
             self.event(Event::ProcessExit { pid }, batch);
         }
     }
@@ -408,6 +454,7 @@ impl Capture {
 impl Source for Capture {
     fn info(&self) -> WorkloadInfo {
         let mut notes = self.notes.clone();
+        notes.extend(self.auto.iter().flat_map(Auto::notes));
         let mut count = |number: u64, text: &str| {
             if number > 0 {
                 notes.push(format!("{number} {text}"));

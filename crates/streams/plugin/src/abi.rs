@@ -4,7 +4,7 @@
 use crate::calls::Call;
 use crate::process::Process;
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{environment, guest, image, observation, sampling, switch};
+use crate::{death, environment, guest, image, observation, sampling, switch};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -176,6 +176,12 @@ fn when_alone(number: usize) {
     process().switch(number);
 }
 
+fn before_death() {
+    if let Some(process) = PROCESS.get() {
+        process.dies();
+    }
+}
+
 fn program_loaded() {
     let mappings = image::mappings(&image::own_rows(), image::own_floor(), guest::read);
     for stack in mappings.iter().filter(|mapping| mapping.backing == Backing::Stack) {
@@ -266,6 +272,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     ID.get_or_init(|| id);
     image::note_before();
     switch::call(when_alone);
+    death::call(before_death);
     if let Some(name) = arguments.bytes("name") {
         guest::set_name(OsStr::from_bytes(name));
     }

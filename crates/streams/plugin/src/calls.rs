@@ -116,25 +116,49 @@ fn pages(start: u64, bytes: u64) -> Option<Range<Virtual>> {
     (start.is_multiple_of(PAGE) && start < end).then(|| Range::new(Gva::new(start), Gva::new(end)))
 }
 
-/// What a call may hide from page tables: pages in this range may be gone or elsewhere after it, or somebody
+/// The whole of a program's memory.
+pub const EVERYWHERE: Range<Virtual> = Range { start: Gva::new(0), end: Gva::new(1 << 47) };
+
+/// What a call may hide from page tables: pages in these ranges may be gone or elsewhere after it, or somebody
 /// else's too.
-pub fn hides(call: &Call) -> Option<Range<Virtual>> {
-    let [a, b, c, d, ..] = call.args;
-    match call.number {
-        libc::SYS_munmap | libc::SYS_mremap => pages(a, b),
-        libc::SYS_mmap if d as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 => {
-            pages(a, b)
+pub fn hides(call: &Call, space: &Space) -> Vec<Range<Virtual>> {
+    let [a, b, c, d, e, _] = call.args;
+    let set = |bits: u64, flags: i32| bits & flags as u64 != 0;
+    let hidden = match call.number {
+        libc::SYS_munmap => pages(a, b),
+        libc::SYS_mremap => {
+            let to = if set(d, libc::MREMAP_FIXED) { pages(e, c) } else { None };
+            return pages(a, b).into_iter().chain(to).collect();
         }
+        libc::SYS_mmap if set(d, libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) => pages(a, b),
         libc::SYS_madvise if matches!(advice(c as i32), Some(Advice::DontNeed | Advice::Free)) => {
             pages(a, b)
         }
+        // A heap that shrinks; what is not known is asked for, or refused.
+        libc::SYS_brk => {
+            let start = a.next_multiple_of(PAGE);
+            space.heap_end.filter(|_| a != 0).and_then(|end| pages(start, end.checked_sub(start)?))
+        }
+        libc::SYS_shmdt => space.attached.get(&a).and_then(|bytes| pages(a, *bytes)),
         libc::SYS_execve
         | libc::SYS_execveat
         | libc::SYS_fork
         | libc::SYS_vfork
-        | libc::SYS_clone => Some(Range::new(Gva::new(0), Gva::new(1 << 47))),
+        | libc::SYS_clone => Some(EVERYWHERE),
         _ => None,
+    };
+    hidden.into_iter().collect()
+}
+
+/// Memory that the emulator has just given to a growing heap. It fills it with zeroes itself where the heap
+/// has been as large before (QEMU 7.2, `do_brk` in `linux-user/syscall.c`), so that page tables would show
+/// as touched what the program has not touched.
+pub fn grown(call: &Call, result: i64, space: &Space) -> Option<Range<Virtual>> {
+    if call.number != libc::SYS_brk {
+        return None;
     }
+    let start = space.heap_end?.next_multiple_of(PAGE);
+    pages(start, (result as u64).checked_sub(start)?)
 }
 
 /// What must be told before the call is made; only calls that will succeed.
@@ -350,6 +374,33 @@ mod tests {
             mmap(ANONYMOUS | libc::MAP_POPULATE)[1..],
             [Message::Event(Event::Advise { pid: PID, range, advice: Advice::Populate })]
         );
+    }
+
+    #[test]
+    fn whatever_a_call_takes_away_is_looked_at_before() {
+        let mut space = Space::default();
+        told(&mut space, libc::SYS_brk, [0; 6], 0x8800);
+        told(&mut space, libc::SYS_brk, [0xc000, 0, 0, 0, 0, 0], 0xc000);
+        told(&mut space, libc::SYS_shmat, [1, 0, 0, 0, 0, 0], 0x2_0000);
+        let hidden = |number, args| hides(&Call { number, args }, &space);
+        let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        let (from, to) = (range(0x8000, 0xa000), range(0x3_0000, 0x3_1000));
+        assert_eq!(hidden(libc::SYS_mremap, [0x8000, 0x2000, 0x1000, 1, 0x3_0000, 0]), [from]);
+        assert_eq!(
+            hidden(libc::SYS_mremap, [0x8000, 0x2000, 0x1000, fixed, 0x3_0000, 0]),
+            [from, to]
+        );
+        assert_eq!(hidden(libc::SYS_munmap, [0x8000, 0x2000, 0, 0, 0, 0]), [from]);
+        assert_eq!(hidden(libc::SYS_brk, [0x9800, 0, 0, 0, 0, 0]), [range(0xa000, 0xc000)]);
+        assert_eq!(hidden(libc::SYS_brk, [0xd000, 0, 0, 0, 0, 0]), []);
+        assert_eq!(hidden(libc::SYS_brk, [0; 6]), [], "a question");
+        assert_eq!(hidden(libc::SYS_shmdt, [0x2_0000, 0, 0, 0, 0, 0]), [range(0x2_0000, 0x2_3000)]);
+        assert_eq!(hidden(libc::SYS_fork, [0; 6]), [EVERYWHERE]);
+        let grown = |asked: u64, now| {
+            grown(&Call { number: libc::SYS_brk, args: [asked, 0, 0, 0, 0, 0] }, now, &space)
+        };
+        assert_eq!(grown(0xd000, 0xd000), Some(range(0xc000, 0xd000)));
+        assert_eq!(grown(0x9000, 0x9000), None);
     }
 
     #[test]

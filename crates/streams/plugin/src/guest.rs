@@ -7,6 +7,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use strata_addr::{Range, space::Virtual};
 
 const PAGE: u64 = 4096;
 /// Longest string read: the kernel's limit for one argument (`MAX_ARG_STRLEN`).
@@ -106,10 +107,17 @@ pub fn forbid_huge_pages() {
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 }
 
+/// Takes memory out of the page tables again that is all zeroes and that no thread has used yet.
+pub fn forget_zeroes(range: Range<Virtual>) {
+    let start = range.start.get() as *mut libc::c_void;
+    // SAFETY: memory of the program that it has not been told of; its contents stay.
+    unsafe { libc::madvise(start, range.bytes() as usize, libc::MADV_DONTNEED) };
+}
+
 /// Ends the process at once.
 pub fn end_process() -> ! {
-    // SAFETY: a signal to oneself touches no memory.
-    unsafe { libc::kill(std::process::id() as libc::pid_t, libc::SIGKILL) };
+    // SAFETY: a signal to oneself touches no memory. Not by the function `kill`, which tells of a death.
+    unsafe { libc::syscall(libc::SYS_kill, std::process::id(), libc::SIGKILL) };
     std::process::abort()
 }
 

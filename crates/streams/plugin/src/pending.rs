@@ -1,4 +1,4 @@
-//! The system call that a thread is in.
+//! The system call that a thread is in, and which vCPU the thread is.
 
 use crate::calls::Call;
 use std::cell::Cell;
@@ -8,6 +8,11 @@ thread_local! {
     /// The system call this thread is in. Thread-local, not a table with a lock: a lock might be
     /// held by another thread when this one forks.
     pub static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+}
+
+thread_local! {
+    /// The vCPU of this thread, once it has made a system call.
+    pub static VCPU: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// A system call between its two callbacks.

@@ -3,7 +3,7 @@
 //! A thread is known by its vCPU's index, which the emulator hands to every callback.
 
 use crate::calls::{self, Call, Space};
-use crate::pending::{PENDING, Pending};
+use crate::pending::{PENDING, Pending, VCPU};
 use crate::requests::{self, Connections};
 use crate::sampling::{Found, Progress};
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
@@ -11,7 +11,7 @@ use crate::{glib, guest, image, observation, sampling, switch, touched};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use strata_addr::{Range, space::Virtual};
 use strata_stream::{Edge, Event, Mark, Pid, Tid};
 use strata_wire::{Cut, Emulator, Execution, Lock, Message, Owner, ProcessId, Slot, Wire, encode};
@@ -20,6 +20,9 @@ const NO_THREAD: u32 = u32::MAX;
 
 /// Instructions that one of several threads adds at a time to the clock of a sampled stream.
 const TELL: u64 = 1 << 12;
+
+/// Bytes up to which all page-table entries of a range are looked at, mapped or not.
+const DENSE: u64 = 1 << 30;
 
 /// The traced process.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ pub struct Process {
     sampling: Option<Progress>,
     /// A switch between gap and no gap is under way.
     switching: AtomicBool,
+    /// Edges that its threads have passed and that have not been told of.
+    passed: Mutex<Vec<Edge>>,
     /// Stands in `SLOTS` where there is no thread; nothing is written to it.
     nowhere: Box<Slot>,
 }
@@ -96,6 +101,7 @@ impl Process {
             connections: Connections::default(),
             sampling,
             switching: AtomicBool::new(false),
+            passed: Mutex::default(),
             nowhere,
         })
     }
@@ -261,7 +267,7 @@ impl Process {
                 self.send(vcpu, &[Message::Event(Event::Sampling(Edge::Interval))]);
             }
             Found::Passed(edge) => self.begin_switch(vcpu, Some(edge)),
-            Found::Lags { .. } => self.begin_switch(vcpu, None),
+            Found::Lags => self.begin_switch(vcpu, None),
         }
     }
 
@@ -277,32 +283,39 @@ impl Process {
     }
 
     fn begin_switch(&self, vcpu: u32, edge: Option<Edge>) {
+        self.passed().extend(edge);
+        // Whoever switches already tells of all that was passed.
         if !self.switching.swap(true, Relaxed) {
-            let edge = edge.map_or(0, |edge| 1 + edge as usize);
-            switch::alone(edge << 32 | vcpu as usize);
+            switch::alone(vcpu as usize);
         }
     }
 
+    fn passed(&self) -> MutexGuard<'_, Vec<Edge>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// No thread runs translated code: what was done before is handed over, and what observes changes.
-    pub fn switch(&self, number: usize) {
-        const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
-        let vcpu = number as u32;
-        let edge = (number >> 32).checked_sub(1).map(|edge| EDGES[edge]);
-        let in_gap = match edge {
-            Some(edge) => matches!(edge, Edge::Interval | Edge::Gap),
-            None => !sampling::is_in_gap(),
-        };
+    pub fn switch(&self, vcpu: usize) {
+        let vcpu = vcpu as u32;
+        self.switching.store(false, Relaxed);
+        let edges = std::mem::take(&mut *self.passed());
+        let in_gap =
+            self.sampling.as_ref().is_some_and(|sampling| sampling.is_gap_next(&self.wire));
         if sampling::is_in_gap() && !in_gap {
             self.tell_touched(vcpu, &image::guest_ranges());
         }
-        match edge {
-            Some(edge) => self.send(vcpu, &[Message::Event(Event::Sampling(edge))]),
-            None => self.hand_over(vcpu),
+        match edges.is_empty() {
+            true => self.hand_over(vcpu),
+            false => {
+                let told: Vec<Message> =
+                    edges.into_iter().map(|edge| Message::Event(Event::Sampling(edge))).collect();
+                self.send(vcpu, &told);
+            }
         }
         sampling::set_in_gap(in_gap);
-        switch::observe(!in_gap);
+        // Of what nobody wants to know, nothing is translated that observes.
+        switch::observe(!in_gap && !self.wire.is_detached());
         self.notice_switch(vcpu);
-        self.switching.store(false, Relaxed);
     }
 
     /// What a thread fills is of a gap, or no more: each thread sees to its own slot.
@@ -326,9 +339,14 @@ impl Process {
 
     /// The same before a call hides what was touched.
     fn tell_before(&self, vcpu: u32, call: &Call) {
-        if sampling::is_in_gap()
-            && let Some(range) = calls::hides(call)
-        {
+        if !sampling::is_in_gap() {
+            return;
+        }
+        for range in self.with_space(|space| calls::hides(call, space)) {
+            if range.bytes() <= DENSE {
+                self.tell_touched(vcpu, &[range]);
+                continue;
+            }
             let guest = image::guest_ranges();
             let overlap = guest.into_iter().filter_map(|mapping| {
                 let start = mapping.start.max(range.start);
@@ -400,6 +418,7 @@ impl Process {
 
     /// A system call is about to be made.
     pub fn call_starts(&self, vcpu: u32, call: Call) {
+        VCPU.set(Some(vcpu));
         let unobserved = !observation::is_wanted();
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);
@@ -448,6 +467,11 @@ impl Process {
                 told.into_iter().for_each(|mark| self.tell_of_request(vcpu, mark));
             }
             Some(Pending::Space(call)) => {
+                if self.sampling.is_some()
+                    && let Some(range) = self.with_space(|space| calls::grown(&call, result, space))
+                {
+                    guest::forget_zeroes(range);
+                }
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)
                 });
@@ -559,6 +583,19 @@ impl Process {
             Plan::Lose(note) => self.send(vcpu, &[Message::Note(note)]),
             Plan::Fail => {}
         }
+    }
+
+    /// A signal is about to end the process, as the calling thread found. Others may still run, so that it
+    /// speaks for itself and for what page tables show; what they did is found in their slots.
+    pub fn dies(&self) {
+        let Some(vcpu) = VCPU.get().filter(|vcpu| self.tid(*vcpu).is_some()) else { return };
+        if self.wire.is_detached() {
+            return;
+        }
+        if sampling::is_in_gap() {
+            self.tell_touched(vcpu, &image::guest_ranges());
+        }
+        self.send(vcpu, &[Message::LastWord { pid: self.pid() }]);
     }
 
     /// The process ends; no thread runs observed code any more.

@@ -4,9 +4,9 @@
 //! block says so (`abi`), no earlier than the next edge can be.
 
 use crate::slots::SERIAL_INSTRUCTIONS;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-use strata_stream::{Edge, Sampling, Schedule};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use strata_stream::{Edge, Placed, Sampling, Schedule};
 use strata_wire::Wire;
 
 /// Whether the stream is sampled.
@@ -20,6 +20,9 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 
 /// Instructions between two looks while there are other processes, whose edges are to be noticed.
 const LOOK: u64 = 1 << 14;
+
+/// Forks from one process to the next that have a lock of their own.
+const GENERATIONS: usize = 256;
 
 /// Whether the stream is sampled.
 pub fn is_sampled() -> bool {
@@ -50,16 +53,17 @@ pub enum Found {
     /// The next edge is passed by the calling thread, which is to tell of it.
     Passed(Edge),
     /// Another process is in a gap, or no more, and this one not yet.
-    Lags {
-        /// Whether that one is in a gap.
-        in_gap: bool,
-    },
+    Lags,
 }
 
 /// The schedule, as far as the process knows that it was passed.
 #[derive(Debug)]
 pub struct Progress {
-    known: Mutex<Known>,
+    sampling: Sampling,
+    /// What is known, by forks between the program and this process: another thread may hold the lock when one
+    /// forks, so that the child takes a new one.
+    known: Box<[OnceLock<Mutex<Known>>]>,
+    forks: AtomicUsize,
     /// Instructions of the one thread that are in the clock.
     told: AtomicU64,
 }
@@ -67,12 +71,50 @@ pub struct Progress {
 #[derive(Debug)]
 struct Known {
     schedule: Schedule,
+    /// Whether the consumer places the intervals.
+    adaptive: bool,
     passed: u64,
     /// Whether a gap follows the last edge passed.
     in_gap: bool,
 }
 
 impl Known {
+    /// Notices edges that other processes have passed.
+    fn catch_up(&mut self, wire: &Wire) {
+        if self.adaptive {
+            // What was placed long ago is not remembered, and need not be: each interval has its edges.
+            while self.passed != wire.edges_passed() {
+                self.jump(wire);
+            }
+            return;
+        }
+        while self.passed < wire.edges_passed() {
+            self.advance();
+        }
+    }
+
+    fn jump(&mut self, wire: &Wire) {
+        const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+        let passed = wire.edges_passed();
+        let number = passed / EDGES.len() as u64;
+        let next = EDGES[passed as usize % EDGES.len()];
+        let placed = match (next, number) {
+            (Edge::Interval, 0) => Some(self.schedule.present()),
+            (Edge::Interval, _) => wire.placed(number - 1).map(|before| Placed {
+                number,
+                start: before.start.saturating_add(before.length),
+                ..before
+            }),
+            _ => wire.placed(number),
+        };
+        // If it is not there, more edges were passed meanwhile.
+        if let Some(placed) = placed {
+            self.schedule.jump(placed, next);
+            self.passed = passed;
+            self.in_gap = passed > 0 && matches!(next, Edge::Interval | Edge::Warm);
+        }
+    }
+
     fn advance(&mut self) -> Edge {
         let (_, edge) = self.schedule.peek();
         self.schedule.advance();
@@ -85,22 +127,38 @@ impl Known {
 impl Progress {
     /// At the beginning of the schedule, or as far as `wire` says.
     pub fn new(sampling: Sampling, wire: &Wire) -> Self {
-        let schedule = Schedule::new(sampling);
-        let mut known = Known { schedule, passed: 0, in_gap: false };
-        while known.passed < wire.edges_passed() {
-            known.advance();
-        }
+        let known = (0..GENERATIONS).map(|_| OnceLock::new()).collect();
+        let forks = AtomicUsize::new(0);
+        let progress = Self { sampling, known, forks, told: AtomicU64::new(0) };
         SAMPLED.store(true, Relaxed);
-        set_in_gap(known.in_gap);
+        set_in_gap(progress.known(wire).in_gap);
         wire.begin_process();
-        Self { known: Mutex::new(known), told: AtomicU64::new(0) }
+        progress
     }
 
-    /// In the child of a fork, which has what its parent knew.
+    fn known(&self, wire: &Wire) -> MutexGuard<'_, Known> {
+        let forks = self.forks.load(Relaxed).min(GENERATIONS - 1);
+        let known = self.known[forks].get_or_init(|| {
+            let (schedule, adaptive) = (Schedule::new(self.sampling), self.sampling.adaptive);
+            let mut known = Known { schedule, adaptive, passed: 0, in_gap: false };
+            known.catch_up(wire);
+            Mutex::new(known)
+        });
+        known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In the child of a fork, which is in the part of the stream that its parent is in.
     pub fn fork(&self, wire: &Wire) {
         wire.begin_process();
+        self.forks.fetch_add(1, Relaxed);
+        drop(self.known(wire));
         self.told.store(SERIAL_INSTRUCTIONS.load(Relaxed), Relaxed);
         NEXT_LOOK.store(0, Relaxed);
+    }
+
+    /// Whether a gap follows the last edge that is known to be passed.
+    pub fn is_gap_next(&self, wire: &Wire) -> bool {
+        self.known(wire).in_gap
     }
 
     /// Looks at the clock, to which `instructions` are added besides those of a lone thread.
@@ -108,16 +166,20 @@ impl Progress {
         let now = SERIAL_INSTRUCTIONS.load(Relaxed);
         let more = now - self.told.swap(now, Relaxed);
         let clock = wire.advance(instructions + more);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.in_gap;
-        while known.passed < wire.edges_passed() {
-            known.advance();
-        }
-        if known.in_gap != is_in_gap() && known.in_gap != before {
+        let mut known = self.known(wire);
+        known.catch_up(wire);
+        if known.in_gap != is_in_gap() {
             NEXT_LOOK.store(now, Relaxed);
-            return Found::Lags { in_gap: known.in_gap };
+            return Found::Lags;
         }
-        let (at, _) = known.schedule.peek();
+        let (at, edge) = known.schedule.peek();
+        if clock >= at
+            && edge == Edge::Interval
+            && known.adaptive
+            && let Some(placed) = wire.await_placed(known.schedule.present().number)
+        {
+            known.schedule.place(placed);
+        }
         if clock >= at && wire.pass_edge(known.passed) {
             NEXT_LOOK.store(now, Relaxed);
             return Found::Passed(known.advance());

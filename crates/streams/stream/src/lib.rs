@@ -8,6 +8,7 @@
 mod access;
 mod batch;
 mod event;
+mod interval;
 mod numbers;
 mod outcome;
 mod schedule;
@@ -16,7 +17,8 @@ mod source;
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
 pub use event::{Advice, Backing, Edge, Event, Mark, Pid, Protection, Tid};
+pub use interval::{FEWEST_WINDOWS, half_width};
 pub use numbers::Numbers;
 pub use outcome::{Outcome, command_line};
-pub use schedule::{Sampling, Schedule};
+pub use schedule::{Placed, Sampling, Schedule};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};

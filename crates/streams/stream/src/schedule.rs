@@ -24,8 +24,9 @@ pub struct Sampling {
     pub warm: u64,
     /// What is traced whole at the beginning, and counts as it is.
     pub whole: u64,
-    /// Intervals of one length; then they become twice as long. 0: they never do.
-    pub doubling: u32,
+    /// Whether the lengths of intervals and of what warms up are chosen while the stream is read
+    /// ([`Placed`]); those given here are the first.
+    pub adaptive: bool,
     /// Where in their intervals windows lie.
     pub seed: u64,
 }
@@ -37,36 +38,66 @@ impl Sampling {
     }
 }
 
+/// One interval of a sampled stream. Lengths are in instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Intervals before it.
+    pub number: u64,
+    /// Instructions before it.
+    pub start: u64,
+    /// Its length.
+    pub length: u64,
+    /// What warms up its window.
+    pub warm: u64,
+}
+
 /// The edges of a sampled stream, in order, without end.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     sampling: Sampling,
-    /// Number of the present interval.
-    number: u64,
-    start: u64,
-    length: u64,
-    /// The edge of the present interval that comes next.
+    /// The present interval, or the one that begins next.
+    present: Placed,
+    /// The edge of it that comes next.
     next: Edge,
 }
 
 impl Schedule {
     /// The edges of a stream that is sampled so.
     pub fn new(sampling: Sampling) -> Self {
-        let Sampling { whole, interval, .. } = sampling;
+        let Sampling { whole, interval, warm, .. } = sampling;
         let start = if sampling.covers_all() { u64::MAX } else { whole };
-        Self { sampling, number: 0, start, length: interval, next: Edge::Interval }
+        let present = Placed { number: 0, start, length: interval, warm };
+        Self { sampling, present, next: Edge::Interval }
+    }
+
+    /// The present interval, or the one that begins next.
+    pub fn present(&self) -> Placed {
+        self.present
+    }
+
+    /// The interval that begins next is this one. No other can be placed, nor one that has begun.
+    pub fn place(&mut self, placed: Placed) {
+        if self.next == Edge::Interval && placed.number == self.present.number {
+            self.present = Placed { start: self.present.start, ..placed };
+        }
+    }
+
+    /// Goes to an edge of an interval, as one who has not looked for long.
+    pub fn jump(&mut self, placed: Placed, next: Edge) {
+        (self.present, self.next) = (placed, next);
     }
 
     /// The next edge and where it is.
     pub fn peek(&self) -> (u64, Edge) {
-        let Sampling { window, warm, .. } = self.sampling;
-        if self.start == u64::MAX {
+        let Placed { number, start, length, warm } = self.present;
+        if start == u64::MAX {
             return (u64::MAX, Edge::Interval);
         }
-        let free = self.length - warm - window;
-        let warms = self.start + (mixed(self.sampling.seed, self.number) % (free + 1));
+        let window = self.sampling.window;
+        let free = length.saturating_sub(warm).saturating_sub(window);
+        let warms = start + mixed(self.sampling.seed, number) % (free + 1);
         let at = match self.next {
-            Edge::Interval => self.start,
+            Edge::Interval => start,
             Edge::Warm => warms,
             Edge::Window => warms + warm,
             Edge::Gap => warms + warm + window,
@@ -77,17 +108,13 @@ impl Schedule {
     /// The next edge was passed.
     pub fn advance(&mut self) {
         self.next = match self.next {
-            Edge::Interval if self.sampling.warm == 0 => Edge::Window,
+            Edge::Interval if self.present.warm == 0 => Edge::Window,
             Edge::Interval => Edge::Warm,
             Edge::Warm => Edge::Window,
             Edge::Window => Edge::Gap,
             Edge::Gap => {
-                self.number += 1;
-                self.start = self.start.saturating_add(self.length);
-                let doubling = u64::from(self.sampling.doubling);
-                if doubling > 0 && self.number.is_multiple_of(doubling) {
-                    self.length = self.length.saturating_mul(2);
-                }
+                self.present.number += 1;
+                self.present.start = self.present.start.saturating_add(self.present.length);
                 Edge::Interval
             }
         };
@@ -111,7 +138,7 @@ mod tests {
     use super::*;
 
     const SAMPLING: Sampling =
-        Sampling { interval: 1000, window: 30, warm: 70, whole: 500, doubling: 0, seed: 1 };
+        Sampling { interval: 1000, window: 30, warm: 70, whole: 500, adaptive: false, seed: 1 };
 
     fn edges(sampling: Sampling, count: usize) -> Vec<(u64, Edge)> {
         let mut schedule = Schedule::new(sampling);
@@ -157,15 +184,32 @@ mod tests {
     }
 
     #[test]
-    fn intervals_double_and_nothing_warms_that_needs_no_warming() {
-        let starts = |sampling| -> Vec<u64> {
-            let all = edges(sampling, 40).into_iter();
-            all.filter(|(_, edge)| *edge == Edge::Interval).map(|(at, _)| at).collect()
-        };
-        let doubling = starts(Sampling { doubling: 2, ..SAMPLING });
-        assert_eq!(doubling[..7], [500, 1500, 2500, 4500, 6500, 10500, 14500]);
+    fn nothing_warms_that_needs_no_warming() {
         let cold = edges(Sampling { warm: 0, ..SAMPLING }, 30);
         assert!(cold.iter().all(|(_, edge)| *edge != Edge::Warm));
+    }
+
+    #[test]
+    fn intervals_are_placed_before_they_begin() {
+        let mut schedule = Schedule::new(SAMPLING);
+        let placed = Placed { number: 0, start: 7, length: 5000, warm: 200 };
+        schedule.place(Placed { number: 1, ..placed });
+        assert_eq!(schedule.present().length, 1000, "that is another one");
+        schedule.place(placed);
+        assert_eq!(schedule.peek(), (500, Edge::Interval), "where it begins is settled before");
+        schedule.advance();
+        schedule.place(Placed { length: 9000, ..placed });
+        let (warm, _) = schedule.peek();
+        assert!((500..500 + 5000 - 230).contains(&warm));
+        let mut late = Schedule::new(SAMPLING);
+        late.jump(schedule.present(), Edge::Warm);
+        (0..3).for_each(|_| {
+            assert_eq!(late.peek(), schedule.peek());
+            late.advance();
+            schedule.advance();
+        });
+        assert_eq!(schedule.peek(), (5500, Edge::Interval));
+        assert_eq!(schedule.present(), Placed { number: 1, start: 5500, length: 5000, warm: 200 });
     }
 
     #[test]

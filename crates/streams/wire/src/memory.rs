@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use std::time::{Duration, Instant};
-use strata_stream::{Pid, Sampling, Tid};
+use strata_stream::{Pid, Placed, Sampling, Tid};
 
 /// Slots in the wire; memory is used only for those ever taken. Bounds the live threads of all
 /// traced processes together, with a good margin.
@@ -66,9 +66,15 @@ struct Sampled {
     passed: AtomicU64,
     /// Live processes.
     processes: AtomicU32,
-    /// Of [`Sampling`]: interval, window, warm, whole, doubling, seed. An interval of 0: not sampled.
+    /// Of [`Sampling`]: interval, window, warm, whole, adaptive, seed. An interval of 0: not sampled.
     lengths: [AtomicU64; 6],
+    /// Intervals as the consumer has placed them, by number, each of number + 1, start, length and warm: of
+    /// no more than three at a time anybody asks.
+    placed: [[AtomicU64; 4]; PLACED],
 }
+
+/// Intervals that are remembered as they were placed.
+const PLACED: usize = 8;
 
 #[repr(C)]
 struct FreeList {
@@ -317,8 +323,8 @@ impl Wire {
 
     /// The producers are to sample. Before any of them starts.
     pub fn sample(&self, sampling: &Sampling) {
-        let Sampling { interval, window, warm, whole, doubling, seed } = *sampling;
-        let lengths = [interval, window, warm, whole, doubling.into(), seed];
+        let Sampling { interval, window, warm, whole, adaptive, seed } = *sampling;
+        let lengths = [interval, window, warm, whole, adaptive.into(), seed];
         let known = &self.header().sampled.0.lengths;
         known.iter().zip(lengths).for_each(|(known, length)| known.store(length, Relaxed));
     }
@@ -326,10 +332,48 @@ impl Wire {
     /// How the producers are to sample, if they are.
     pub fn sampling(&self) -> Option<Sampling> {
         let lengths = &self.header().sampled.0.lengths;
-        let [interval, window, warm, whole, doubling, seed] =
+        let [interval, window, warm, whole, adaptive, seed] =
             [0, 1, 2, 3, 4, 5].map(|at| lengths[at].load(Relaxed));
-        let doubling = doubling as u32;
-        (interval > 0).then_some(Sampling { interval, window, warm, whole, doubling, seed })
+        let adaptive = adaptive != 0;
+        (interval > 0).then_some(Sampling { interval, window, warm, whole, adaptive, seed })
+    }
+
+    /// An interval is placed.
+    pub fn place(&self, placed: Placed) {
+        let [tag, start, length, warm] =
+            &self.header().sampled.0.placed[placed.number as usize % PLACED];
+        start.store(placed.start, Relaxed);
+        length.store(placed.length, Relaxed);
+        warm.store(placed.warm, Relaxed);
+        tag.store(placed.number + 1, Release);
+    }
+
+    /// The interval of this number as it was placed, if it was, and not long ago.
+    pub fn placed(&self, number: u64) -> Option<Placed> {
+        let [tag, start, length, warm] = &self.header().sampled.0.placed[number as usize % PLACED];
+        (tag.load(Acquire) == number + 1).then(|| Placed {
+            number,
+            start: start.load(Relaxed),
+            length: length.load(Relaxed),
+            warm: warm.load(Relaxed),
+        })
+    }
+
+    /// The same, waiting for it as long as somebody is there who places intervals.
+    pub fn await_placed(&self, number: u64) -> Option<Placed> {
+        let begun = Instant::now();
+        loop {
+            if let Some(placed) = self.placed(number) {
+                return Some(placed);
+            }
+            if self.wanted() != STREAM
+                || begun.elapsed() > Duration::from_millis(50) && !self.consumer_runs()
+            {
+                return None;
+            }
+            self.wake_consumer();
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// Adds instructions to the clock of all processes, and reads it.

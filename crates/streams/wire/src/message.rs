@@ -38,6 +38,11 @@ pub enum Message {
         /// The new part; what precedes it says what it is made of.
         range: Range<Virtual>,
     },
+    /// A signal is about to end the process, which has told everything that it knows.
+    LastWord {
+        /// The process.
+        pid: Pid,
+    },
     /// Something a reader of the result must know.
     Note(String),
     /// Something whoever waits for the program must know now.
@@ -51,6 +56,7 @@ const CUT: u8 = RUNS + 2;
 const GROW: u8 = RUNS + 3;
 const NOTE: u8 = RUNS + 4;
 const WARNING: u8 = RUNS + 5;
+const LAST_WORD: u8 = RUNS + 6;
 
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES: usize = 1024;
@@ -80,6 +86,10 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
         Message::Grow { pid, range } => {
             out.extend([pid.0.into(), range.start.get(), range.end.get()]);
             GROW
+        }
+        Message::LastWord { pid } => {
+            out.push(pid.0.into());
+            LAST_WORD
         }
         Message::Note(text) => {
             encode_text(text, out);
@@ -133,6 +143,7 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
             Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 })
         }
         GROW => Message::Grow { pid: pid()?, range: range(1)? },
+        LAST_WORD => Message::LastWord { pid: pid()? },
         NOTE => Message::Note(decode_text(fields)?),
         WARNING => Message::Warning(decode_text(fields)?),
         tag => {
@@ -170,6 +181,7 @@ mod tests {
                 Message::Cut(Cut { slot, taking, accesses })
             }),
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
+            pid().prop_map(|pid| Message::LastWord { pid }),
             "\\PC{0,40}".prop_map(Message::Note),
             "\\PC{0,40}".prop_map(Message::Warning),
         ]

@@ -194,7 +194,7 @@ proptest! {
             }
         }
         let interval = interval + window + warm;
-        let sampling = Sampling { interval, window, warm, whole, doubling: 0, seed };
+        let sampling = Sampling { interval, window, warm, whole, adaptive: false, seed };
         let sampled = read_all(&mut Sampled::new(Made(parts.clone(), 0), sampling));
         prop_assert_eq!(Twin::of(&sampled), Twin::of(&parts));
         prop_assert_eq!(instructions(&sampled), instructions(&parts));
@@ -224,15 +224,21 @@ proptest! {
 #[test]
 fn what_covers_everything_is_the_whole_stream() {
     let made = || Generator::parse("heap:size=4MiB,accesses=50k").unwrap();
-    let all = Sampling { interval: 9, window: 5, warm: 4, whole: 0, doubling: 0, seed: 1 };
+    let all = Sampling { interval: 9, window: 5, warm: 4, whole: 0, adaptive: false, seed: 1 };
     assert_eq!(read_all(&mut Sampled::new(made(), all)), read_all(&mut made()));
 }
 
 #[test]
 fn a_sampled_stream_is_recorded_as_it_is() {
     let spec = "churn:size=16MiB,accesses=100k";
-    let sampling =
-        Sampling { interval: 10_000, window: 700, warm: 300, whole: 5000, doubling: 3, seed: 4 };
+    let sampling = Sampling {
+        interval: 10_000,
+        window: 700,
+        warm: 300,
+        whole: 5000,
+        adaptive: false,
+        seed: 4,
+    };
     let sampled = || Sampled::new(Generator::parse(spec).unwrap(), sampling);
     let mut writer = Encoder::new(Vec::new()).unwrap();
     let (mut source, mut batch) = (sampled(), Batch::new());

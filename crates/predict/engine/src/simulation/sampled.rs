@@ -23,17 +23,19 @@ impl Simulation {
             Edge::Interval => self.begin_interval(guest),
             Edge::Warm => {}
             Edge::Window => {
-                let totals = self.totals(guest);
-                self.guests[guest].sampling.opened = Some(Box::new(totals));
+                let opened = (self.totals(guest), self.page_faults(guest));
+                self.guests[guest].sampling.opened = Some(Box::new(opened));
             }
             Edge::Gap => {
                 let mut counted = self.totals(guest);
+                let faults = self.page_faults(guest);
                 let Self { guests, machine, .. } = self;
                 let sampling = &mut guests[guest].sampling;
                 if let (Some(opened), Some(strata)) = (sampling.opened.take(), &mut sampling.strata)
                 {
-                    counted -= &opened;
-                    strata.window(counted, machine);
+                    let (before, faults_before) = *opened;
+                    counted -= &before;
+                    strata.window(counted, faults - faults_before, machine);
                     sampling.has_window = true;
                 }
             }
@@ -42,17 +44,23 @@ impl Simulation {
     }
 
     fn begin_interval(&mut self, guest: GuestId) {
-        let totals = self.totals(guest);
+        let (totals, faults) = (self.totals(guest), self.page_faults(guest));
         let Self { guests, machine, .. } = self;
         let sampling = &mut guests[guest].sampling;
         let now = totals.instructions.saturating_add(sampling.skipped);
         match &mut sampling.strata {
-            None => sampling.strata = Some(Box::new(Strata::new(totals, machine))),
+            None => sampling.strata = Some(Box::new(Strata::new(totals, faults, machine))),
             Some(strata) => {
-                strata.interval(now.saturating_sub(sampling.before), sampling.has_window, machine)
+                let passed = now.saturating_sub(sampling.before);
+                strata.interval(passed, sampling.has_window, faults, machine);
             }
         }
         (sampling.before, sampling.has_window, sampling.opened) = (now, false, None);
+    }
+
+    /// Page faults of a guest's program so far.
+    fn page_faults(&self, guest: GuestId) -> u64 {
+        self.stack.kernel(self.guests[guest].node).counters().faults
     }
 
     /// The stream is over: so is its last interval.

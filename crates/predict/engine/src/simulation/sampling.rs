@@ -8,8 +8,8 @@ use strata_hardware::HardwareCounters;
 pub(super) struct Sampling {
     /// `None` for a stream that is whole so far.
     pub(super) strata: Option<Box<Strata>>,
-    /// Counted before the window that is open.
-    pub(super) opened: Option<Box<HardwareCounters>>,
+    /// Counted before the window that is open, and page faults before it.
+    pub(super) opened: Option<Box<(HardwareCounters, u64)>>,
     /// Whether the present interval has had its window.
     pub(super) has_window: bool,
     /// Instructions before the present interval.

@@ -2,21 +2,23 @@
 
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
-use strata_stream::{Advice, Edge, Event, Pid, Sampling, Tid};
+use strata_capture::{Capture, Options};
+use strata_stream::{Access, Advice, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid};
+use strata_workloads::{Aim, Auto, Reach, Sampled};
 
 const PAGE: u64 = 4096;
 
 /// No window is reached: all is one gap.
-const GAP: Sampling =
-    Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, doubling: 0, seed: 1 };
+pub const GAP: Sampling =
+    Sampling { interval: u64::MAX / 4, window: 1, warm: 0, whole: 0, adaptive: false, seed: 1 };
 
 /// Windows every few thousand instructions.
-const MANY: Sampling =
-    Sampling { interval: 5_000, window: 500, warm: 300, whole: 20_000, doubling: 0, seed: 3 };
+pub const MANY: Sampling =
+    Sampling { interval: 5_000, window: 500, warm: 300, whole: 20_000, adaptive: false, seed: 3 };
 
 /// First touches in a range, in order, by process: page of the range, and whether it was a store. A page
 /// that was given back is touched first again.
-fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)> {
+pub fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)> {
     let mut owners: BTreeMap<Tid, Pid> = BTreeMap::new();
     let mut seen: BTreeSet<(Pid, u64)> = BTreeSet::new();
     let mut found = Vec::new();
@@ -37,7 +39,11 @@ fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)
             Entry::Event(Event::ThreadStart { pid, tid }) => {
                 owners.insert(tid, pid);
             }
-            Entry::Event(Event::Advise { pid, range, advice: Advice::DontNeed }) => {
+            Entry::Event(
+                Event::Advise { pid, range, advice: Advice::DontNeed }
+                | Event::Unmap { pid, range }
+                | Event::Map { pid, range, .. },
+            ) => {
                 let given = range.start.get() / PAGE..range.end.get() / PAGE;
                 seen.retain(|(of, page)| *of != pid || !given.contains(page));
             }
@@ -47,6 +53,8 @@ fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)
                     .filter(|at| seen.remove(&(pid, at / PAGE)))
                     .map(|at| (pid, (at - from.start.get() + to.start.get()) / PAGE))
                     .collect();
+                let new = to.start.get() / PAGE..to.end.get() / PAGE;
+                seen.retain(|(of, page)| *of != pid || !new.contains(page));
                 seen.extend(moved);
             }
             Entry::Event(Event::Fork { parent, child }) => {
@@ -60,23 +68,24 @@ fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, bool)
     found
 }
 
-fn place(program: &Program, key: &str, pages: u64) -> std::ops::Range<u64> {
+pub fn place(program: &Program, key: &str, pages: u64) -> std::ops::Range<u64> {
     let start = program.reported(key).unwrap_or_else(|| panic!("{key} was reported"));
     start..start + pages * PAGE
 }
 
-const PLACES: [(&str, u64); 8] = [
+const PLACES: [(&str, u64); 9] = [
     ("sparse", 300),
     ("again", 10),
     ("gone", 8),
     ("from", 4),
     ("to", 4096),
+    ("heap", 16),
     ("thread", 16),
     ("child", 8),
     ("last", 4),
 ];
 
-fn instructions(record: &Record) -> u64 {
+pub fn instructions(record: &Record) -> u64 {
     let skipped = record.events().map(|event| match event {
         Event::Skipped { instructions, .. } => instructions,
         _ => 0,
@@ -107,7 +116,7 @@ fn gaps_show_every_page_that_was_touched_in_them() {
 }
 
 #[test]
-fn instructions_are_counted_in_gaps_and_windows_alike() {
+pub fn instructions_are_counted_in_gaps_and_windows_alike() {
     let program = Program::build("sampling", Linked::Static);
     let full = instructions(&program.run(&[]));
     for sampling in [GAP, MANY] {
@@ -157,4 +166,178 @@ fn what_covers_everything_is_the_whole_stream() {
         |record: &Record| record.entries.iter().filter(|e| matches!(e, Entry::Access(..))).count();
     assert!(of(&full).abs_diff(of(&sampled)) < 200, "{} {}", of(&full), of(&sampled));
     assert!(sampled.events().all(|event| !matches!(event, Event::Sampling(_))));
+}
+
+/// What page tables show of random programs is what they touch, set for set.
+#[test]
+fn random_programs_touch_in_gaps_what_they_touch_in_full_sight() {
+    let program = Program::build("wild", Linked::Static);
+    // Page by page, with the places where a page came again; a page that was only read and then stored to
+    // counts as stored to where page tables show it.
+    let pages = |record: &Record| {
+        let mut found = touches(record, place(&program, "arena", 512));
+        found.sort_unstable_by_key(|(pid, page, _)| (*pid, *page));
+        found
+    };
+    for seed in 0..8 {
+        let seed = seed.to_string();
+        let full = program.run(&[&seed]);
+        assert_eq!(full.info.exit_status, Some(0), "{seed}");
+        let expected = pages(&full);
+        assert!(expected.len() > 100, "{seed}: {}", expected.len());
+        for sampling in [GAP, MANY] {
+            let found = pages(&program.sample(&[&seed], sampling));
+            let place = |(pid, page, _): &(Pid, u64, bool)| (*pid, *page);
+            let (expected_places, found_places): (Vec<_>, Vec<_>) =
+                (expected.iter().map(place).collect(), found.iter().map(place).collect());
+            assert!(found_places == expected_places, "seed {seed}, {sampling:?}");
+        }
+    }
+}
+
+fn aim() -> Aim {
+    let reaches = vec![
+        Reach { name: "cache", pages: false, entries: 1 << 16, ways: 16, cycles: 100.0 },
+        Reach { name: "TLB", pages: true, entries: 1536, ways: 6, cycles: 50.0 },
+    ];
+    Aim { within: 0.02, base_cpi: 0.5, reaches }
+}
+
+#[test]
+fn intervals_are_chosen_while_several_processes_and_threads_run() {
+    let program = Program::build("dying", Linked::Static);
+    let options = Options {
+        sampling: Some(Sampling { whole: 1_000_000, ..Auto::sampling(1) }),
+        aim: Some(aim()),
+        ..Options::default()
+    };
+    let capture = Capture::spawn(program.path.as_os_str(), &program.arguments(&["long"]), options);
+    let record = Record::take(capture.unwrap());
+    assert_eq!(record.info.exit_status, Some(9));
+    let mut edges = record.events().filter_map(|event| match event {
+        Event::Sampling(edge) => Some(edge),
+        _ => None,
+    });
+    let order = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+    let mut number = 0;
+    assert!(edges.all(|edge| {
+        number += 1;
+        edge == order[(number - 1) % 4]
+    }));
+    // 420 million instructions: the first intervals have ten million, later ones less.
+    assert!(number / 4 > 26, "{number}");
+    let all = instructions(&record);
+    assert!((300_000_000..600_000_000).contains(&all), "{all}");
+    let observed: u64 = record.instructions.values().sum();
+    assert!(observed < all / 8, "{observed} of {all}");
+    let found: Vec<u64> = touches(&record, place(&program, "memory", 64))
+        .into_iter()
+        .map(|(_, page, _)| page)
+        .collect();
+    assert_eq!(found, [40, 41]);
+    let notes = &record.info.notes;
+    assert!(notes.iter().any(|note| note.contains("more than this program needs")), "{notes:?}");
+}
+
+/// What is seen of each interval in detail, accesses that warm up and accesses that count.
+fn windows(record: &Record) -> Vec<[Vec<Access>; 2]> {
+    let mut windows: Vec<[Vec<Access>; 2]> = Vec::new();
+    let mut part = None;
+    for entry in &record.entries {
+        match entry {
+            Entry::Event(Event::Sampling(edge)) => {
+                part = match edge {
+                    Edge::Warm => {
+                        windows.push(Default::default());
+                        Some(0)
+                    }
+                    Edge::Window => Some(1),
+                    Edge::Interval | Edge::Gap => None,
+                }
+            }
+            Entry::Access(_, access) => {
+                if let (Some(part), Some(window)) = (part, windows.last_mut()) {
+                    window[part].push(*access);
+                }
+            }
+            Entry::Event(_) => {}
+        }
+    }
+    windows
+}
+
+#[test]
+fn windows_are_parts_of_the_whole_stream_access_for_access() {
+    let program = Program::build("dying", Linked::Static);
+    let all: Vec<Access> = program
+        .run(&["return"])
+        .entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Access(_, access) => Some(*access),
+            Entry::Event(_) => None,
+        })
+        .collect();
+    let sampled = program.sample(&["return"], MANY);
+    let mut windows = windows(&sampled);
+    // A loop may need no memory.
+    windows.retain(|[warm, counted]| warm.len() + counted.len() > 0);
+    assert!(windows.len() > 5, "{}", windows.len());
+    let mut from = 0;
+    for [warm, counted] in &windows {
+        let seen = [warm.as_slice(), counted.as_slice()].concat();
+        let at = all[from..].windows(seen.len()).position(|part| part == seen.as_slice());
+        from += at.expect("what a window shows is in the stream, after what others showed")
+            + seen.len();
+    }
+}
+
+/// Where windows begin by the clock of all instructions, and how long each is.
+fn places(mut source: impl Source) -> Vec<(u64, u64)> {
+    let (mut clock, mut places, mut batch) = (0, Vec::new(), Batch::new());
+    loop {
+        let fill = source.fill(&mut batch).unwrap();
+        for step in batch.steps() {
+            match step {
+                Step::Run { instructions, .. } => clock += instructions,
+                Step::Event(Event::Skipped { instructions, .. }) => clock += instructions,
+                Step::Event(Event::Sampling(Edge::Window)) => places.push((clock, clock)),
+                Step::Event(Event::Sampling(Edge::Gap)) => {
+                    if let Some((_, end)) = places.last_mut() {
+                        *end = clock;
+                    }
+                }
+                Step::Event(_) => {}
+            }
+        }
+        if fill == Fill::End {
+            return places.into_iter().map(|(start, end)| (start, end - start)).collect();
+        }
+    }
+}
+
+#[test]
+fn a_whole_stream_sampled_afterwards_has_the_windows_of_the_live_one() {
+    let program = Program::build("dying", Linked::Static);
+    let spawn = |options| {
+        Capture::spawn(program.path.as_os_str(), &program.arguments(&["alone"]), options).unwrap()
+    };
+    let adaptive = Sampling { whole: 1_000_000, ..Auto::sampling(1) };
+    let fixed = Sampling { interval: 3_000_000, window: 50_000, warm: 100_000, ..MANY };
+    for (sampling, aim) in [(fixed, None), (adaptive, Some(aim()))] {
+        let options = Options { sampling: Some(sampling), aim: aim.clone(), ..Options::default() };
+        let live = places(spawn(options));
+        let whole = spawn(Options::default());
+        let afterwards = match aim {
+            Some(aim) => places(Sampled::adaptive(whole, sampling, aim)),
+            None => places(Sampled::new(whole, sampling)),
+        };
+        assert!(live.len() >= 4, "{live:?}");
+        assert_eq!(live.len(), afterwards.len(), "{live:?} {afterwards:?}");
+        for (live, afterwards) in live.iter().zip(&afterwards) {
+            // Live, an edge is passed where a block ends.
+            assert!(live.0.abs_diff(afterwards.0) < 500, "{live:?} {afterwards:?}");
+            assert!(live.1.abs_diff(afterwards.1) < 500, "{live:?} {afterwards:?}");
+        }
+    }
 }

@@ -67,6 +67,15 @@ int main(int argc, char **argv) {
     moved = mremap((void *)moved, 4 * PAGE, 4096 * PAGE, MREMAP_MAYMOVE);
     report("to", (const void *)moved);
     moved[3 * PAGE] = 1;
+    // In a heap that shrinks, and grows again without being touched there.
+    sbrk((intptr_t)(-(uintptr_t)sbrk(0) % PAGE));
+    volatile char *heap = sbrk(16 * PAGE);
+    report("heap", (const void *)heap);
+    for (int page = 0; page < 16; page += 2)
+        heap[page * PAGE] = 1;
+    sbrk(-8 * PAGE);
+    sbrk(8 * PAGE);
+    heap[9 * PAGE] = 1;
     // By a thread and by a child.
     char *threads = map("thread", 16);
     if (argc > 2) {

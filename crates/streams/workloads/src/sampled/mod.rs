@@ -1,8 +1,13 @@
 //! A stream of which only windows are kept, with what page tables show of the rest.
 
+mod auto;
+mod lru;
 mod pages;
+mod pilot;
 
+pub use auto::{Aim, Auto};
 pub use pages::Touches;
+pub use pilot::Reach;
 use strata_stream::{
     Access, Batch, Edge, Event, Fill, Sampling, Schedule, Source, SourceError, Step, Tid,
     WorkloadInfo,
@@ -20,7 +25,8 @@ pub struct Sampled<S> {
     in_gap: bool,
     /// Instructions in the gap that have not been told, by thread in order of appearance.
     skipped: Vec<(Tid, u64)>,
-    windows: u64,
+    /// Chooses the intervals, if nobody else does.
+    auto: Option<Auto>,
 }
 
 impl<S: Source> Sampled<S> {
@@ -34,8 +40,13 @@ impl<S: Source> Sampled<S> {
             clock: 0,
             in_gap: false,
             skipped: Vec::new(),
-            windows: 0,
+            auto: None,
         }
+    }
+
+    /// What is left of `source` when intervals and warming are chosen as its windows show.
+    pub fn adaptive(source: S, sampling: Sampling, aim: Aim) -> Self {
+        Self { auto: Some(Auto::new(sampling, aim)), ..Self::new(source, sampling) }
     }
 
     /// Accesses by one thread, cut where the sampled parts begin and end; accesses are where they would be
@@ -69,6 +80,9 @@ impl<S: Source> Sampled<S> {
         self.clock += instructions;
         self.touches.run(tid, accesses, self.in_gap);
         if !self.in_gap {
+            if let Some(auto) = &mut self.auto {
+                auto.run(self.touches.owner(tid), instructions, accesses);
+            }
             batch.run(tid, instructions, |out| out.extend_from_slice(accesses));
         } else if instructions > 0 {
             match self.skipped.iter_mut().find(|(known, _)| *known == tid) {
@@ -85,8 +99,13 @@ impl<S: Source> Sampled<S> {
         }
         self.tell_skipped(batch);
         self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
-        self.windows += u64::from(edge == Edge::Window);
         batch.event(Event::Sampling(edge));
+        if let Some(auto) = &mut self.auto {
+            if let (Edge::Interval, Some(placed)) = (edge, auto.placed().next()) {
+                self.schedule.place(placed);
+            }
+            auto.edge(edge);
+        }
         self.schedule.advance();
     }
 
@@ -105,7 +124,9 @@ impl<S: Source> Sampled<S> {
 
 impl<S: Source> Source for Sampled<S> {
     fn info(&self) -> WorkloadInfo {
-        self.source.info()
+        let mut info = self.source.info();
+        info.notes.extend(self.auto.iter().flat_map(Auto::notes));
+        info
     }
 
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {

@@ -107,9 +107,14 @@ pub struct Touches {
 }
 
 impl Touches {
+    /// The process of a thread.
+    pub fn owner(&self, tid: Tid) -> Pid {
+        self.owners.get(&tid).copied().unwrap_or_default()
+    }
+
     /// Notes accesses by a thread; in a gap, first touches are to be told.
     pub fn run(&mut self, tid: Tid, accesses: &[Access], in_gap: bool) {
-        let pid = self.owners.get(&tid).copied().unwrap_or_default();
+        let pid = self.owner(tid);
         let Self { processes, pending, .. } = self;
         let pages = processes.entry(pid).or_default();
         let note = |pages: &mut Pages, pending: &mut BTreeMap<_, _>, page: u64, store: bool| {

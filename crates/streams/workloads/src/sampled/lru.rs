@@ -1,0 +1,65 @@
+//! A set-associative array with least recently used replacement: enough of a cache or a TLB to see how fast
+//! it fills.
+
+/// The array. Keys are never 0.
+#[derive(Clone, Debug)]
+pub(super) struct Lru {
+    ways: usize,
+    sets: u64,
+    /// Keys, set by set, the most recent first; 0 is nothing.
+    keys: Vec<u64>,
+}
+
+impl Lru {
+    /// An empty one of so many entries.
+    pub(super) fn new(entries: u64, ways: u32) -> Self {
+        let ways = u64::from(ways.max(1)).min(entries.max(1));
+        let sets = (entries / ways).max(1);
+        Self { ways: ways as usize, sets, keys: vec![0; (sets * ways) as usize] }
+    }
+
+    /// Uses a key. Gives whether it was there.
+    #[inline]
+    pub(super) fn touch(&mut self, key: u64) -> bool {
+        let first = (spread(key) % self.sets) as usize * self.ways;
+        let set = &mut self.keys[first..first + self.ways];
+        let found = set.iter().position(|known| *known == key);
+        set[..=found.unwrap_or(self.ways - 1)].rotate_right(1);
+        set[0] = key;
+        found.is_some()
+    }
+}
+
+/// A number that looks random for each key (the finaliser of MurmurHash3).
+#[inline]
+pub(super) fn spread(key: u64) -> u64 {
+    let key = (key ^ (key >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let key = (key ^ (key >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    key ^ (key >> 33)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recent_goes() {
+        let mut array = Lru::new(4, 4);
+        assert!([1, 2, 3, 4].iter().all(|key| !array.touch(*key)));
+        assert!(array.touch(1));
+        assert!(!array.touch(5), "takes the place of 2");
+        assert!(array.touch(3) && array.touch(1) && !array.touch(2));
+        // More ways than entries are as many as there are.
+        assert!(!Lru::new(0, 8).touch(7));
+    }
+
+    #[test]
+    fn keys_are_spread_over_sets() {
+        let mut array = Lru::new(1024, 8);
+        (1..=512).for_each(|key| {
+            array.touch(key * 4096);
+        });
+        let kept = (1..=512).filter(|key| array.clone().touch(key * 4096)).count();
+        assert!(kept > 500, "{kept}");
+    }
+}

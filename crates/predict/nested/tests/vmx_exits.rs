@@ -2,7 +2,8 @@
 //! a nested guest goes.
 
 use strata_nested::memory::Memory;
-use strata_nested::tower::{MemoryMode, Route, Tower};
+use strata_nested::tower::vmx::Tower;
+use strata_nested::tower::{MemoryMode, Route};
 use strata_nested::vmx::{Answer, Capabilities, Entry, Event, Field, Processor, control};
 use strata_nested::{Access, Hypervisor, Instructions, Virtualization};
 

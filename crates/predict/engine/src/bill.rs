@@ -5,10 +5,8 @@
 //! background work was charged.
 
 use crate::report::{BillItem, Cycles};
-use std::collections::BTreeMap;
 use strata_hardware as hardware;
-use strata_nested::{ExitCosts, ExitReason};
-use strata_stack::{Costs, KernelCounters};
+use strata_stack::{Costs, ExitCounts, ExitReason, KernelCounters, NodeId, Part};
 
 /// What a run did, as far as its bill depends on it.
 #[derive(Default)]
@@ -19,12 +17,27 @@ pub(crate) struct Account {
     pub(crate) second_stage: f64,
     /// What the kernels did, by layer, the guest first.
     pub(crate) kernels: Vec<(&'static str, KernelCounters)>,
-    /// Exits by the layer that took them, the guest first.
-    pub(crate) exits: Vec<(&'static str, BTreeMap<ExitReason, u64>)>,
+    /// What exits took, by the layer that took them, the guest first.
+    pub(crate) exits: Vec<(&'static str, OfExits)>,
     /// What software costs.
     pub(crate) costs: Costs,
-    /// What exits cost.
-    pub(crate) exit_costs: ExitCosts,
+}
+
+/// Cycles of a layer's exits.
+#[derive(Default)]
+pub(crate) struct OfExits {
+    /// By what they went to.
+    parts: Vec<(Part, u64)>,
+    /// To reading anew what it wrote to its VMs' second stages.
+    read_anew: u64,
+}
+
+impl OfExits {
+    /// Those of a VM.
+    pub(crate) fn of(counts: &ExitCounts, vm: NodeId) -> Self {
+        let parts = Part::all().map(|part| (part, counts.cycles(vm, part))).collect();
+        Self { parts, read_anew: counts.cycles_of_reading(vm) }
+    }
 }
 
 /// One line before it has its cycles: name, layer, event, how much of its part it is.
@@ -78,28 +91,20 @@ impl Account {
 
     fn exits(&self) -> Vec<Line> {
         let mut lines = Vec::new();
-        for (index, (layer, exits)) in self.exits.iter().enumerate() {
-            let count = |reason: ExitReason| exits.get(&reason).copied().unwrap_or(0);
-            let handed_on = count(ExitReason::HandedOn);
-            for reason in ExitReason::ALL {
-                // Only violations are handed on, and do not cost what the host would take to handle
-                // them.
-                let own = match reason {
-                    ExitReason::SecondStageViolation => count(reason).saturating_sub(handed_on),
-                    _ => count(reason),
+        for (layer, exits) in &self.exits {
+            for (part, cycles) in &exits.parts {
+                let (name, event) = match part {
+                    Part::Exit(ExitReason::HandedOn) => {
+                        ("handed on".to_owned(), "kvm:kvm_nested_vmexit")
+                    }
+                    Part::Exit(reason) => (reason.name().replace('_', " "), "kvm:kvm_exit"),
+                    Part::Handler => (format!("handled by {layer}"), "kvm:kvm_exit"),
+                    Part::Copies => ("copied fields".to_owned(), ""),
                 };
-                let event = match reason {
-                    ExitReason::HandedOn => "kvm:kvm_nested_vmexit",
-                    _ => "kvm:kvm_exit",
-                };
-                let cycles = own as f64 * self.exit_costs.of(reason) as f64;
-                let name = format!("exits: {}", reason.name().replace('_', " "));
-                lines.push((name, *layer, event, cycles));
+                lines.push((format!("exits: {name}"), *layer, event, *cycles as f64));
             }
-            // The kernel below a VM handles what is handed on.
-            let handler = self.kernels.get(index + 1).map_or("l1", |(handler, _)| handler);
-            let cycles = handed_on as f64 * self.exit_costs.handler as f64;
-            lines.push((format!("exits: handled by {handler}"), handler, "kvm:kvm_exit", cycles));
+            let name = "exits: second stage read anew".to_owned();
+            lines.push((name, layer, "kvmmmu:kvm_mmu_sync_page", exits.read_anew as f64));
         }
         lines
     }

@@ -18,6 +18,7 @@ mod fault;
 mod flow;
 mod frames;
 mod guest;
+mod happening;
 mod kernel;
 mod khugepaged;
 mod ksm;
@@ -60,7 +61,9 @@ pub use settings::{AlignAreas, KernelSettings};
 pub use shadow::ComposedPage;
 pub use stack::{Flush, HardwareTables, HostWork, KernelOutOfMemory, Stack};
 pub use strata_frames::{ColouredParameters, ColouringError};
-pub use strata_nested::{ExitCosts, ExitReason, SecondStageWrites, Virtualization};
+pub use strata_nested::{
+    ExitCosts, ExitReason, Happening, Part, SecondStageWrites, Virtualization,
+};
 pub use thp::{Fallback, ThpMode, ThpParameters};
 pub use tree::{NodeId, Position, SecondStageTable};
 pub use vm_advice::VmAdvice;

@@ -44,3 +44,4 @@ mod sampling;
 mod slots;
 mod switch;
 mod touched;
+mod waits;

@@ -8,3 +8,4 @@ mod refusals;
 mod requests;
 mod sampling;
 mod support;
+mod waits;

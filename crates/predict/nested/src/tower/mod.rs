@@ -7,6 +7,7 @@
 
 mod account;
 mod cause;
+pub mod svm;
 pub mod vmx;
 
 pub use cause::{Cause, MemoryMode, Route};

@@ -201,9 +201,11 @@ impl Tower {
             return Route::NoExit;
         }
         let last = self.levels.len() - 1;
+        // Of what that one runs at the moment, which may be for a hypervisor in its VM again.
         let wants = |level: usize| {
             let level = &self.levels[level];
-            exits::exits(Region(OWN), &level.memory, event)
+            let runs = if level.runs_nested { MERGED } else { OWN };
+            exits::exits(Region(runs), &level.memory, event)
         };
         Route::Handler((0..last).find(|level| owns(*level) || !wants(level + 1)).unwrap_or(last))
     }

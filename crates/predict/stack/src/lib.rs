@@ -44,7 +44,7 @@ mod whole;
 pub use alignment::{AlignmentCounts, Blame};
 pub use balloon_pages::BalloonParameters;
 pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
-pub use costs::{Costs, Spending, Spent};
+pub use costs::{Costs, KernelWork, Spending, Spent};
 pub use exits::ExitCounts;
 pub use fault::{Faulted, PageFault, Placement};
 pub use frames::{Change, KernelCounters};

@@ -3,7 +3,7 @@
 use super::cores::GuestId;
 use super::guest::{Guest, State};
 use super::{Simulation, layer_name, owner};
-use crate::bill::{self, Account, OfExits};
+use crate::bill::{self, Account, Events, OfExits};
 use crate::counters;
 use crate::report::{
     Alignment, Cause, CpuTotals, Cycles, LastLevel, LayerExits, LayerMemory, Memory, PerLayer,
@@ -209,7 +209,7 @@ impl Simulation {
             second_stage: bill::second_stage(counters),
             kernels: path().map(|node| (name(node), kernels[&node])).collect(),
             exits: path().filter(|node| *node != NodeId::HOST).map(exits).collect(),
-            costs: self.stack.costs().clone(),
+            events: Events::of(self.machine.model().virtualization),
         }
     }
 

@@ -60,6 +60,8 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         vllc: args.vllc.map(|colours| colours.count().to_string()),
         sample: args.sample.as_ref().map(ToString::to_string),
         request_load: args.request_load.as_ref().map(ToString::to_string),
+        tick_hz: args.tick_hz,
+        io_hz: args.io_hz.clone(),
         marked: args.input.marked.unwrap_or(false),
         skip: args.input.skip.unwrap_or(0),
         warmup: first.warmup,
@@ -146,6 +148,8 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("vllc", options.vllc.clone());
     option("sample", options.sample.clone());
     option("request-load", options.request_load.clone());
+    option("tick-hz", options.tick_hz.map(|hertz| hertz.to_string()));
+    option("io-hz", options.io_hz.clone());
     option("skip", (options.skip > 0).then(|| options.skip.to_string()));
     option("limit", options.limit.map(|limit| limit.to_string()));
     option("warmup", (options.warmup > 0).then(|| options.warmup.to_string()));
@@ -203,8 +207,14 @@ mod tests {
 
     #[test]
     fn every_option_is_kept() {
-        let set =
-            Options { detail: Some(true), sample: Some("auto".to_owned()), ..Options::default() };
+        let text = || Some("auto".to_owned());
+        let set = Options {
+            detail: Some(true),
+            sample: text(),
+            tick_hz: Some(250),
+            io_hz: text(),
+            ..Options::default()
+        };
         let options = serde_json::to_value(set).unwrap();
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();

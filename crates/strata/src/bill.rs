@@ -69,7 +69,7 @@ fn is_translation(item: &BillItem) -> bool {
 fn is_virtualisation(item: &BillItem) -> bool {
     item.name == "walks, second stage"
         || item.name.starts_with("exits: ")
-        || item.name == "page faults" && item.level != "guest"
+        || item.name.starts_with("page faults") && item.level != "guest"
 }
 
 #[cfg(test)]

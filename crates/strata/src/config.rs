@@ -207,6 +207,8 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         vllc: line.vllc.or(file.vllc),
         sample: line.sample.or(file.sample),
         request_load: line.request_load.or(file.request_load),
+        tick_hz: line.tick_hz.or(file.tick_hz),
+        io_hz: line.io_hz.or(file.io_hz),
         warmup: line.warmup.or(file.warmup),
         seed: line.seed.or(file.seed),
         jobs: line.jobs.or(file.jobs),
@@ -252,6 +254,8 @@ mod tests {
         vllc = 8
         sample = "auto"
         request-load = "0.5@thp"
+        tick-hz = 250
+        io-hz = "none"
         warmup = "1M"
         skip = "2M"
         limit = "3M"
@@ -293,7 +297,7 @@ mod tests {
     #[test]
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
-            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 1GiB/2 --colours-of l2 --vllc 8 --sample auto --request-load 0.5@thp \
+            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 1GiB/2 --colours-of l2 --vllc 8 --sample auto --request-load 0.5@thp --tick-hz 250 --io-hz none \
             --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --html out.html --trace-events out.perfetto --folded out.folded --output out.txt --explain --detail --bill \
             --workload random:size=1GiB --host-memory 4GiB --alone \
             --vm a:policy=thp,workload=zipf:size=1GiB --vm b:trace=b.strata --set gemini.share=0.5 --set thp.scan_sleep=5";

@@ -42,11 +42,21 @@ pub fn check(
     let ksm = is_set("ksm.run", "true");
     let size = |(name, value): &(String, String)| name == "balloon.size" && value != "0";
     let balloon = args.set.iter().any(size) || args.vm.iter().any(|vm| vm.balloon.is_some());
+    let in_no_vm = "on native programs, which are in no VM; add vm or nested to --stack";
+    for (given, what) in [(args.tick_hz.is_some(), "--tick-hz"), (args.io_hz.is_some(), "--io-hz")]
+    {
+        if given && is_native {
+            return nothing(what, in_no_vm);
+        }
+    }
+    let ticks = |(name, value): &(String, String)| name == "rate.tick" && value != "0";
+    let ticks = args.tick_hz.is_some_and(|hertz| hertz > 0) || args.set.iter().any(ticks);
     for (name, _) in &args.set {
         let why = match name.split_once('.') {
             Some(("colours", "batch" | "high" | "contiguity")) if !by_colour => &without_colours,
-            Some(("ksm", "run")) | Some(("balloon", "size")) if is_native => {
-                "on native programs, which are in no VM; add vm or nested to --stack"
+            Some(("ksm", "run") | ("balloon", "size") | ("rate", _)) if is_native => in_no_vm,
+            Some(("nested", "direct_timers")) if !ticks => {
+                "where no timer ticks; add --tick-hz, such as --tick-hz 250"
             }
             Some(("ksm", own)) if own != "run" && !ksm => {
                 "where the host merges no pages; add --set ksm.run=true"

@@ -278,6 +278,13 @@ fn constants(
     let names = |all: &[Parameter]| all.iter().map(|p| p.name.to_string()).collect::<Vec<_>>();
     let (constants, parameters) = (names(&cpu.parameters()), names(&catalogue.parameters));
     let (mut of_cpu, mut overrides) = (Vec::new(), Vec::new());
+    let rates = [
+        ("rate.tick", args.tick_hz.map(|hertz| hertz.to_string())),
+        ("rate.io", args.io_hz.clone()),
+    ];
+    for (name, value) in rates {
+        overrides.extend(value.map(|value| (name.to_owned(), value)));
+    }
     for (name, value) in &args.set {
         if name.starts_with("cache.llc_design.") && !models_cpu_llc(args) {
             return Err(Failure::usage(format!(
@@ -287,10 +294,10 @@ fn constants(
         let costs_what = name
             .strip_prefix("exit.")
             .and_then(|reason| ExitReason::ALL.into_iter().find(|known| known.name() == reason));
-        if costs_what.is_some_and(|reason| !reason.is_of_every_run()) {
+        if costs_what.is_some_and(|reason| reason.is_of_shadow_paging()) {
             return Err(Failure::usage(format!(
-                "--set {name} has no effect: in strata run no VM has shadow paging, timers or devices; leave \
-                 it out ('strata paper nestcloud' shows such exits)"
+                "--set {name} has no effect: in strata run no VM has shadow paging; leave it out ('strata \
+                 paper nestcloud' shows such exits)"
             )));
         }
         if constants.contains(name) {

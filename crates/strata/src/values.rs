@@ -27,6 +27,19 @@ pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
     Ok(NonZeroUsize::new(number).expect("above 0"))
 }
 
+/// How often something happens: a number of times a second, `program` or `none`.
+///
+/// # Errors
+/// When it is none of them.
+pub fn rate(text: &str) -> Result<String, String> {
+    let is_number = text.parse().is_ok_and(|hertz: f64| hertz.is_finite() && hertz >= 0.0);
+    match text {
+        "program" | "none" => Ok(text.to_owned()),
+        _ if is_number => Ok(text.to_owned()),
+        _ => Err("give a number of times a second, program or none".to_owned()),
+    }
+}
+
 /// The cache of this name whose colours pages are placed by.
 ///
 /// # Errors

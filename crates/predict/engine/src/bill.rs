@@ -1,17 +1,21 @@
 //! The bill: where every cycle of a run went, and which event shows it on real hardware.
 //!
 //! The parts of [`Cycles`] are what was charged. Within each, the bill tells layers and reasons apart in
-//! the proportions of what was counted: so its sum is the run's cycles exactly, whatever share of
+//! the proportions of what was charged for them: so its sum is the run's cycles exactly, whatever share of
 //! background work was charged.
+//!
+//! Events are those of Linux perf. Of the CPU's own there are three sets: Intel's as Haswell and Broadwell have
+//! them (Linux, `tools/perf/pmu-events/arch/x86/broadwellde`), those of AMD's PPRs for Zen 2 and Zen 3
+//! (`amdzen2`, `amdzen3`, in both of which they are), and those of any CPU, for AMD's before Zen. AMD counts
+//! walks and not their cycles, and does not tell those of the second stage apart.
 
 use crate::report::{BillItem, Cycles};
-use std::collections::BTreeMap;
 use strata_hardware as hardware;
-use strata_nested::{ExitCosts, ExitReason};
-use strata_stack::{Costs, KernelCounters};
+use strata_nested::{Instructions, Virtualization};
+use strata_stack::{ExitCounts, ExitReason, KernelCounters, KernelWork, NodeId, Part};
 
 /// What a run did, as far as its bill depends on it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Account {
     /// Cycles of the hardware's part in its own terms.
     pub(crate) hardware: hardware::Cycles,
@@ -19,12 +23,77 @@ pub(crate) struct Account {
     pub(crate) second_stage: f64,
     /// What the kernels did, by layer, the guest first.
     pub(crate) kernels: Vec<(&'static str, KernelCounters)>,
-    /// Exits by the layer that took them, the guest first.
-    pub(crate) exits: Vec<(&'static str, BTreeMap<ExitReason, u64>)>,
-    /// What software costs.
-    pub(crate) costs: Costs,
-    /// What exits cost.
-    pub(crate) exit_costs: ExitCosts,
+    /// What exits took, by the layer that took them, the guest first.
+    pub(crate) exits: Vec<(&'static str, OfExits)>,
+    /// Whose events there are.
+    pub(crate) events: Events,
+}
+
+/// Events of the CPU's own that show where cycles went; empty where it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Events {
+    data: &'static str,
+    second_level: &'static str,
+    walks: &'static str,
+    second_stage: &'static str,
+}
+
+impl Events {
+    /// Intel's, from Haswell to Broadwell.
+    const INTEL: Self = Self {
+        data: "cycle_activity.stalls_ldm_pending",
+        second_level: "dtlb_load_misses.stlb_hit",
+        walks: "dtlb_load_misses.walk_duration",
+        second_stage: "ept.walk_cycles",
+    };
+
+    /// AMD's since Zen: PMCx041, PMCx045 with unit masks 0x01 and 0xf0.
+    const ZEN: Self = Self {
+        data: "ls_mab_alloc.loads",
+        second_level: "ls_l1_d_tlb_miss.tlb_reload_4k_l2_hit",
+        walks: "l2_dtlb_misses",
+        second_stage: "",
+    };
+
+    /// Any CPU's, by the names that perf gives to what most have.
+    const ANY: Self = Self {
+        data: "L1-dcache-load-misses",
+        second_level: "",
+        walks: "dTLB-load-misses",
+        second_stage: "",
+    };
+
+    /// Those of a CPU with this; virtual VMLOAD and VMSAVE came with Zen.
+    pub(crate) const fn of(cpu: Virtualization) -> Self {
+        match cpu.instructions {
+            Instructions::Vmx => Self::INTEL,
+            Instructions::Svm if cpu.vls => Self::ZEN,
+            Instructions::Svm => Self::ANY,
+        }
+    }
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self::INTEL
+    }
+}
+
+/// Cycles of a layer's exits.
+#[derive(Debug, Default)]
+pub(crate) struct OfExits {
+    /// By what they went to.
+    parts: Vec<(Part, u64)>,
+    /// To reading anew what it wrote to its VMs' second stages.
+    read_anew: u64,
+}
+
+impl OfExits {
+    /// Those of a VM.
+    pub(crate) fn of(counts: &ExitCounts, vm: NodeId) -> Self {
+        let parts = Part::all().map(|part| (part, counts.cycles(vm, part))).collect();
+        Self { parts, read_anew: counts.cycles_of_reading(vm) }
+    }
 }
 
 /// One line before it has its cycles: name, layer, event, how much of its part it is.
@@ -38,7 +107,7 @@ impl Account {
         let line = |name: &str, layer, event| vec![(name.to_owned(), layer, event, 1.0)];
         let parts = [
             (total.execution, line("useful work", "guest", "instructions")),
-            (total.data, line("data stalls", "guest", "cycle_activity.stalls_ldm_pending")),
+            (total.data, line("data stalls", "guest", self.events.data)),
             (total.walks, self.walks(lowest)),
             (total.faults, self.faults()),
             (total.exits, self.exits()),
@@ -52,54 +121,48 @@ impl Account {
         let walks = self.hardware.walk + self.hardware.faulted_walk;
         let second_stage = walks * self.second_stage;
         vec![
-            (
-                "second-level TLB".to_owned(),
-                "guest",
-                "dtlb_load_misses.stlb_hit",
-                self.hardware.tlb,
-            ),
-            (
-                "walks, guest's table".to_owned(),
-                "guest",
-                "dtlb_load_misses.walk_duration",
-                walks - second_stage,
-            ),
-            ("walks, second stage".to_owned(), lowest, "ept.walk_cycles", second_stage),
+            ("second-level TLB".to_owned(), "guest", self.events.second_level, self.hardware.tlb),
+            ("walks, guest's table".to_owned(), "guest", self.events.walks, walks - second_stage),
+            ("walks, second stage".to_owned(), lowest, self.events.second_stage, second_stage),
         ]
     }
 
     fn faults(&self) -> Vec<Line> {
-        let lines = self.kernels.iter().enumerate().map(|(depth, (layer, counters))| {
-            let event = if depth == 0 { "page-faults" } else { "kvm:kvm_page_fault" };
-            ("page faults".to_owned(), *layer, event, self.costs.of_kernel(counters) as f64)
-        });
-        lines.collect()
+        let mut lines = Vec::new();
+        for (depth, (layer, counters)) in self.kernels.iter().enumerate() {
+            for (work, cycles) in KernelWork::ALL.into_iter().zip(counters.fault_cycles) {
+                let event = match (work, depth) {
+                    (KernelWork::Moving, _) => "migrate:mm_migrate_pages",
+                    (KernelWork::Scanning, _) => "",
+                    (_, 0) => "page-faults",
+                    _ => "kvm:kvm_page_fault",
+                };
+                let name = match work {
+                    KernelWork::Handling => "page faults".to_owned(),
+                    other => format!("page faults: {}", other.name()),
+                };
+                lines.push((name, *layer, event, cycles as f64));
+            }
+        }
+        lines
     }
 
     fn exits(&self) -> Vec<Line> {
         let mut lines = Vec::new();
-        for (index, (layer, exits)) in self.exits.iter().enumerate() {
-            let count = |reason: ExitReason| exits.get(&reason).copied().unwrap_or(0);
-            let handed_on = count(ExitReason::HandedOn);
-            for reason in ExitReason::ALL {
-                // Only violations are handed on, and do not cost what the host would take to handle
-                // them.
-                let own = match reason {
-                    ExitReason::SecondStageViolation => count(reason).saturating_sub(handed_on),
-                    _ => count(reason),
+        for (layer, exits) in &self.exits {
+            for (part, cycles) in &exits.parts {
+                let (name, event) = match part {
+                    Part::Exit(ExitReason::HandedOn) => {
+                        ("handed on".to_owned(), "kvm:kvm_nested_vmexit")
+                    }
+                    Part::Exit(reason) => (reason.name().replace('_', " "), "kvm:kvm_exit"),
+                    Part::Handler => (format!("handled by {layer}"), "kvm:kvm_exit"),
+                    Part::Copies => ("copied fields".to_owned(), ""),
                 };
-                let event = match reason {
-                    ExitReason::HandedOn => "kvm:kvm_nested_vmexit",
-                    _ => "kvm:kvm_exit",
-                };
-                let cycles = own as f64 * self.exit_costs.of(reason) as f64;
-                let name = format!("exits: {}", reason.name().replace('_', " "));
-                lines.push((name, *layer, event, cycles));
+                lines.push((format!("exits: {name}"), *layer, event, *cycles as f64));
             }
-            // The kernel below a VM handles what is handed on.
-            let handler = self.kernels.get(index + 1).map_or("l1", |(handler, _)| handler);
-            let cycles = handed_on as f64 * self.exit_costs.handler as f64;
-            lines.push((format!("exits: handled by {handler}"), handler, "kvm:kvm_exit", cycles));
+            let name = "exits: second stage read anew".to_owned();
+            lines.push((name, layer, "kvmmmu:kvm_mmu_sync_page", exits.read_anew as f64));
         }
         lines
     }
@@ -155,9 +218,24 @@ fn shared(cycles: u64, lines: Vec<Line>) -> Vec<BillItem> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn line(weight: f64) -> Line {
         ("x".to_owned(), "guest", "", weight)
+    }
+
+    #[test]
+    fn events_are_those_of_the_cpu() {
+        use strata_hardware::CpuModel;
+        for (name, walks, second_stage) in [
+            ("broadwell-e5-2620v4", "dtlb_load_misses.walk_duration", "ept.walk_cycles"),
+            ("zen2", "l2_dtlb_misses", ""),
+            ("zen3", "l2_dtlb_misses", ""),
+            ("phenom-9550", "dTLB-load-misses", ""),
+        ] {
+            let events = Events::of(CpuModel::preset(name).unwrap().virtualization);
+            assert_eq!((events.walks, events.second_stage), (walks, second_stage), "{name}");
+        }
     }
 
     #[test]
@@ -174,7 +252,67 @@ mod tests {
         assert_eq!((nothing[0].cycles, nothing[0].name.as_str()), (5, "not told apart"));
     }
 
+    /// Cycles of any size, often none.
+    fn cycles() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), 0..1000u64, 0..1u64 << 48]
+    }
+
+    prop_compose! {
+        fn account()(
+            kernels in prop::collection::vec(prop::array::uniform5(cycles()), 1..4),
+            exits in prop::collection::vec(
+                (prop::collection::vec(cycles(), Part::COUNT), cycles()), 0..3,
+            ),
+            walks in 0.0..1e12f64,
+            second_stage in 0.0..=1.0f64,
+            cpu in prop::sample::select(vec![Events::INTEL, Events::ZEN, Events::ANY]),
+        ) -> Account {
+            const LAYERS: [&str; 4] = ["guest", "l2", "l1", "host"];
+            let kernel = |fault_cycles| KernelCounters { fault_cycles, ..KernelCounters::default() };
+            let of_exits = |(parts, read_anew): (Vec<u64>, u64)| {
+                OfExits { parts: Part::all().zip(parts).collect(), read_anew }
+            };
+            Account {
+                hardware: hardware::Cycles { walk: walks, tlb: walks / 7.0, ..Default::default() },
+                second_stage,
+                kernels: LAYERS.into_iter().zip(kernels.into_iter().map(kernel)).collect(),
+                exits: LAYERS.into_iter().zip(exits.into_iter().map(of_exits)).collect(),
+                events: cpu,
+            }
+        }
+    }
+
+    prop_compose! {
+        fn totals()(all in prop::array::uniform7(cycles())) -> Cycles {
+            let [execution, data, walks, faults, exits, shootdowns, background] = all;
+            Cycles { execution, data, walks, faults, exits, shootdowns, background }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn each_kind_of_cycles_is_the_sum_of_its_lines(account in account(), total in totals()) {
+            let bill = account.bill(&total);
+            let sum = |begins: &[&str]| -> u64 {
+                let lines = bill.iter().filter(|item| begins.iter().any(|b| item.name.starts_with(b)));
+                lines.map(|item| item.cycles).sum()
+            };
+            // Where nothing of a kind was counted, its cycles are there all the same.
+            let counted = |lines: Vec<Line>| lines.iter().any(|(.., weight)| *weight > 0.0);
+            for (begins, all, lines) in [
+                (&["walks", "second-level"][..], total.walks, account.walks("host")),
+                (&["page faults"], total.faults, account.faults()),
+                (&["exits: "], total.exits, account.exits()),
+            ] {
+                prop_assert_eq!(sum(begins), if counted(lines) { all } else { 0 }, "{:?}", begins);
+            }
+            prop_assert_eq!(sum(&[""]), total.total());
+            // No line is there twice.
+            let names: BTreeSet<_> = bill.iter().map(|item| (&item.name, &item.level)).collect();
+            let told = bill.iter().filter(|item| item.name != "not told apart").count();
+            prop_assert!(names.len() >= told, "{:?}", bill);
+        }
+
         #[test]
         fn nothing_is_lost_or_added(
             cycles in prop_oneof![0u64..1000, any::<u64>()],

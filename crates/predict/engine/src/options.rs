@@ -62,6 +62,12 @@ pub struct Options {
     /// How often requests arrive, as `--request-load` takes it, if it was said.
     #[serde(default)]
     pub request_load: Option<String>,
+    /// Ticks a second of every kernel's timer; not there when it was not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick_hz: Option<u32>,
+    /// Requests a second to devices, as `--io-hz` takes them; not there when it was not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_hz: Option<String>,
     /// Accesses passed over first.
     pub skip: u64,
     /// Accesses before counting begins.

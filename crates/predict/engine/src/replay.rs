@@ -1,7 +1,7 @@
 //! A machine whose page tables are real: captured from an emulated machine, and walked by the
 //! modelled hardware. No kernel is modelled, so nothing faults, migrates or is promoted.
 
-use crate::bill::{self, Account};
+use crate::bill::{self, Account, Events};
 use crate::counters;
 use crate::report::{Alignment, CapturedTables, LastLevel, Memory, RunResult};
 use crate::simulation::outcome::{cpu_totals, cycles, tlb, walk_positions};
@@ -192,7 +192,9 @@ impl Replay {
         let hardware = self.machine.total_breakdown();
         let cycles_by_kind = cycles(&hardware);
         let second_stage = bill::second_stage(&counters);
-        let bill = Account { hardware, second_stage, ..Account::default() }.bill(&cycles_by_kind);
+        let events = Events::of(self.machine.model().virtualization);
+        let account = Account { hardware, second_stage, events, ..Account::default() };
+        let bill = account.bill(&cycles_by_kind);
         let cpus: Vec<_> = (0..self.machine.cpus() as u32)
             .map(|cpu| cpu_totals(CpuId(cpu), self.machine.counters(CpuId(cpu)), &self.machine))
             .collect();

@@ -350,6 +350,10 @@ pub struct RunResult {
     /// The same exits by the layer that took them.
     #[serde(default)]
     pub exits_by_layer: Vec<LayerExits>,
+    /// What happened in a VM besides its use of memory, how often: ticks, requests and others; only what
+    /// happened at all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub happened: BTreeMap<String, u64>,
     /// Base pages moved, over all layers.
     pub migrated_pages: u64,
     /// Huge pages made of base pages, over all layers.

@@ -8,6 +8,7 @@
 
 mod access;
 pub mod costs;
+pub mod happening;
 pub mod memory;
 pub mod modes;
 pub mod reason;
@@ -21,8 +22,9 @@ pub mod vmx;
 
 pub use access::Access;
 pub use costs::{ExitCosts, replacement};
+pub use happening::Happening;
 pub use reason::ExitReason;
 pub use script::Hypervisor;
 pub use second_stage_writes::SecondStageWrites;
-pub use unfold::{Handled, Nesting};
+pub use unfold::{Handled, Nesting, Part};
 pub use virtualization::{Instructions, Virtualization};

@@ -82,10 +82,6 @@ impl ExitReason {
         Self::Io,
     ];
 
-    /// Those that are no memory's: they come at the rates at which a workload uses devices and time.
-    pub const NOT_OF_MEMORY: [Self; 4] =
-        [Self::ExternalInterrupt, Self::Apic, Self::Halt, Self::Io];
-
     /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -116,6 +112,16 @@ impl ExitReason {
     /// timers and devices, or a VM has shadow paging, and are told where there are any.
     pub const fn is_of_every_run(self) -> bool {
         self as u8 <= Self::Clgi as u8
+    }
+
+    /// Whether only VMs exit for it whose hypervisors keep shadows of their page tables.
+    pub const fn is_of_shadow_paging(self) -> bool {
+        matches!(self, Self::PageFault | Self::ControlRegister)
+    }
+
+    /// Whether it is no memory's: such exits come at the rates at which a workload uses devices and time.
+    pub const fn is_of_devices_and_time(self) -> bool {
+        matches!(self, Self::ExternalInterrupt | Self::Apic | Self::Halt | Self::Io)
     }
 
     /// Whether an instruction of a hypervisor in the VM causes it, as it enters and leaves guests of its

@@ -340,9 +340,12 @@ pub fn shadowed() -> impl Iterator<Item = (Field, bool)> {
     both.chain(SHADOWED_READ_ONLY.into_iter().map(|field| (field, false)))
 }
 
-/// `svm_vcpu_run` and `__svm_vcpu_run`: whatever the exit was for, since the VMCB is plain memory. The
-/// second VMLOAD is the hypervisor's own state.
-const ANY_SVM: [ExitReason; 6] = [Clgi, Vmload, Vmrun, Vmsave, Vmload, Stgi];
+/// `svm_vcpu_run` and `__svm_vcpu_run`, whatever the exit was for, since the VMCB is plain memory: from the exit on.
+/// This VMLOAD is of the hypervisor's own state.
+const EXIT_SVM: [ExitReason; 3] = [Vmsave, Vmload, Stgi];
+
+/// And up to the entry back.
+const ENTER_SVM: [ExitReason; 3] = [Clgi, Vmload, Vmrun];
 
 impl Step {
     /// The exit that it can cause.
@@ -371,9 +374,10 @@ impl Step {
 pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<Step> {
     let mut steps = Vec::new();
     if cpu.instructions == Instructions::Svm {
+        steps.extend(EXIT_SVM.map(Step::Other));
         // What the hypervisor above did to its tables, this one does to those it made of them.
         steps.extend(same(work));
-        steps.extend(ANY_SVM.map(Step::Other));
+        steps.extend(ENTER_SVM.map(Step::Other));
         return steps;
     }
     let mut read = |fields: &[Field]| steps.extend(fields.iter().copied().map(Step::Read));

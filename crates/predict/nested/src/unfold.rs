@@ -19,25 +19,66 @@ use std::collections::BTreeSet;
 
 const REASONS: usize = ExitReason::ALL.len();
 
-/// Exits by the level of the VM that took them, L1's first, and cycles of all that.
+/// What cycles of exits go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// To exits of a VM for this reason that L0 handles itself; for [`ExitReason::HandedOn`] to those that it
+    /// hands on, whatever their reason.
+    Exit(ExitReason),
+    /// To what a hypervisor in a VM does for those that it is handed, besides exits of its own.
+    Handler,
+    /// To fields copied between a VMCS in memory that two hypervisors share and the copy of it.
+    Copies,
+}
+
+impl Part {
+    /// How many there are.
+    pub const COUNT: usize = REASONS + 2;
+
+    /// Every one, in the order of their numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        ExitReason::ALL.into_iter().map(Self::Exit).chain([Self::Handler, Self::Copies])
+    }
+
+    /// Its number, below [`Part::COUNT`].
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Exit(reason) => reason as usize,
+            Self::Handler => REASONS,
+            Self::Copies => REASONS + 1,
+        }
+    }
+}
+
+/// Exits by the level of the VM that took them, L1's first, and cycles of all that, which are split by the level
+/// of the VM and by what they go to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Counts {
     exits: Vec<[u64; REASONS]>,
+    parts: Vec<[u64; Part::COUNT]>,
     cycles: u64,
+}
+
+/// What there is for a level from 1 on.
+fn of_level<const N: usize>(levels: &mut Vec<[u64; N]>, level: u8) -> &mut [u64; N] {
+    let index = usize::from(level - 1);
+    if levels.len() <= index {
+        levels.resize(index + 1, [0; N]);
+    }
+    &mut levels[index]
 }
 
 impl Counts {
     fn add(&mut self, level: u8, reason: ExitReason, times: u64) {
-        let index = usize::from(level - 1);
-        if self.exits.len() <= index {
-            self.exits.resize(index + 1, [0; REASONS]);
-        }
-        let count = &mut self.exits[index][reason as usize];
+        let count = &mut of_level(&mut self.exits, level)[reason as usize];
         *count = count.saturating_add(times);
     }
 
-    fn spend(&mut self, cycles: u64, times: u64) {
-        self.cycles = self.cycles.saturating_add(cycles.saturating_mul(times));
+    fn spend(&mut self, level: u8, part: Part, cycles: u64, times: u64) {
+        let cycles = cycles.saturating_mul(times);
+        let spent = &mut of_level(&mut self.parts, level)[part.index()];
+        *spent = spent.saturating_add(cycles);
+        self.cycles = self.cycles.saturating_add(cycles);
     }
 
     fn add_all(&mut self, other: &Self, times: u64) {
@@ -46,7 +87,11 @@ impl Counts {
                 self.add(level, reason, count.saturating_mul(times));
             }
         }
-        self.spend(other.cycles, times);
+        for (level, parts) in (1..).zip(&other.parts) {
+            for (part, cycles) in Part::all().zip(parts) {
+                self.spend(level, part, *cycles, times);
+            }
+        }
     }
 }
 
@@ -55,6 +100,8 @@ impl Counts {
 pub struct Handled {
     /// Level of the VM (1 for L1), reason, how many exits.
     pub exits: Vec<(u8, ExitReason, u64)>,
+    /// Level of the VM, what cycles go to, how many.
+    pub parts: Vec<(u8, Part, u64)>,
     /// Cycles of all that.
     pub cycles: u64,
 }
@@ -130,7 +177,12 @@ impl Nesting {
             let counts = ExitReason::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
             exits.extend(counts.map(|(reason, count)| (level, reason, *count)));
         }
-        Handled { exits, cycles: counts.cycles }
+        let mut parts = Vec::new();
+        for (level, cycles) in (1..).zip(&counts.parts) {
+            let spent = Part::all().zip(cycles).filter(|(_, cycles)| **cycles > 0);
+            parts.extend(spent.map(|(part, cycles)| (level, part, *cycles)));
+        }
+        Handled { exits, parts, cycles: counts.cycles }
     }
 
     /// A VM exits this often, and the hypervisor at level `handler` handles it.
@@ -138,14 +190,14 @@ impl Nesting {
         counts.add(vm, reason, times);
         if reason == ExitReason::Vmptrld {
             let copied = self.costs.vmcs_access.copied_at_load();
-            counts.spend(self.costs.copied_field * copied, times);
+            counts.spend(vm, Part::Copies, self.costs.copied_field * copied, times);
         }
         if handler == 0 {
-            counts.spend(self.costs.of(reason), times);
+            counts.spend(vm, Part::Exit(reason), self.costs.of(reason), times);
             return;
         }
         counts.add(vm, ExitReason::HandedOn, times);
-        counts.spend(self.costs.handed_on, times);
+        counts.spend(vm, Part::Exit(ExitReason::HandedOn), self.costs.handed_on, times);
         for level in 1..handler {
             counts.add_all(self.work_of(level, Work::HandOn), times);
         }
@@ -158,9 +210,10 @@ impl Nesting {
 
     /// The hypervisor at a level from 1 does its work; those below it have been told theirs.
     fn work(&self, level: u8, work: Work) -> Counts {
-        let mut counts = Counts { exits: Vec::new(), cycles: self.costs.handler };
+        let mut counts = Counts::default();
+        counts.spend(level, Part::Handler, self.costs.handler, 1);
         let steps = script(work, self.costs.hypervisor, &self.cpu);
-        counts.spend(self.costs.copied_field, self.copied_fields(&steps));
+        counts.spend(level, Part::Copies, self.costs.copied_field, self.copied_fields(&steps));
         for step in steps {
             if let Some(handler) = self.handler(level, step) {
                 self.handle(level, handler, step.reason(), 1, &mut counts);
@@ -323,6 +376,8 @@ mod tests {
                                 assert_eq!(alike.count() as u64, count);
                             }
                             assert_eq!(handled.cycles, cycles);
+                            let parts = handled.parts.iter().map(|(.., cycles)| cycles);
+                            assert_eq!(parts.sum::<u64>(), cycles);
                         }
                     }
                 }

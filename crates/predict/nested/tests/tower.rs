@@ -1,8 +1,10 @@
 //! Hypervisors in each other's VMs: what they do on real VMCSs takes the exits that are counted without.
 
-use strata_nested::tower::{Access, Tower};
+use strata_nested::tower::vmx::Tower;
 use strata_nested::vmx::Field;
-use strata_nested::{ExitCosts, ExitReason, Hypervisor, Instructions, Nesting, Virtualization};
+use strata_nested::{
+    Access, ExitCosts, ExitReason, Hypervisor, Instructions, Nesting, Virtualization,
+};
 
 fn intel(vmcs_shadowing: bool) -> Virtualization {
     Virtualization { instructions: Instructions::Vmx, vmcs_shadowing, vls: false, vgif: false }

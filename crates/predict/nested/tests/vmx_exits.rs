@@ -2,7 +2,8 @@
 //! a nested guest goes.
 
 use strata_nested::memory::Memory;
-use strata_nested::tower::{MemoryMode, Route, Tower};
+use strata_nested::tower::vmx::Tower;
+use strata_nested::tower::{MemoryMode, Route};
 use strata_nested::vmx::{Answer, Capabilities, Entry, Event, Field, Processor, control};
 use strata_nested::{Access, Hypervisor, Instructions, Virtualization};
 
@@ -249,6 +250,9 @@ fn an_exit_goes_to_whom_it_concerns() {
     assert_eq!(on_ept.route(page_fault(0), nobody), Route::Handler(1));
     // L1 knows of no EPT: violations are L0's though it does not say that they are.
     assert_eq!(on_ept.route(Event::SecondStageViolation, nobody), Route::Handler(0));
+    // L0 looks at what L1 runs for L3, in which L2's wishes are.
+    let three = tower(&[nested, nested, shadow(false)]);
+    assert_eq!(three.route(page_fault(0), nobody), Route::Handler(2));
     let bypassed = tower(&[shadow(true), shadow(true)]);
     assert_eq!(bypassed.route(page_fault(2), nobody), Route::NoExit);
     assert_eq!(bypassed.route(page_fault(3), nobody), Route::Handler(1));

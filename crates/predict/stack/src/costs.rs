@@ -21,10 +21,36 @@ strata_params::parameters! {
     }
 }
 
-impl Costs {
-    /// Cycles of what a kernel did.
-    pub fn of_kernel(&self, counters: &KernelCounters) -> u64 {
-        kernel_cycles(self, &KernelCounters::default(), counters)
+/// What cycles of a kernel's memory management go to, in the order of [`KernelCounters::fault_cycles`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KernelWork {
+    /// Handling faults: entry, lookup, page-table update, return.
+    Handling = 0,
+    /// Zeroing pages.
+    Zeroing = 1,
+    /// Copying pages.
+    Copying = 2,
+    /// Moving pages besides the copy.
+    Moving = 3,
+    /// Looking at page-table entries.
+    Scanning = 4,
+}
+
+impl KernelWork {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [Self; 5] =
+        [Self::Handling, Self::Zeroing, Self::Copying, Self::Moving, Self::Scanning];
+
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Handling => "handling",
+            Self::Zeroing => "zeroing",
+            Self::Copying => "copying",
+            Self::Moving => "moving",
+            Self::Scanning => "scanning",
+        }
     }
 }
 
@@ -82,11 +108,17 @@ impl Spent {
     }
 }
 
-/// Cycles of kernel work between two readings of a kernel's counters.
-pub(crate) fn kernel_cycles(costs: &Costs, before: &KernelCounters, after: &KernelCounters) -> u64 {
-    (after.faults - before.faults) * costs.fault
-        + (after.zeroed_pages - before.zeroed_pages) * costs.zero
-        + (after.copied_pages - before.copied_pages) * costs.copy
-        + (after.migrated_pages - before.migrated_pages) * costs.migrate
-        + (after.scanned_pages - before.scanned_pages) * costs.scan
+/// Cycles of kernel work between two readings of a kernel's counters, by [`KernelWork`].
+pub(crate) fn kernel_cycles(
+    costs: &Costs,
+    before: &KernelCounters,
+    after: &KernelCounters,
+) -> [u64; KernelWork::ALL.len()] {
+    [
+        (after.faults - before.faults) * costs.fault,
+        (after.zeroed_pages - before.zeroed_pages) * costs.zero,
+        (after.copied_pages - before.copied_pages) * costs.copy,
+        (after.migrated_pages - before.migrated_pages) * costs.migrate,
+        (after.scanned_pages - before.scanned_pages) * costs.scan,
+    ]
 }

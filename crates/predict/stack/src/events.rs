@@ -57,6 +57,7 @@ impl Stack {
             }
             Event::Mark(_)
             | Event::Request { .. }
+            | Event::Called { .. }
             | Event::Sampling(_)
             | Event::Skipped { .. }
             | Event::Touched { .. } => Ok(()),

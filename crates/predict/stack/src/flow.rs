@@ -421,7 +421,12 @@ impl Stack {
     fn charge_kernel(&mut self, node: NodeId, account: Spending) {
         let Node { kernel, charged, .. } = &mut self.nodes[node];
         let cycles = kernel_cycles(&self.costs, charged, kernel.counters());
+        let account = self.account.unwrap_or(account);
+        if matches!(account, Spending::GuestFault | Spending::HypervisorFault) {
+            let by_work = &mut kernel.frames.counters.fault_cycles;
+            by_work.iter_mut().zip(cycles).for_each(|(sum, cycles)| *sum += cycles);
+        }
         *charged = *kernel.counters();
-        self.spent.add(self.account.unwrap_or(account), cycles);
+        self.spent.add(account, cycles.iter().sum());
     }
 }

@@ -81,6 +81,8 @@ counters! {
         kept_apart: u64, "strata.ksm_kept_apart";
         /// Page-table entries looked at by background scans.
         scanned_pages: u64, "strata.scanned_entries";
+        /// Cycles of page faults, by what they went to; those of background work are not among them.
+        fault_cycles: [u64; 5];
     }
 }
 

@@ -18,6 +18,7 @@ mod fault;
 mod flow;
 mod frames;
 mod guest;
+mod happening;
 mod kernel;
 mod khugepaged;
 mod ksm;
@@ -43,7 +44,7 @@ mod whole;
 pub use alignment::{AlignmentCounts, Blame};
 pub use balloon_pages::BalloonParameters;
 pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
-pub use costs::{Costs, Spending, Spent};
+pub use costs::{Costs, KernelWork, Spending, Spent};
 pub use exits::ExitCounts;
 pub use fault::{Faulted, PageFault, Placement};
 pub use frames::{Change, KernelCounters};
@@ -60,7 +61,9 @@ pub use settings::{AlignAreas, KernelSettings};
 pub use shadow::ComposedPage;
 pub use stack::{Flush, HardwareTables, HostWork, KernelOutOfMemory, Stack};
 pub use strata_frames::{ColouredParameters, ColouringError};
-pub use strata_nested::{ExitCosts, ExitReason, SecondStageWrites, Virtualization};
+pub use strata_nested::{
+    ExitCosts, ExitReason, Happening, Part, SecondStageWrites, Virtualization,
+};
 pub use thp::{Fallback, ThpMode, ThpParameters};
 pub use tree::{NodeId, Position, SecondStageTable};
 pub use vm_advice::VmAdvice;

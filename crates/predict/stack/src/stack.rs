@@ -305,6 +305,11 @@ impl Stack {
         self.spent.take()
     }
 
+    /// What exits lead to.
+    pub(crate) const fn nesting(&self) -> &Nesting {
+        &self.nesting
+    }
+
     /// A VM exits this often for the hypervisor below it.
     pub(crate) fn exit(&mut self, vm: NodeId, reason: ExitReason, exits: u64) {
         let handler = self.below(vm).expect("the host is in no VM");
@@ -319,14 +324,29 @@ impl Stack {
         let mut at = (self.position(vm).level, vm);
         let handled = self.nesting.exit(at.0, handler, reason);
         self.spent.add(Spending::Exit, exits.saturating_mul(handled.cycles));
-        // From the VM down to the one on the host.
-        for &(level, reason, times) in handled.exits.iter().rev() {
-            while at.0 > level {
-                let below = self.nodes[at.1].vm().below;
-                at = (at.0 - 1, below);
-            }
-            self.exits.add(at.1, reason, exits.saturating_mul(times));
+        if handler > 0 {
+            self.exits.hand_on(vm, reason, exits);
         }
+        // From the VM down to the one on the host.
+        loop {
+            let of_level = handled.exits.iter().filter(|(level, ..)| *level == at.0);
+            for &(_, reason, times) in of_level {
+                self.exits.add(at.1, reason, exits.saturating_mul(times));
+            }
+            for &(_, part, cycles) in handled.parts.iter().filter(|(level, ..)| *level == at.0) {
+                self.exits.spend(at.1, part, exits.saturating_mul(cycles));
+            }
+            if at.0 <= 1 {
+                return;
+            }
+            at = (at.0 - 1, self.nodes[at.1].vm().below);
+        }
+    }
+
+    /// The host reads anew what a hypervisor in a VM wrote to second stages.
+    pub(crate) fn read_second_stages_anew(&mut self, writer: NodeId, cycles: u64) {
+        self.exits.add_reading(writer, cycles);
+        self.spent.add(Spending::Exit, cycles);
     }
 
     /// Starts counting events anew; work done so far stays charged.

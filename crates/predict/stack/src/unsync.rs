@@ -8,7 +8,6 @@
 //! `handle_invept`). Tables further up are never unsync, and of a table that is not linked yet nothing
 //! is known.
 
-use crate::costs::Spending;
 use crate::stack::Stack;
 use crate::tree::NodeId;
 use strata_addr::{Frame, PageSize, space::Upper};
@@ -91,8 +90,12 @@ impl Stack {
 
     /// The host reads what is unsync of a VM's second stage anew, and protects it.
     fn synchronise(&mut self, vm: NodeId) {
-        let Some(vm) = self.nodes[vm].vm.as_mut() else { return };
-        let tables = std::mem::take(&mut vm.unsync).len() as u64;
-        self.spent.add(Spending::Exit, tables * ENTRIES as u64 * self.costs.scan);
+        let Some(of_vm) = self.nodes[vm].vm.as_mut() else { return };
+        let tables = std::mem::take(&mut of_vm.unsync).len() as u64;
+        if tables > 0 {
+            let writer = self.below(vm).expect("the host is in no VM");
+            let cycles = tables * ENTRIES as u64 * self.costs.scan;
+            self.read_second_stages_anew(writer, cycles);
+        }
     }
 }

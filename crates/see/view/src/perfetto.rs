@@ -6,7 +6,7 @@
 use crate::error::ViewError;
 use crate::figures::{Row, groups};
 use crate::input::Result as Given;
-use crate::input::run::{HANDED_ON, Run, Series, VIOLATION};
+use crate::input::run::{HANDED_ON, MAY_BE_HANDED_ON, Run, Series};
 use prost::Message;
 
 /// Everything.
@@ -184,7 +184,7 @@ impl Writer {
 
     /// Exits of a layer: those of one reason between two moments are one slice, as long as they took, one
     /// after the other from the first of the two.
-    fn exits(&mut self, run: u64, layer: &str, of: &Run, series: &Series) {
+    fn exits(&mut self, run: u64, layer: &str, run_of: &Run, series: &Series) {
         let reasons = &series.exits[layer];
         let track = self.track(TrackDescriptor {
             name: Some(format!("{layer}: exits")),
@@ -198,12 +198,19 @@ impl Writer {
                     Some([before, after]) => after.saturating_sub(*before),
                     _ => 0,
                 };
-                let handed_on = reasons.get(HANDED_ON).map_or(0, |counts| between(counts));
-                let exits = match reason.as_str() {
-                    VIOLATION => between(counts).saturating_sub(handed_on),
-                    _ => between(counts),
+                let of = |reason: &str| reasons.get(reason).map_or(0, |counts| between(counts));
+                let handed_on = of(HANDED_ON);
+                let first = MAY_BE_HANDED_ON.iter().take_while(|other| **other != reason.as_str());
+                let exits = match MAY_BE_HANDED_ON.contains(&reason.as_str()) {
+                    true => {
+                        let left = handed_on.saturating_sub(first.map(|other| of(other)).sum());
+                        between(counts).saturating_sub(left)
+                    }
+                    false => between(counts),
                 };
-                let Some(each) = of.exit_seconds(reason).filter(|_| exits > 0) else { continue };
+                let Some(each) = run_of.exit_seconds(reason).filter(|_| exits > 0) else {
+                    continue;
+                };
                 // Costs of background work may pass in less time than they take.
                 let end = (at + exits as f64 * each).min(moments[1]);
                 let slice = TrackEvent { track_uuid: Some(track), ..TrackEvent::default() };

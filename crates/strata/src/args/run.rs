@@ -3,13 +3,16 @@
 use super::input::Input;
 use crate::guest_memory::GuestMemory;
 use crate::sample::Sample;
-use crate::values::{SizeAndWays, coloured_cache, l4, positive, stack, vllc, whole};
+use crate::values::{SizeAndWays, coloured_cache, l4, positive, rate, stack, vllc, whole};
 use crate::vm_args::VmArgs;
 use clap::Args;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use strata_engine::{ColouredCache, Colours, PagePlacement, RequestLoad, StackKind};
 use strata_hardware::WayMask;
+
+/// Ticks a second at most: ten times the most that Linux can be built with.
+const MOST_TICKS: u64 = 10_000;
 
 /// Options of `strata run`. None has a default here: a configuration file comes in between.
 #[derive(Args, Clone, Debug, Default)]
@@ -107,6 +110,15 @@ pub struct RunArgs {
     /// which the first is taken if none is named [default: 0.7].
     #[arg(long, value_name = "SHARE[@POLICY]")]
     pub request_load: Option<RequestLoad>,
+
+    /// Ticks a second of every kernel's timer on each of its CPUs; in VMs they exit [default: 0, none].
+    #[arg(long, value_name = "HZ", value_parser = whole::<u32>(0, MOST_TICKS))]
+    pub tick_hz: Option<u32>,
+
+    /// Requests a second of each CPU to devices that software plays, which in VMs exit; program for those that
+    /// system calls of the program lead to [default: program].
+    #[arg(long, value_name = "HZ|program|none", value_parser = rate)]
+    pub io_hz: Option<String>,
 
     /// Accesses before counting begins [default: 0].
     #[arg(long, value_name = "N", value_parser = strata_text::parse_count)]

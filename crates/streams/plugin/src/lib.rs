@@ -46,3 +46,4 @@ mod sampling;
 mod slots;
 mod switch;
 mod touched;
+mod waits;

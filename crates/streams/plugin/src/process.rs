@@ -7,7 +7,7 @@ use crate::pending::{PENDING, Pending, VCPU};
 use crate::requests::{self, Connections};
 use crate::sampling::{Found, Progress};
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{glib, guest, image, observation, sampling, switch, touched};
+use crate::{glib, guest, image, observation, sampling, switch, touched, waits};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -456,10 +456,24 @@ impl Process {
             number if self.is_parallel() && !calls::is_private(number) => self.hand_over(vcpu),
             _ => {}
         }
+        // Last, so that nothing but the call itself waits until it returns.
+        if unobserved {
+            waits::forget();
+        } else {
+            waits::before(&call);
+        }
     }
 
     /// A system call returned.
     pub fn call_ends(&self, vcpu: u32, result: i64) {
+        let seen = waits::after(result);
+        if let Some(tid) = self.tid(vcpu) {
+            let messages: Vec<Message> =
+                seen.map(|call| Message::Event(Event::Called { tid, call })).collect();
+            if !messages.is_empty() {
+                self.send(vcpu, &messages);
+            }
+        }
         match PENDING.take() {
             None | Some(Pending::Thread) => {}
             Some(Pending::Connection(call)) => {
@@ -543,6 +557,7 @@ impl Process {
         self.pid.store(child.0, Relaxed);
         self.image.store(0, Relaxed);
         requests::forget();
+        waits::forget();
         if let Some(sampling) = &self.sampling {
             sampling.fork(&self.wire);
         }

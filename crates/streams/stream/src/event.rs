@@ -93,6 +93,19 @@ pub enum Mark {
     End,
 }
 
+/// What a system call had to do with devices or other threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// A device was asked for something, and the thread went on.
+    Request,
+    /// A device was asked for something, and the thread waited until that was done.
+    AwaitedRequest,
+    /// The thread waited for something else: time, another thread, another process, a connection.
+    Wait,
+    /// Threads that waited were woken.
+    Wake,
+}
+
 /// Where a sampled stream goes from one part to the next. A stream without any is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edge {
@@ -215,6 +228,13 @@ pub enum Event {
         range: Range<Virtual>,
         /// Whether each was stored to.
         store: bool,
+    },
+    /// A system call of a thread has returned that had to do with devices or other threads. Changes nothing.
+    Called {
+        /// The thread.
+        tid: Tid,
+        /// What it was about.
+        call: Call,
     },
     /// A thread begins to serve a request, or has served it. Changes nothing. A thread serves one at a
     /// time: a beginning within a request drops that one, an end outside of any means nothing.

@@ -1,6 +1,6 @@
 //! An event as numbers: what a recording and a slot hold of it.
 
-use crate::event::{Advice, Backing, Edge, Event, Mark, Pid, Protection, Tid};
+use crate::event::{Advice, Backing, Call, Edge, Event, Mark, Pid, Protection, Tid};
 use strata_addr::{Gva, Range, space::Virtual};
 
 const PROCESS_START: u8 = 1;
@@ -19,6 +19,7 @@ const REQUEST: u8 = 13;
 const SAMPLING: u8 = 14;
 const SKIPPED: u8 = 15;
 const TOUCHED: u8 = 16;
+const CALLED: u8 = 17;
 
 /// Set beside the rights of a mapping whose address the program insisted on.
 const FIXED: u32 = 1 << 3;
@@ -35,6 +36,7 @@ const ADVICES: [Advice; 6] = [
 ];
 const MARKS: [Mark; 2] = [Mark::Begin, Mark::End];
 const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
+const CALLS: [Call; 4] = [Call::Request, Call::AwaitedRequest, Call::Wait, Call::Wake];
 const STORES: [bool; 2] = [false, true];
 
 /// An event's tag and its numbers, of which each kind has as many as it needs.
@@ -48,7 +50,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// The highest tag there is.
-    pub const LAST_TAG: u8 = TOUCHED;
+    pub const LAST_TAG: u8 = CALLED;
 
     fn new(tag: u8) -> Self {
         Self { tag, numbers: [0; 5], length: 0 }
@@ -108,6 +110,9 @@ impl From<&Event> for Numbers {
             Event::Touched { pid, range, store } => {
                 of(TOUCHED, pid).range(range).with([code(&STORES, &store)])
             }
+            Event::Called { tid, call } => {
+                Self::new(CALLED).with([tid.0.into(), code(&CALLS, &call)])
+            }
         }
     }
 }
@@ -150,6 +155,7 @@ impl Event {
                 let (pid, range) = (from.pid()?, from.range()?);
                 Self::Touched { pid, range, store: from.code(&STORES)? }
             }
+            CALLED => Self::Called { tid: from.tid()?, call: from.code(&CALLS)? },
             _ => return None,
         })
     }
@@ -222,7 +228,7 @@ mod tests {
             .map(|event| format!("{event:?}").split([' ', '(']).next().unwrap().to_owned())
             .collect();
         let expected = "ProcessStart Fork Exec ProcessExit ThreadStart ThreadExit Map Unmap Remap \
-                        Protect Advise Mark Request Sampling Skipped Touched";
+                        Protect Advise Mark Request Sampling Skipped Touched Called";
         assert_eq!(names.join(" "), expected);
     }
 }

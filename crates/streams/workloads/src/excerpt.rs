@@ -86,8 +86,8 @@ impl<S: Source> Excerpt<S> {
                 }
             }
             Event::ThreadStart { .. } | Event::ThreadExit { .. } => batch.event(*event),
-            // What is left of a request before the part is not what it was.
-            Event::Request { .. } => {
+            // What is left of a request before the part is not what it was, and calls before it are not its.
+            Event::Request { .. } | Event::Called { .. } => {
                 if matches!(self.place, Place::Within(_)) {
                     batch.event(*event);
                 }

@@ -28,12 +28,14 @@ pub(crate) struct Turn {
     pub(crate) guest: Option<GuestId>,
     /// The core's clock when it began.
     pub(crate) since: u64,
+    /// Cycles that the core had worked by then.
+    pub(crate) worked: u64,
 }
 
 impl Cores {
     /// Several guests have a core in turn.
     pub(crate) fn share(&mut self, core: CpuId) {
-        self.turns.insert(core, Turn { guest: None, since: 0 });
+        self.turns.insert(core, Turn { guest: None, since: 0, worked: 0 });
     }
 
     /// Whose turn it is on a core that is shared.
@@ -73,7 +75,8 @@ impl Cores {
         }
         machine.assign(core, owner(guest));
         let since = self.reading(core, machine);
-        self.turns.insert(core, Turn { guest: Some(guest), since });
+        let worked = machine.clock(core);
+        self.turns.insert(core, Turn { guest: Some(guest), since, worked });
     }
 
     /// What was counted for a guest on a core.

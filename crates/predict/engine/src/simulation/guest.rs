@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::moments::Moments;
+use super::rates::Happened;
 use super::relocation::Relocation;
 use super::samples::Samples;
 use super::sampling::Sampling;
@@ -74,6 +75,7 @@ pub(super) struct Guest {
     pub(super) warmup: Warmup,
     pub(super) sampling: Sampling,
     pub(super) served: Served,
+    pub(super) happened: Happened,
     /// Frames in use before the workload.
     pub(super) frames_before: u64,
     pub(super) peak_frames: u64,

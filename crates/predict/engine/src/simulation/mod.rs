@@ -5,11 +5,13 @@ mod clock;
 mod cores;
 mod detail;
 mod guest;
+mod happening;
 pub(crate) mod host;
 mod moments;
 mod oom;
 pub(crate) mod outcome;
 mod parameters;
+mod rates;
 mod relocation;
 mod requests;
 mod sampled;
@@ -29,6 +31,7 @@ use cores::{Cores, GuestId, owner};
 use guest::Guest;
 use host::HostSetup;
 use moments::Moments;
+use rates::{Happened, RateParameters};
 use relocation::Relocation;
 use samples::Samples;
 use strata_hardware::{CpuId, Fault, Machine, RunFault, Tables, VmTag};
@@ -57,6 +60,8 @@ pub struct Simulation {
     acting: (GuestId, HostWork),
     /// Cycles after which a step ends, once a fault has been handled: others may be behind.
     longest_step: u64,
+    /// How often something happens that is no memory's.
+    rates: RateParameters,
     /// Translations being dropped; kept for its memory.
     flushes: Vec<Flush>,
 }
@@ -247,6 +252,7 @@ impl Simulation {
                 return;
             }
             Event::Request { tid, mark } => return self.request(guest, *tid, *mark),
+            Event::Called { tid, call } => return self.call(guest, *tid, *call),
             Event::Sampling(edge) => return self.edge(guest, *edge),
             Event::Skipped { tid, instructions } => return self.skip(guest, *tid, *instructions),
             Event::Touched { pid, range, store } => {
@@ -333,6 +339,7 @@ impl Simulation {
         state.samples = Samples::default();
         state.moments = Moments::default();
         state.served.reset();
+        state.happened.counts = Happened::default().counts;
         state.last_feedback = Feedback::default();
     }
 
@@ -477,6 +484,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         Event::ThreadExit { .. }
         | Event::Mark(_)
         | Event::Request { .. }
+        | Event::Called { .. }
         | Event::Sampling(_)
         | Event::Skipped { .. } => None,
     }

@@ -3,7 +3,7 @@
 use super::cores::GuestId;
 use super::guest::{Guest, State};
 use super::{Simulation, layer_name, owner};
-use crate::bill::{self, Account};
+use crate::bill::{self, Account, Events, OfExits};
 use crate::counters;
 use crate::report::{
     Alignment, Cause, CpuTotals, Cycles, LastLevel, LayerExits, LayerMemory, Memory, PerLayer,
@@ -15,7 +15,7 @@ use strata_addr::PageSize;
 use strata_frames::{HUGE_ORDER, MAX_ORDER};
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, LlcUse, Machine};
 use strata_stack::{
-    ExitReason, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
+    ExitReason, Happening, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
 };
 
 impl Simulation {
@@ -155,6 +155,7 @@ impl Simulation {
             faults: self.per_layer(state.node, |node| kernels[&node].faults),
             exits: self.exits(state.node),
             exits_by_layer: self.exits_by_layer(state.node),
+            happened: happened(state),
             migrated_pages: sum(|kernel| kernel.migrated_pages),
             promotions: sum(|kernel| kernel.promotions) + work.shadow_promotions,
             demotions: sum(|kernel| kernel.demotions) + work.shadow_demotions,
@@ -202,17 +203,13 @@ impl Simulation {
         let node = self.guests[guest].node;
         let name = |node| layer_name(self.stack.position(node));
         let path = || self.stack.path_down(node);
-        let exits = |vm| {
-            let exits = ExitReason::ALL.map(|reason| (reason, self.stack.exits().of(vm, reason)));
-            (name(vm), exits.into())
-        };
+        let exits = |vm| (name(vm), OfExits::of(self.stack.exits(), vm));
         Account {
             hardware,
             second_stage: bill::second_stage(counters),
             kernels: path().map(|node| (name(node), kernels[&node])).collect(),
             exits: path().filter(|node| *node != NodeId::HOST).map(exits).collect(),
-            costs: self.stack.costs().clone(),
-            exit_costs: self.stack.exit_costs().clone(),
+            events: Events::of(self.machine.model().virtualization),
         }
     }
 
@@ -270,19 +267,32 @@ impl Simulation {
         if guest == NodeId::HOST {
             return BTreeMap::new();
         }
-        let of_guest = |reason| self.stack.exits().of(guest, reason);
+        let exits = self.stack.exits();
+        let of_guest = |reason| exits.of(guest, reason);
         let of_l1 = |reason| {
             let between = self.stack.path_down(guest).skip(1);
             between.map(|node| self.stack.exits().of(node, reason)).sum()
         };
         let by_reason = [
             ("ept_violation", of_guest(ExitReason::SecondStageViolation)),
-            ("reflected", of_guest(ExitReason::HandedOn)),
+            ("reflected", exits.handed_on(guest, ExitReason::SecondStageViolation)),
             ("l1_ept_write", of_l1(ExitReason::SecondStageWrite)),
             ("l1_ept_violation", of_l1(ExitReason::SecondStageViolation)),
             ("l1_invept", of_l1(ExitReason::Invalidation)),
         ];
-        by_reason.map(|(reason, count)| (reason.to_owned(), count)).into()
+        let mut named: BTreeMap<String, u64> =
+            by_reason.map(|(reason, count)| (reason.to_owned(), count)).into();
+        let others = ExitReason::ALL.into_iter().filter(|reason| reason.is_of_devices_and_time());
+        for reason in others {
+            let (of_guest, of_l1): (u64, u64) = (of_guest(reason), of_l1(reason));
+            let name = reason.name();
+            for (name, count) in [(name.to_owned(), of_guest), (format!("l1_{name}"), of_l1)] {
+                if count > 0 {
+                    named.insert(name, count);
+                }
+            }
+        }
+        named
     }
 
     fn exits_by_layer(&self, guest: NodeId) -> Vec<LayerExits> {
@@ -442,6 +452,13 @@ fn memory(guest: &Guest) -> Memory {
         touched_bytes: guest.context.footprint.unwrap_or(0),
         used_bytes: used << PageSize::BASE_SHIFT,
     }
+}
+
+/// What happened besides the use of memory, if anything did.
+fn happened(guest: &Guest) -> BTreeMap<String, u64> {
+    let all = Happening::ALL.into_iter().zip(guest.happened.counts);
+    let some = all.filter(|(_, count)| *count > 0);
+    some.map(|(what, count)| (what.name().to_owned(), count)).collect()
 }
 
 /// Where cycles went, as reports have it.

@@ -1,5 +1,6 @@
 //! Every parameter of a machine that is not its CPU's.
 
+use super::rates::RateParameters;
 use strata_nested::ExitCosts;
 use strata_params::{Parameter, ParameterError, Parameters};
 use strata_policies::PolicyParameters;
@@ -39,19 +40,42 @@ pub(super) struct ModelParameters {
     pub(super) coloured: ColouredParameters,
     pub(super) balloon: BalloonParameters,
     pub(super) ksm: KsmParameters,
+    pub(super) rates: RateParameters,
 }
 
 impl ModelParameters {
-    fn sets(&self) -> [&dyn Parameters; 10] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm } =
-            self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm]
+    fn sets(&self) -> [&dyn Parameters; 11] {
+        let Self {
+            costs,
+            exits,
+            thp,
+            memory,
+            policies,
+            time,
+            scheduler,
+            coloured,
+            balloon,
+            ksm,
+            rates,
+        } = self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm, rates]
     }
 
-    fn sets_mut(&mut self) -> [&mut dyn Parameters; 10] {
-        let Self { costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm } =
-            self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm]
+    fn sets_mut(&mut self) -> [&mut dyn Parameters; 11] {
+        let Self {
+            costs,
+            exits,
+            thp,
+            memory,
+            policies,
+            time,
+            scheduler,
+            coloured,
+            balloon,
+            ksm,
+            rates,
+        } = self;
+        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm, rates]
     }
 }
 

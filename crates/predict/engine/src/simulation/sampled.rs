@@ -170,7 +170,7 @@ impl Simulation {
     }
 
     /// Cycles in which a CPU worked, gaps included.
-    fn busy_cycles(&self, guest: GuestId, cpu: CpuId) -> u64 {
+    pub(super) fn busy_cycles(&self, guest: GuestId, cpu: CpuId) -> u64 {
         self.machine.clock(cpu) + self.guests[guest].clock.gaps(cpu)
     }
 

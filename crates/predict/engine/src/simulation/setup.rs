@@ -7,6 +7,7 @@ use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
 use super::moments::Moments;
 use super::parameters::ModelParameters;
+use super::rates::{Happened, RateParameters};
 use super::sizes::{LEAST_MEMORY, vm_memory};
 use super::tree::{GuestPlan, Tree};
 use super::{Relocation, Samples, Simulation, owner};
@@ -48,6 +49,9 @@ pub fn catalogue() -> Catalogue {
         },
     }
 }
+
+/// What may happen by time alone takes less of a CPU's time than this: the time that it takes has more of it.
+const MOST_OF_TIME: f64 = 0.9;
 
 /// A host that can be built.
 struct Blueprint<'a> {
@@ -418,6 +422,7 @@ impl Simulation {
                 warmup: Warmup::new(&setup.common),
                 sampling: Default::default(),
                 served: Served::new(frequency),
+                happened: Happened::default(),
                 frames_before: frames,
                 peak_frames: frames,
                 layers: blueprint.layers(plan, &stack),
@@ -444,7 +449,10 @@ impl Simulation {
                 result: None,
             }
         });
-        let guests = guests.collect();
+        let guests: Vec<Guest> = guests.collect();
+        for guest in &guests {
+            check_rates(&blueprint.parameters.rates, &stack, guest)?;
+        }
         let acting = (0, stack.work_of_host());
         let simulation = Self {
             stack,
@@ -455,11 +463,27 @@ impl Simulation {
             guests,
             acting,
             longest_step: u64::MAX,
+            rates: blueprint.parameters.rates,
             flushes: Vec::new(),
         };
         let vms = blueprint.guests.iter().map(|guest| guest.vm).collect();
         Ok(Built { simulation, vms, slice: blueprint.parameters.scheduler.slice })
     }
+}
+
+/// What happens by time alone leaves a guest time for something else.
+fn check_rates(rates: &RateParameters, stack: &Stack, guest: &Guest) -> Result<(), SetupError> {
+    let once = |what| stack.cycles_of(guest.node, what, rates.accesses, rates.direct_timers);
+    let share = rates.share_of_time(once, guest.clock.frequency());
+    if share < MOST_OF_TIME {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "exits of timers and devices at these rates would take {:.0} % of a CPU's time on a {} stack: lower \
+         --tick-hz, --io-hz or the rates set",
+        100.0 * share,
+        guest.context.stack
+    )))
 }
 
 /// The stack that a guest is on.

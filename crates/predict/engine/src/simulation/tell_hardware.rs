@@ -96,8 +96,9 @@ impl Simulation {
         self.guests.iter().position(|guest| guest.node == node)
     }
 
-    /// Time has passed on a CPU: background work that is due is done, on that CPU's account.
+    /// Time has passed on a CPU: timers tick, and background work that is due is done, on that CPU's account.
     pub(super) fn pass_time(&mut self, guest: GuestId, cpu: CpuId) {
+        self.happen_by_time(guest, cpu);
         let state = &mut self.guests[guest];
         state.clock.advance(cpu, &self.cores, &self.machine);
         let (vm, now) = (state.vm, state.clock.now());

@@ -7,7 +7,8 @@ use super::shadow::{LEAF_TABLE, Shadow};
 use super::table::Table;
 use crate::costs::ExitCosts;
 use crate::reason::ExitReason;
-use crate::tower::{Cause, Route, Tower};
+use crate::tower::vmx::Tower;
+use crate::tower::{Cause, Route};
 use crate::vmx::Event;
 
 /// Faults that one access can lead to, all levels together; more are a loop.

@@ -1,8 +1,9 @@
 //! Which levels there are, how each has memory for the next, and what is switched on.
 
+use crate::access::Access;
 use crate::script::Hypervisor;
 use crate::second_stage_writes::SecondStageWrites;
-use crate::tower::{Access, MemoryMode};
+use crate::tower::MemoryMode;
 use crate::virtualization::{Instructions, Virtualization};
 use thiserror::Error;
 

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// Width of physical addresses in bits.
 const PHYSICAL_BITS: u32 = 48;
+/// Width of linear addresses in bits, with page tables of four levels.
+const LINEAR_BITS: u32 = 48;
 /// EFER.LME, EFER.LMA, EFER.SVME.
 const LME: u64 = 1 << 8;
 const SVME: u64 = 1 << 12;
@@ -110,6 +112,17 @@ impl Processor {
         self.guest
     }
 
+    /// What is in the registers that only VMLOAD and VMSAVE move, in the order of
+    /// [`Place::MOVED_BY_VMLOAD`].
+    pub const fn registers(&self) -> &[u64; Place::MOVED_BY_VMLOAD.len()] {
+        &self.moved
+    }
+
+    /// Whoever runs writes to them.
+    pub fn set_registers(&mut self, registers: [u64; Place::MOVED_BY_VMLOAD.len()]) {
+        self.moved = registers;
+    }
+
     /// What every instruction checks first.
     ///
     /// # Panics
@@ -184,9 +197,9 @@ impl Processor {
         ensure(!long || code >> 9 & 3 != 3, Invalid::Code)?;
         ensure(get(Place::INTERCEPTS) & 1 == 1, Invalid::Intercepts)?;
         ensure(get(Place::ASID) & 0xffff_ffff != 0, Invalid::Asid)?;
-        // The maps are three and two pages long.
+        // The maps are three and two pages long; where in a page they are said to begin is ignored (15.10.1).
         for (place, pages) in [(Place::IOPM, 3), (Place::MSRPM, 2)] {
-            let end = get(place).checked_add(pages * PAGE);
+            let end = (get(place) & !(PAGE - 1)).checked_add(pages * PAGE);
             ensure(end.is_some_and(|end| end <= 1 << PHYSICAL_BITS), Invalid::Map)?;
         }
         let nested = get(Place::NESTED) & 1 == 1;
@@ -216,7 +229,10 @@ impl Processor {
     pub fn vmload(&mut self, memory: &Memory, address: u64) -> Result<(), Exception> {
         self.in_host()?;
         let vmcb = Self::vmcb(address)?;
-        self.moved = Place::MOVED_BY_VMLOAD.map(|place| vmcb.get(memory, place));
+        self.moved = Place::MOVED_BY_VMLOAD.map(|place| {
+            let value = vmcb.get(memory, place);
+            if place.is_base() { canonical(value) } else { value }
+        });
         Ok(())
     }
 
@@ -260,6 +276,12 @@ impl Processor {
     pub fn invlpga(&self) -> Result<(), Exception> {
         self.in_host()
     }
+}
+
+/// An address as a register has it: its uppermost bits are like the last that counts.
+const fn canonical(address: u64) -> u64 {
+    let unused = u64::BITS - LINEAR_BITS;
+    ((address << unused) as i64 >> unused) as u64
 }
 
 /// Whether this can be injected (section 15.20): a reserved type cannot, nor an exception that does not

@@ -89,6 +89,14 @@ impl Place {
         Self::SYSENTER_EIP,
     ];
 
+    /// Whether it is the base of a segment that VMLOAD loads, an address.
+    pub const fn is_base(self) -> bool {
+        matches!(
+            self,
+            Self::FS_BASE | Self::GS_BASE | Self::LDTR_BASE | Self::TR_BASE | Self::KERNEL_GS_BASE
+        )
+    }
+
     /// The bit of the clean field that says whether the processor may use what it remembers of this
     /// place (section 15.15.3); `None` for what is always read.
     pub const fn clean_bit(self) -> Option<u32> {

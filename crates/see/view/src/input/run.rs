@@ -164,11 +164,13 @@ impl Run {
     }
 }
 
-/// The reason of exits that the layer below made one for the layer above. They are counted as
-/// [`VIOLATION`]s, too, and cost what handing them on does.
+/// The reason of exits that the layer below made one for the layer above. They are counted under their
+/// own reason, too, and cost what handing them on does.
 pub const HANDED_ON: &str = "handed_on";
-/// What is not in the second stage.
-pub const VIOLATION: &str = "second_stage_violation";
+/// Reasons of exits that are handed on, those first that rather are: where some of all are, the others are
+/// mostly those that no hypervisor in a VM has anything to do with.
+pub const MAY_BE_HANDED_ON: [&str; 5] =
+    ["second_stage_violation", "io", "halt", "apic", "external_interrupt"];
 
 /// What there is of exits by reason, each exit once.
 pub fn each_once<T>(by_reason: &BTreeMap<String, T>) -> impl Iterator<Item = &T> {

@@ -9,3 +9,4 @@ mod refusals;
 mod requests;
 mod sampling;
 mod support;
+mod waits;

@@ -169,7 +169,9 @@ impl Record {
                     | Event::Remap { pid, .. }
                     | Event::Protect { pid, .. }
                     | Event::Advise { pid, .. } => assert!(processes.contains_key(&pid)),
-                    Event::Request { tid, .. } | Event::Skipped { tid, .. } => {
+                    Event::Request { tid, .. }
+                    | Event::Called { tid, .. }
+                    | Event::Skipped { tid, .. } => {
                         assert!(threads.contains_key(&tid));
                     }
                     Event::Touched { pid, .. } => assert!(processes.contains_key(&pid)),

@@ -5,7 +5,8 @@
 use proptest::prelude::*;
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_stream::{
-    Access, Advice, Backing, Batch, Event, Fill, Item, Mark, Pid, Protection, Source, Step, Tid,
+    Access, Advice, Backing, Batch, Call, Event, Fill, Item, Mark, Pid, Protection, Source, Step,
+    Tid,
 };
 
 /// A stream without the cuts between batches and between runs of one thread.
@@ -72,6 +73,10 @@ fn mark() -> impl Strategy<Value = Mark> {
     prop_oneof![Just(Mark::Begin), Just(Mark::End)]
 }
 
+fn call() -> impl Strategy<Value = Call> {
+    prop::sample::select(vec![Call::Request, Call::AwaitedRequest, Call::Wait, Call::Wake])
+}
+
 /// Any event.
 pub fn event() -> impl Strategy<Value = Event> {
     let pid = || any::<u32>().prop_map(Pid);
@@ -122,6 +127,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         }),
         mark().prop_map(Event::Mark),
         (any::<u32>(), mark()).prop_map(|(tid, mark)| Event::Request { tid: Tid(tid), mark }),
+        (any::<u32>(), call()).prop_map(|(tid, call)| Event::Called { tid: Tid(tid), call }),
     ]
 }
 

@@ -32,13 +32,26 @@ fn exits(run: &RunResult, layer: &str, reason: &str) -> u64 {
 const WORKLOAD: &str = "random:size=32MiB,accesses=300k";
 
 #[test]
-fn walks_of_a_vm_are_shorter_than_with_a_second_stage() {
-    for policy in ["base"] {
+fn a_vm_walks_as_native_programs_do_and_exits_for_its_page_faults() {
+    for policy in ["base", "thp"] {
+        let native = run(StackKind::Native, policy, Paging::Nested, WORKLOAD);
         let shadow = run(StackKind::Vm, policy, Paging::Shadow, WORKLOAD);
         let nested = run(StackKind::Vm, policy, Paging::Nested, WORKLOAD);
         let references = |run: &RunResult| run.walk_refs as f64 / run.walks as f64;
         let (one, two) = (references(&shadow), references(&nested));
         assert!(one < 0.8 * two, "{policy}: {one} of {two}");
+        let alone = references(&native);
+        // A page that is injected first is walked to once more.
+        assert!((one / alone - 1.0).abs() < 0.3, "{policy}: {one}, natively {alone}");
+        assert_eq!(shadow.faults.guest, nested.faults.guest, "{policy}: the guest's own");
+        assert_eq!(exits(&shadow, "guest", "second_stage_violation"), 0);
+        let faults = exits(&shadow, "guest", "page_fault");
+        assert!(faults >= 2 * shadow.faults.guest, "{policy}: {faults}");
+        assert!(faults <= 5 * shadow.faults.guest, "{policy}: {faults}");
+        let bill: u64 = shadow.bill.iter().map(|item| item.cycles).sum();
+        assert_eq!(bill, shadow.cycles);
+        assert!(shadow.bill.iter().all(|item| item.name != "walks, second stage"));
+        assert!(shadow.bill.iter().any(|item| item.name == "exits: page fault"));
     }
 }
 

@@ -46,6 +46,7 @@ pub fn options(args: &RunArgs, setups: &[Setup]) -> Options {
         memory_bytes: None,
         fragmentation: (!captured).then(|| fragmentation(&stack, args.fragmentation.as_ref())),
         reused: (!captured).then_some(first.reused),
+        paging: args.paging.map(|paging| paging.name().to_owned()),
         tlb_misaligned: match first.misaligned {
             Misaligned::Splinter => SPLINTER.to_owned(),
             Misaligned::NoFill => "no-fill".to_owned(),
@@ -137,6 +138,7 @@ pub fn differing(options: &Options) -> Vec<String> {
     option("levels", levels.map(|levels| levels.to_string()));
     option("memory", options.memory.clone());
     option("fragmentation", options.fragmentation.and_then(fragmentation_words));
+    option("paging", options.paging.clone());
     let misaligned = &options.tlb_misaligned;
     option("tlb-misaligned", (misaligned != SPLINTER).then(|| misaligned.clone()));
     option("walk-caches", options.walk_caches.clone());
@@ -213,6 +215,7 @@ mod tests {
             sample: text(),
             tick_hz: Some(250),
             io_hz: text(),
+            paging: text(),
             ..Options::default()
         };
         let options = serde_json::to_value(set).unwrap();

@@ -36,6 +36,7 @@ pub fn read(path: &Path, args: &RunArgs) -> Result<Capture, Failure> {
         ("--memory", args.memory.is_some()),
         ("--fragmentation", args.fragmentation.is_some()),
         ("--reused", args.reused.is_some()),
+        ("--paging", args.paging.is_some()),
         ("--placement", args.placement.is_some()),
         ("--explain", args.explain.is_some()),
         ("--detail", args.detail.is_some()),

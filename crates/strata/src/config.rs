@@ -196,6 +196,7 @@ fn merge(line: RunArgs, file: RunArgs) -> RunArgs {
         memory: line.memory.or(file.memory),
         fragmentation: line.fragmentation.or(file.fragmentation),
         reused: line.reused.or(file.reused),
+        paging: line.paging.or(file.paging),
         tlb_misaligned: line.tlb_misaligned.or(file.tlb_misaligned),
         walk_caches: line.walk_caches.or(file.walk_caches),
         placement: line.placement.or(file.placement),
@@ -243,6 +244,7 @@ mod tests {
         memory = "8GiB"
         fragmentation = [0.5, 0.6, 0.7]
         reused = true
+        paging = "shadow"
         tlb-misaligned = "no-fill"
         walk-caches = "2d"
         placement = "bin-hopping"
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn a_file_says_what_the_same_command_line_says() {
         let words = "--stack native,nested --policy base,thp --cpu skylake-gold-6138 --tables out.tables \
-            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 1GiB/2 --colours-of l2 --vllc 8 --sample auto --request-load 0.5@thp --tick-hz 250 --io-hz none \
+            --levels 5 --memory 8GiB --fragmentation 0.5,0.6,0.7 --reused --paging shadow --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 1GiB/2 --colours-of l2 --vllc 8 --sample auto --request-load 0.5@thp --tick-hz 250 --io-hz none \
             --warmup 1M --skip 2M --limit 3M --marked --seed 7 --jobs 2 --threads 3 --json out.json --html out.html --trace-events out.perfetto --folded out.folded --output out.txt --explain --detail --bill \
             --workload random:size=1GiB --host-memory 4GiB --alone \
             --vm a:policy=thp,workload=zipf:size=1GiB --vm b:trace=b.strata --set gemini.share=0.5 --set thp.scan_sleep=5";

@@ -5,7 +5,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::vm_args::VmArgs;
 use std::iter;
-use strata_engine::{Catalogue, PagePlacement, StackKind};
+use strata_engine::{Catalogue, PagePlacement, Paging, StackKind};
 use strata_hardware::{CpuModel, SliceHash};
 
 /// What places pages by cache colour, for messages.
@@ -43,11 +43,19 @@ pub fn check(
     let size = |(name, value): &(String, String)| name == "balloon.size" && value != "0";
     let balloon = args.set.iter().any(size) || args.vm.iter().any(|vm| vm.balloon.is_some());
     let in_no_vm = "on native programs, which are in no VM; add vm or nested to --stack";
-    for (given, what) in [(args.tick_hz.is_some(), "--tick-hz"), (args.io_hz.is_some(), "--io-hz")]
-    {
+    for (given, what) in [
+        (args.tick_hz.is_some(), "--tick-hz"),
+        (args.io_hz.is_some(), "--io-hz"),
+        (args.paging.is_some(), "--paging"),
+    ] {
         if given && is_native {
             return nothing(what, in_no_vm);
         }
+    }
+    if args.paging == Some(Paging::Shadow) && !args.vm.is_empty() {
+        return Err(Failure::usage(
+            "--paging shadow is for one VM, not for several on one host; leave out --vm, or --paging",
+        ));
     }
     let ticks = |(name, value): &(String, String)| name == "rate.tick" && value != "0";
     let ticks = args.tick_hz.is_some_and(|hertz| hertz > 0) || args.set.iter().any(ticks);

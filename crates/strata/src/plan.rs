@@ -16,7 +16,8 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
 use strata_engine::{
-    Catalogue, ColouredCache, LayerFmfi, LlcSetup, RequestLoad, Setup, StackKind, default_policies,
+    Catalogue, ColouredCache, LayerFmfi, LlcSetup, Paging, RequestLoad, Setup, StackKind,
+    default_policies, works_across_layers,
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
 use strata_nested::{Access, ExitReason};
@@ -152,6 +153,7 @@ pub fn setups(
         levels: args.levels.unwrap_or(DEFAULT_LEVELS),
         fragmentation: fragmentation(args.fragmentation.as_ref()),
         reused: args.reused.unwrap_or(false),
+        paging: args.paging.unwrap_or_default(),
         misaligned: match args.tlb_misaligned.as_deref() {
             Some("no-fill") => Misaligned::NoFill,
             _ => Misaligned::Splinter,
@@ -231,9 +233,17 @@ pub fn cross_product(
             )));
         }
     }
+    let without_second_stages = args.paging == Some(Paging::Shadow);
+    if without_second_stages {
+        shadow_paging_fits(&stacks, named.as_deref().unwrap_or_default())?;
+    }
     let mut pairs = Vec::new();
     for &stack in &stacks {
         for policy in &policies {
+            if without_second_stages && works_across_layers(policy) {
+                remarks.push(format!("policy {policy} needs second stages: left out"));
+                continue;
+            }
             let info = catalogue.policy(policy).expect("checked above");
             if info.stacks.contains(&stack) {
                 pairs.push((stack, policy.clone()));
@@ -244,6 +254,26 @@ pub fn cross_product(
         }
     }
     Ok(pairs)
+}
+
+/// Whether stacks and policies can have shadow paging.
+///
+/// # Errors
+/// With the first that cannot.
+fn shadow_paging_fits(stacks: &[StackKind], policies: &[String]) -> Result<(), Failure> {
+    if let Some(deep) = stacks.iter().find(|stack| stack.layers() > StackKind::Nested.layers()) {
+        return Err(Failure::usage(format!(
+            "--paging shadow is for VMs and nested VMs, and a {deep} stack has VMs in these: take vm or nested, or \
+             leave --paging out"
+        )));
+    }
+    match policies.iter().find(|policy| works_across_layers(policy)) {
+        Some(policy) => Err(Failure::usage(format!(
+            "policy {policy} works on second stages, of which a VM has none with --paging shadow: take base or \
+             thp, or leave --paging out"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn list(stacks: &[StackKind]) -> String {
@@ -294,10 +324,10 @@ fn constants(
         let costs_what = name
             .strip_prefix("exit.")
             .and_then(|reason| ExitReason::ALL.into_iter().find(|known| known.name() == reason));
-        if costs_what.is_some_and(|reason| reason.is_of_shadow_paging()) {
+        let is_shadowed = args.paging == Some(Paging::Shadow);
+        if costs_what.is_some_and(|reason| reason.is_of_shadow_paging() && !is_shadowed) {
             return Err(Failure::usage(format!(
-                "--set {name} has no effect: in strata run no VM has shadow paging; leave it out ('strata \
-                 paper nestcloud' shows such exits)"
+                "--set {name} has no effect where no VM has shadow paging; add --paging shadow"
             )));
         }
         if constants.contains(name) {

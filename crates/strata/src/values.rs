@@ -3,7 +3,7 @@
 use crate::failure::unknown;
 use std::fmt;
 use std::num::NonZeroUsize;
-use strata_engine::{ColouredCache, Colours, StackKind};
+use strata_engine::{ColouredCache, Colours, Paging, StackKind};
 use strata_text::number::exact_size;
 
 /// Reads whole numbers from `least` to `most`. What it says of anything else is what would have
@@ -38,6 +38,16 @@ pub fn rate(text: &str) -> Result<String, String> {
         _ if is_number => Ok(text.to_owned()),
         _ => Err("give a number of times a second, program or none".to_owned()),
     }
+}
+
+/// The way of this name in which a hypervisor has memory for its VM.
+///
+/// # Errors
+/// When there is none.
+pub fn paging(text: &str) -> Result<Paging, String> {
+    let names = Paging::ALL.map(Paging::name);
+    let known = Paging::ALL.into_iter().find(|paging| paging.name() == text);
+    known.ok_or_else(|| unknown("way of paging", text, names, "there are nested and shadow"))
 }
 
 /// The cache of this name whose colours pages are placed by.

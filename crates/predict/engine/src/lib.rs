@@ -39,12 +39,12 @@ pub use requests::RequestLoad;
 pub use run::{Built, Run, SetupError};
 pub use setup::{
     Catalogue, ColouredCache, LayerFmfi, LlcSetup, OwnPolicy, PolicyInfo, Setup, default_policies,
-    words,
+    words, works_across_layers,
 };
 pub use simulation::Simulation;
 pub use simulation::host::{HostSetup, VmSetup};
 pub use simulation::setup::catalogue;
 pub use simulation::together::{GuestOutcome, Host, HostCutShort, HostError, HostOutcome, OpenVm};
 pub use strata_colours::Colours;
-pub use strata_stack::{PagePlacement, UnknownPlacement};
+pub use strata_stack::{PagePlacement, Paging, UnknownPlacement};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

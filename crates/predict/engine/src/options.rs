@@ -28,6 +28,9 @@ pub struct Options {
     pub fragmentation: Option<PerLayer<f64>>,
     /// The VM ran something big before.
     pub reused: Option<bool>,
+    /// How hypervisors have memory for their VMs, `nested` or `shadow`; not there when it was not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paging: Option<String>,
     /// What the TLB does with a huge page that is not backed by one: `splinter` or `no-fill`.
     pub tlb_misaligned: String,
     /// The walk caches: `none`, `1d`, `2d` or `2d+ntlb`; `None` for all that the CPU has.

@@ -9,7 +9,7 @@ use strata_colours::{CacheIndex, Colours};
 use strata_hardware::{CacheGeometry, CpuModel, LlcDesign, Misaligned, WayMask};
 use strata_params::Parameter;
 use strata_policies::{REGISTRY, Words};
-use strata_stack::{PagePlacement, Policy};
+use strata_stack::{PagePlacement, Paging, Policy};
 use strata_stream::WorkloadInfo;
 
 /// One machine: a stack, a policy, and everything they depend on.
@@ -30,6 +30,8 @@ pub struct Setup {
     pub fragmentation: LayerFmfi,
     /// The VM ran something big before, so lower layers already back its memory.
     pub reused: bool,
+    /// How hypervisors have memory for their VMs.
+    pub paging: Paging,
     /// What the TLB does with a huge page that is not backed by one.
     pub misaligned: Misaligned,
     /// Accesses before counting begins.
@@ -64,6 +66,7 @@ impl Setup {
             levels: 4,
             fragmentation: LayerFmfi::default(),
             reused: false,
+            paging: Paging::Nested,
             misaligned: Misaligned::Splinter,
             warmup: 0,
             from_mark: false,
@@ -252,6 +255,11 @@ impl Catalogue {
 pub fn default_policies() -> Vec<String> {
     let entries = REGISTRY.iter().filter(|entry| entry.by_default);
     entries.map(|entry| entry.name.to_owned()).collect()
+}
+
+/// Whether the policy of this name works on several layers at once, and so on second stages.
+pub fn works_across_layers(policy: &str) -> bool {
+    strata_policies::find(policy).is_ok_and(|entry| !entry.independent)
 }
 
 /// What is to be said of the results of the policy of this name.

@@ -4,8 +4,8 @@ use crate::linux::Linux;
 use strata_addr::{Frame, Gva, PageSize, Range, space::Upper};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, KsmParameters,
-    MemoryParameters, NodeId, PageFault, Position, SpaceId, Stack, StackConfig, ThpParameters,
-    Virtualization,
+    MemoryParameters, NodeId, PageFault, Paging, Position, SpaceId, Stack, StackConfig,
+    ThpParameters, Virtualization,
 };
 use strata_stream::{Backing, Event, Pid, Protection};
 
@@ -16,6 +16,7 @@ pub(crate) fn chain(memory: &[u64]) -> StackConfig {
         kernels: StackConfig::chain(&kernels, 1),
         levels: 4,
         reused: false,
+        paging: Paging::Nested,
         costs: Costs::default(),
         exits: ExitCosts::default(),
         virtualization: Virtualization::default(),

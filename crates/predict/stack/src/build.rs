@@ -9,6 +9,7 @@ use crate::place::AlignerParameters;
 use crate::policy::Policy;
 use crate::ppm::{PagePlacement, Placer, Purpose};
 use crate::settings::{AlignAreas, KernelSettings};
+use crate::shadowed::Paging;
 use crate::stack::{KernelOutOfMemory, Stack};
 use crate::thp::ThpParameters;
 use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
@@ -80,6 +81,8 @@ pub struct StackConfig {
     pub levels: u8,
     /// The guests ran something big before.
     pub reused: bool,
+    /// How hypervisors have memory for VMs that run programs.
+    pub paging: Paging,
     /// Cycles of software work.
     pub costs: Costs,
     /// Cycles of VM exits.
@@ -240,6 +243,7 @@ impl Stack {
         let levels = positions.iter().map(|at| at.level).max().unwrap_or(0);
         let nesting = Nesting::new(config.virtualization, config.exits.clone(), levels);
         let mut stack = Self::of(nodes, config.costs.clone(), nesting, config.thp.clone());
+        stack.paging = config.paging;
         stack.balloons = config.balloon.clone();
         stack.ksm.settings = config.ksm.clone();
         stack.ksm.seed = config.kernels[0].seed;
@@ -461,7 +465,7 @@ fn start_vm(
     });
     let root = table_root(kernel).map_err(exhausted)?;
     let second = SecondStageTable::new(config.levels, root);
-    let shadow = if at.is_guest() && below != NodeId::HOST {
+    let shadow = if at.is_guest() && below != NodeId::HOST && config.paging == Paging::Nested {
         let host = &mut nodes[NodeId::HOST].kernel;
         let root = table_root(host).map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
         Some(SecondStageTable::new(config.levels, root))

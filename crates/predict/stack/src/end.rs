@@ -1,6 +1,7 @@
 //! The end of a VM: everything it had goes back.
 
 use crate::costs::Spending;
+use crate::owner::SpaceId;
 use crate::policy::Policy;
 use crate::stack::{Flush, KernelOutOfMemory, Stack};
 use crate::tree::NodeId;
@@ -22,6 +23,9 @@ impl Stack {
             if let Some((shadow, frames)) = self.nodes.shadow_and_frames(*node) {
                 shadow.clear(frames);
                 frames.free_table_frame(shadow.root_frame());
+            }
+            for number in 0..self.nodes[*node].shadows.len() {
+                self.end_shadow(*node, SpaceId(number as u16));
             }
             if self.position(*node).is_guest() {
                 self.flushes.push(Flush::SecondStage(*node));

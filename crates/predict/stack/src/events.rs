@@ -162,6 +162,7 @@ impl Stack {
         let space = kernel.free_space_id()?;
         let free = space.0 as usize;
         kernel.create_space(space)?;
+        self.start_shadow(guest, space)?;
         self.nodes[guest].guest.processes.insert(pid, space);
         let placements = &mut self.nodes[guest].guest.placements;
         if placements.len() <= free {
@@ -199,6 +200,7 @@ impl Stack {
 
     fn end_space(&mut self, guest: NodeId, pid: Pid) -> Result<(), OutOfMemory> {
         let Some(space) = self.nodes[guest].guest.processes.remove(&pid) else { return Ok(()) };
+        self.end_shadow(guest, space);
         self.nodes[guest].kernel.destroy_space(space)?;
         // The number will be used again: nothing of the old one may be found under it.
         self.nodes[guest].kernel.frames.log.changes.retain(|change| change.space != space);

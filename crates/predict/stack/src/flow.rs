@@ -59,6 +59,9 @@ impl Stack {
         page: Frame<Upper>,
         store: bool,
     ) -> Result<(), KernelOutOfMemory> {
+        if self.has_shadow_paging(guest) {
+            return self.fault_of_direct_map(policy, guest, page, store);
+        }
         if self.nodes[guest].vm().shadow.is_some()
             && self.second_stage(guest).mapping(page.addr()).is_none()
         {
@@ -132,7 +135,7 @@ impl Stack {
     }
 
     /// Whether a second stage maps a page, for a `store` so that it may be written.
-    fn second_stage_allows(&self, vm: NodeId, page: Frame<Upper>, store: bool) -> bool {
+    pub(crate) fn second_stage_allows(&self, vm: NodeId, page: Frame<Upper>, store: bool) -> bool {
         let mapping = self.second_stage(vm).mapping(page.addr());
         mapping.is_some_and(|mapping| mapping.rights.write || !store)
     }
@@ -209,11 +212,13 @@ impl Stack {
         let below = vm.below;
         let written = written.map_err(|_| KernelOutOfMemory { node: below })?;
         self.second_stage_writes += 1;
-        if below != NodeId::HOST {
+        // Without a second stage that the host follows nobody sees it written.
+        let is_followed = below != NodeId::HOST && !self.has_shadow_paging(node);
+        if is_followed {
             self.second_stage_mapped(node, first, size, u64::from(written));
         }
         self.settle(policy, below, Spending::HypervisorFault)?;
-        if below != NodeId::HOST {
+        if is_followed {
             policy.second_stage_written(self, node, first, size)?;
         }
         Ok(())
@@ -377,6 +382,9 @@ impl Stack {
     /// Translations of a kernel's space changed: whatever was built on them goes.
     fn propagate(&mut self, node: NodeId, change: Change) {
         let Some(above) = self.above(node, change.space) else {
+            if self.has_shadow_paging(node) {
+                self.shadow_changed(node, change);
+            }
             self.flushes.push(Flush::Pages(node, change));
             return;
         };
@@ -388,7 +396,7 @@ impl Stack {
         if zapped == 0 {
             return;
         }
-        if node != NodeId::HOST {
+        if node != NodeId::HOST && !self.has_shadow_paging(above) {
             self.second_stage_zapped(above, Frame::new(start), change.pages, zapped);
         }
         self.drop_through(above, Frame::new(start), change.pages);
@@ -397,6 +405,9 @@ impl Stack {
     /// What a hypervisor had for pages of a VM's memory is gone: drops what hardware and shadow
     /// tables know through it.
     fn drop_through(&mut self, node: NodeId, start: Frame<Upper>, pages: u64) {
+        if self.has_shadow_paging(node) {
+            return self.drop_from_shadows(node, start, pages);
+        }
         let Node { position, vm, .. } = &self.nodes[node];
         if position.is_guest() {
             match vm.as_ref().and_then(|vm| vm.shadow.as_ref()) {
@@ -404,6 +415,14 @@ impl Stack {
                 None => self.flush_second_stage(node),
             }
             return;
+        }
+        let shadowed: Vec<NodeId> = self
+            .guests()
+            .filter(|guest| self.below(*guest) == Some(node) && self.has_shadow_paging(*guest))
+            .collect();
+        if !shadowed.is_empty() {
+            // What its hypervisor keeps stays as it is; where its frames lie is hardware's affair alone.
+            return shadowed.into_iter().for_each(|guest| self.flush_second_stage(guest));
         }
         for i in 0..pages {
             // The frame is memory of this kernel: its owner tells what it backs for which VM.

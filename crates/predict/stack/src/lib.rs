@@ -32,6 +32,8 @@ mod promote;
 mod regions;
 mod settings;
 mod shadow;
+mod shadow_paging;
+mod shadowed;
 pub mod stack;
 mod thp;
 mod tree;
@@ -59,6 +61,7 @@ pub use promote::{Collapsed, PromoteError, Promotion};
 pub use regions::{Fate, GuestRegion, LayerRegion};
 pub use settings::{AlignAreas, KernelSettings};
 pub use shadow::ComposedPage;
+pub use shadowed::Paging;
 pub use stack::{Flush, HardwareTables, HostWork, KernelOutOfMemory, Stack};
 pub use strata_frames::{ColouredParameters, ColouringError};
 pub use strata_nested::{

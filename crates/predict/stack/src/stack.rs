@@ -15,6 +15,7 @@ use crate::frames::{Change, KernelCounters};
 use crate::kernel::{Kernel, PageTable};
 use crate::ksm_memory::Ksm;
 use crate::owner::SpaceId;
+use crate::shadowed::Paging;
 use crate::thp::ThpParameters;
 use crate::tree::{Node, NodeId, Nodes, Position, SecondStageTable};
 use strata_addr::space::{GuestPhysical, HostPhysical, Lower, Upper, Virtual};
@@ -57,7 +58,7 @@ pub enum Flush {
 /// use strata_stack::{
 ///     AlignAreas, AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts,
 ///     ExitReason, Faulted, KernelSettings,
-///     KsmParameters, MemoryParameters, NodeId, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
+///     KsmParameters, MemoryParameters, NodeId, Paging, Policy, Position, Stack, StackConfig, ThpMode, ThpParameters,
 ///     Virtualization,
 /// };
 /// use strata_stream::{Backing, Event, Pid, Protection};
@@ -75,6 +76,7 @@ pub enum Flush {
 ///     kernels: StackConfig::chain(&[(128 << 20, 0.0), (64 << 20, 0.0)], 1),
 ///     levels: 4,
 ///     reused: false,
+///     paging: Paging::Nested,
 ///     costs: Costs::default(),
 ///     exits: ExitCosts::default(),
 ///     virtualization: Virtualization::default(),
@@ -115,6 +117,8 @@ pub struct Stack {
     /// What exits lead to.
     nesting: Nesting,
     pub(crate) thp: ThpParameters,
+    /// How hypervisors have memory for VMs that run programs.
+    pub(crate) paging: Paging,
     pub(crate) balloons: BalloonParameters,
     pub(crate) ksm: Ksm,
     exits: ExitCounts,
@@ -135,6 +139,7 @@ impl Stack {
             nodes,
             costs,
             nesting,
+            paging: Paging::default(),
             thp,
             balloons: BalloonParameters::default(),
             ksm: Ksm::default(),
@@ -239,6 +244,9 @@ impl Stack {
     /// Both tables that hardware walks for a guest's process; `None` when there is no such process.
     #[inline]
     pub fn hardware_tables(&mut self, guest: NodeId, space: SpaceId) -> Option<HardwareTables<'_>> {
+        if self.has_shadow_paging(guest) {
+            return self.nodes.shadow_tables(guest, space);
+        }
         let Node { kernel, vm, .. } = &mut self.nodes[guest];
         let table = kernel.space_mut(space)?.table_mut();
         let second = vm.as_mut().map(|vm| vm.hardware_table_mut().cross_mut());
@@ -274,7 +282,8 @@ impl Stack {
                 second.unwrap_or(0) + shadow.map_or(0, |shadow| shadow.table_pages())
             })
             .sum();
-        own + for_vms
+        let above = self.guests().filter(|guest| self.below(*guest) == Some(node));
+        own + for_vms + above.map(|guest| self.shadow_pages(guest)).sum::<usize>()
     }
 
     /// The page table of a VM's process, in the kernel below.

@@ -17,6 +17,7 @@ use crate::frames::{Frames, KernelCounters};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::owner::SpaceId;
+use crate::shadowed::Shadowed;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 use strata_addr::space::{Lower, Upper};
@@ -127,6 +128,8 @@ pub(crate) struct Node {
     pub(crate) balloon: Balloon,
     /// When khugepaged wakes up next, in seconds.
     pub(crate) khugepaged_next: f64,
+    /// What the hypervisor below keeps for its processes, by their spaces, with shadow paging.
+    pub(crate) shadows: Vec<Option<Shadowed>>,
     /// Counters up to which work has been charged.
     pub(crate) charged: KernelCounters,
     /// Its VM has ended; its number is not used again.
@@ -165,6 +168,7 @@ impl Nodes {
             guest: Guest::default(),
             balloon: Balloon::default(),
             khugepaged_next: 0.0,
+            shadows: Vec::new(),
             charged: KernelCounters::default(),
             ended: false,
         });
@@ -188,6 +192,13 @@ impl Nodes {
         let vm = upper[0].vm.as_mut().expect("every kernel but the host's is in a VM");
         let below = &mut lower[vm.below.index()].kernel;
         (vm, below)
+    }
+
+    /// The kernels below one, by number, and the node itself.
+    #[inline]
+    pub(crate) fn split(&mut self, node: NodeId) -> (&mut [Node], &mut Node) {
+        let (lower, upper) = self.0.split_at_mut(node.index());
+        (lower, &mut upper[0])
     }
 
     /// A nested VM's shadow table, and the host's frames that it is made of.

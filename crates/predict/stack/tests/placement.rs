@@ -6,7 +6,7 @@ use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
     AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
     ExitCosts, KernelSettings, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement,
-    Policy, Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    Paging, Policy, Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -35,6 +35,7 @@ fn config(placement: PagePlacement, fragmentation: f64, seed: u64) -> StackConfi
         kernels,
         levels: 4,
         reused: false,
+        paging: Paging::Nested,
         costs: Costs::default(),
         exits: ExitCosts::default(),
         virtualization: Virtualization::default(),

@@ -3,12 +3,12 @@
 use super::input::Input;
 use crate::guest_memory::GuestMemory;
 use crate::sample::Sample;
-use crate::values::{SizeAndWays, coloured_cache, l4, positive, rate, stack, vllc, whole};
+use crate::values::{SizeAndWays, coloured_cache, l4, paging, positive, rate, stack, vllc, whole};
 use crate::vm_args::VmArgs;
 use clap::Args;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use strata_engine::{ColouredCache, Colours, PagePlacement, RequestLoad, StackKind};
+use strata_engine::{ColouredCache, Colours, PagePlacement, Paging, RequestLoad, StackKind};
 use strata_hardware::WayMask;
 
 /// Ticks a second at most: ten times the most that Linux can be built with.
@@ -57,6 +57,11 @@ pub struct RunArgs {
     /// The VM ran something big before, so the layers below already back its memory.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub reused: Option<bool>,
+
+    /// How a hypervisor has memory for a VM that runs programs: by a second stage that hardware walks, or by
+    /// shadows of its page tables [default: nested].
+    #[arg(long, value_name = "nested|shadow", value_parser = paging)]
+    pub paging: Option<Paging>,
 
     /// What the TLB does with a huge page not backed by one: caches pieces of it, or nothing
     /// [default: splinter].

@@ -458,10 +458,17 @@ impl Simulation {
         match fault {
             Fault::Guest { gva, store, .. } => {
                 let page = gva.page().cross();
-                self.stack.guest_fault(policy, node, space, page, store).map(drop)
+                match self.stack.has_shadow_paging(node) {
+                    true => self.stack.shadow_fault(policy, node, space, page, store).map(drop),
+                    false => self.stack.guest_fault(policy, node, space, page, store).map(drop),
+                }
             }
             Fault::SecondStage { gpa, store, .. } => {
-                self.stack.second_stage_fault(policy, node, gpa.page().cross(), store)
+                let page = gpa.page().cross();
+                match self.stack.has_shadow_paging(node) {
+                    true => self.stack.fault_below_shadow(policy, node, page, store),
+                    false => self.stack.second_stage_fault(policy, node, page, store),
+                }
             }
         }
     }

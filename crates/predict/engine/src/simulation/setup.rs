@@ -116,6 +116,7 @@ impl<'a> Blueprint<'a> {
             kernels,
             levels: setup.common.levels,
             reused: setup.common.reused,
+            paging: setup.common.paging,
             costs: parameters.costs.clone(),
             exits: parameters.exits.clone(),
             virtualization: setup.common.cpu.virtualization,

@@ -9,8 +9,9 @@ use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
-    KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, PlacementCounts,
-    Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts, Virtualization,
+    KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, Paging,
+    PlacementCounts, Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts,
+    Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -35,6 +36,7 @@ fn config(kernels: Vec<KernelConfig>) -> StackConfig {
         kernels,
         levels: 4,
         reused: false,
+        paging: Paging::Nested,
         costs: Costs::default(),
         exits: ExitCosts::default(),
         virtualization: Virtualization::default(),
@@ -194,6 +196,7 @@ fn mark_accessed<U: Space, L: Space>(table: &mut Radix<X86, U, L>, addr: u64) {
 
 impl World {
     /// A chain of `layers` kernels under `policy`, with one process whose area spans [`PAGES`].
+    #[allow(dead_code)] // not every test has one
     pub fn new(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {
         Self::of(config(chain(layers, fragmentation)), policy)
     }
@@ -211,6 +214,22 @@ impl World {
     pub fn backed(layers: usize, fragmentation: f64, policy: Box<dyn Policy>) -> Self {
         let mut config = config(chain(layers, fragmentation));
         config.start.backed = true;
+        Self::of(config, policy)
+    }
+
+    /// A world in which the hypervisor of the guest keeps shadows of its page tables.
+    #[allow(dead_code)] // not every test has one
+    pub fn shadowed(
+        layers: usize,
+        fragmentation: f64,
+        trap: bool,
+        policy: Box<dyn Policy>,
+    ) -> Self {
+        let mut config = config(chain(layers, fragmentation));
+        config.paging = Paging::Shadow;
+        if trap {
+            config.exits.second_stage_writes = strata_stack::SecondStageWrites::Trap;
+        }
         Self::of(config, policy)
     }
 
@@ -335,9 +354,16 @@ impl World {
         let upper: Frame<Upper> = addr.page().cross();
         for attempt in 0.. {
             assert!(attempt < 8, "the access never gets through");
+            let shadowed = self.stack.has_shadow_paging(self.guest);
             let tables = self.stack.hardware_tables(self.guest, space).unwrap();
             let (guest, second) = tables;
-            let Some(mapping) = guest.mapping(addr) else {
+            let mapping = guest.mapping(addr);
+            if shadowed && mapping.is_none_or(|mapping| store && !mapping.rights.write) {
+                let policy = self.policy.as_mut();
+                self.stack.shadow_fault(policy, self.guest, space, upper, store).unwrap();
+                continue;
+            }
+            let Some(mapping) = mapping else {
                 let done = self
                     .stack
                     .guest_fault(self.policy.as_mut(), self.guest, space, upper, store)
@@ -357,6 +383,11 @@ impl World {
             let lacks = second.is_some_and(|table| {
                 table.mapping(frame.addr()).is_none_or(|m| store && !m.rights.write)
             });
+            if lacks && shadowed {
+                let policy = self.policy.as_mut();
+                self.stack.fault_below_shadow(policy, self.guest, frame.cross(), store).unwrap();
+                continue;
+            }
             if lacks {
                 self.stack
                     .second_stage_fault(self.policy.as_mut(), self.guest, frame.cross(), store)
@@ -364,11 +395,16 @@ impl World {
                 continue;
             }
             let frame = frame.cross();
-            let found = self.stack.read_content(self.guest, frame);
+            // A shadow leads to frames of the hypervisor that keeps it.
+            let node = match shadowed {
+                true => self.stack.below(self.guest).unwrap(),
+                false => self.guest,
+            };
+            let found = self.stack.read_content(node, frame);
             let expected = self.expected.get(&(self.guest, pid, page)).copied().unwrap_or(0);
             assert_eq!(found, expected, "process {pid}, page {page:#x}");
             if let Some(tag) = tag {
-                self.stack.write_content(self.guest, frame, tag);
+                self.stack.write_content(node, frame, tag);
                 self.expected.insert((self.guest, pid, page), tag);
             }
             return;
@@ -499,6 +535,7 @@ impl World {
 
     pub fn check(&self) {
         self.stack.check_composition();
+        self.stack.check_shadows();
         for node in self.stack.nodes() {
             let kernel = self.stack.kernel(node);
             kernel.memory().check().unwrap();

@@ -81,7 +81,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// The file of the machine's memory.
+    /// The file of the machine's memory, empty at first.
     pub(crate) fn memory(&self) -> PathBuf {
         memory(self.directory.path())
     }
@@ -138,7 +138,10 @@ impl Machines {
             return Ok(None);
         }
         let directory = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(&self.root);
-        Ok(Some(Unfinished { directory: on(&self.root, directory)? }))
+        let unfinished = Unfinished { directory: on(&self.root, directory)? };
+        let memory = unfinished.memory();
+        on(&memory, File::create(&memory))?;
+        Ok(Some(unfinished))
     }
 
     /// Keeps a machine whose layers all run, with the consoles in this directory.

@@ -230,6 +230,7 @@ fn build(machine: &Machine) -> Option<Simulation> {
         explain: true,
         detail: false,
         own: Vec::new(),
+        paging: strata_engine::Paging::Nested,
         placement: strata_engine::PagePlacement::Linux,
         llc: strata_engine::LlcSetup::default(),
         overrides: [("time.scale", machine.scale), ("slot.offset", machine.slot)]

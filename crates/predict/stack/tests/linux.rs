@@ -37,6 +37,7 @@ impl Policy for Linux {
 /// Kernels of which each runs on the one before: memory in bytes and FMFI of each.
 fn config(kernels: &[(u64, f64)], thp: ThpParameters) -> StackConfig {
     StackConfig {
+        paging: strata_stack::Paging::Nested,
         kernels: StackConfig::chain(kernels, 1),
         levels: 4,
         reused: false,
@@ -219,6 +220,7 @@ fn what_linux_refuses_changes_nothing() {
 /// A nested stack in the proportions of the xGemini testbed, its memory fragmented.
 fn nested(backed: bool, huge_faults: bool) -> Stack {
     let config = StackConfig {
+        paging: strata_stack::Paging::Nested,
         kernels: StackConfig::chain(&[256, 220, 200].map(|mib| (mib * MIB, 0.8)), 1),
         levels: 4,
         reused: false,
@@ -335,6 +337,7 @@ fn a_workload_before_leaves_what_it_is_told_to_leave() {
 #[test]
 fn setting_up_can_be_stopped_at_any_time() {
     let config = |reused, backed| StackConfig {
+        paging: strata_stack::Paging::Nested,
         kernels: StackConfig::chain(&[96, 80, 64].map(|mib| (mib * MIB, 0.5)), 1),
         levels: 4,
         reused,

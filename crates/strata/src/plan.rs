@@ -531,7 +531,6 @@ mod tests {
             ("--set exit.reflect=1", "such parameter any more; the cost of an exit handed to L1"),
             ("--set exit.cycles=1", "set exit.second_stage_violation"),
             ("--set virtualization.vls=true", "virtualization.vls: a CPU with these instructions"),
-            ("--set exit.io=1", "no VM has shadow paging, timers or devices"),
             ("--set virtualization.instructions=via", "expected `vmx` or `svm`"),
             ("--set xgemini.period=1 --policy base,gemini", "without policy xgemini; add it"),
             ("--cpu brodwell-e5-2620v4", "did you mean broadwell-e5-2620v4"),

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
 
 /// Fields whose keys are data: reasons, page sizes, counter and parameter names.
-const MAPS: [&str; 6] = ["evicted_others", "exits", "fills", "counters", "parameters", "set"];
+const MAPS: [&str; 7] =
+    ["evicted_others", "exits", "fills", "counters", "happened", "parameters", "set"];
 
 /// Where the documentation of another command's JSON begins.
 const WALK: &str = "# The JSON of `strata walk`";
@@ -53,6 +54,10 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     report.runs[0].layers[0].free_blocks = vec![1];
     report.runs[0].sampled = Some(Default::default());
     report.options.sample = Some("auto".to_owned());
+    report.options.paging = Some("shadow".to_owned());
+    report.options.tick_hz = Some(250);
+    report.options.io_hz = Some("program".to_owned());
+    report.runs[0].happened.insert("ticks".to_owned(), 1);
     report.vms.push(Default::default());
     report.hosts.push(Default::default());
     let mut report = serde_json::to_value(report).unwrap();

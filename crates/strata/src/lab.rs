@@ -335,8 +335,7 @@ fn shell(
     let raw_terminal = RawTerminal::set();
     let raw = raw_terminal.is_some();
     strata_lab::shell(
-        &scenario,
-        level,
+        (&scenario, level),
         afresh,
         &parts,
         cache,

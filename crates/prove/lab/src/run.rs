@@ -137,8 +137,7 @@ pub fn run(
 ///
 /// As [`run`], and a layer that the scenario does not have.
 pub fn shell(
-    scenario: &Scenario,
-    layer: u8,
+    (scenario, layer): (&Scenario, u8),
     afresh: bool,
     parts: &Parts,
     cache: &Cache,

@@ -152,9 +152,7 @@ impl<'a> Attempt<'a, '_> {
     fn begin(&mut self, cache: &Cache, tell: &mut dyn FnMut(&str)) -> Result<Begun<'a>, LabError> {
         // Of six machines that went on and were recorded, two had accesses of the recording that no table of
         // the program has; of six that booted, none.
-        // Bochs saves its state, and ends at once when it is to go on from it.
-        let cannot = self.what.trace.is_some() || self.what.scenario.make() == Make::Intel;
-        if self.what.afresh || cannot {
+        if self.what.afresh || self.what.trace.is_some() {
             return self.boot(&Memory::default(), tell);
         }
         let machines = Machines::of(cache)?;

@@ -62,7 +62,8 @@ pub(crate) fn start(
             numbers = state::numbers(kept)?;
             let state = state::link(kept, &path(STATE))?;
             let configuration = state.join(state::CONFIGURATION);
-            let text = configure(bochs, hardware.bytes, &[], directory);
+            // What loads the devices' code first; without a state Bochs loads it by itself.
+            let text = state::plugins(kept)? + &configure(bochs, hardware.bytes, &[], directory);
             on(&configuration, fs::write(&configuration, text))?;
             command.arg("-q").arg("-r").arg(state);
         }

@@ -57,6 +57,14 @@ pub(super) fn numbers(kept: &Path) -> Result<Numbers, LabError> {
     on(&path, serde_json::from_slice(&text).map_err(Into::into))
 }
 
+/// The line of a kept configuration that names the devices' code to load.
+pub(super) fn plugins(kept: &Path) -> Result<String, LabError> {
+    let path = kept.join(CONFIGURATION);
+    let text = on(&path, fs::read_to_string(&path))?;
+    let line = text.lines().find(|line| line.starts_with("plugin_ctrl:")).unwrap_or_default();
+    Ok(format!("{line}\n"))
+}
+
 /// A directory `at` with the files of a state that is kept, except for the configuration, which names files
 /// of the run.
 pub(super) fn link(kept: &Path, at: &Path) -> Result<PathBuf, LabError> {

@@ -351,7 +351,9 @@ impl Stack {
             }
             rest.start = page.addr();
         }
-        if guest || self.nodes[node].vm().below == NodeId::HOST {
+        // For a guest with a second stage hardware walks one table with the rights of all layers.
+        let one_table = guest && !self.has_shadow_paging(node);
+        if one_table || self.nodes[node].vm().below == NodeId::HOST {
             return Ok(());
         }
         // Hardware translates through all layers at once, and the lower ones may have taken frames back.

@@ -110,3 +110,20 @@ fn what_l1_takes_away_is_in_no_shadow() {
     }
     world.finish();
 }
+
+#[test]
+fn l2s_kernel_copies_a_page_that_the_host_merged_before_it_clears_it() {
+    let mut world = World::shadowed(3, 0.0, false, Box::new(Linux(ThpMode::Never)));
+    for op in [
+        Op::Fork { parent: 0 },
+        Op::Alike { pid: 2, page: 0, pages: 2, content: 1 },
+        Op::Ksm { pages: 100_000 },
+        Op::Exit { pid: 2 },
+        Op::Alike { pid: 0, page: 266, pages: 33, content: 1 },
+        Op::Ksm { pages: 100_000 },
+    ] {
+        world.apply(&op);
+        world.check();
+    }
+    world.finish();
+}

@@ -182,39 +182,40 @@ pub(crate) fn keeps_colours(
 }
 
 /// Puts the frame behind a guest's page in the colour that table t has for it, if every hypervisor
-/// between guest and host maps the page.
+/// between guest and host maps the page. Returns whether there was one of that colour.
 pub(crate) fn check<P: Recolours>(
     policy: &mut P,
     stack: &mut Stack,
     guest: NodeId,
     page: Frame<Upper>,
-) -> Result<(), KernelOutOfMemory> {
+) -> Result<bool, KernelOutOfMemory> {
     // Down to the host's own VM: that is what the host can place.
     let (mut at, mut vm) = (page, guest);
     while let Some(below) = stack.below(vm).filter(|below| *below != NodeId::HOST) {
         match stack.second_stage(vm).translate(at.addr()) {
             Some(backing) => at = backing.page().cross(),
-            None => return Ok(()),
+            None => return Ok(true),
         }
         vm = below;
     }
     let host = stack.kernel(NodeId::HOST);
-    let Some(colours) = host.memory().colours() else { return Ok(()) };
+    let Some(colours) = host.memory().colours() else { return Ok(true) };
     let own = policy.recolouring();
     let colour = own.tables.wanted(guest, colours, page);
     own.tables.counts(guest).checks += 1;
     let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
+    let mut is_right = true;
     match host.frame_behind(process, hva) {
         None => own.wish = Some(Wish { vm, page: at, guest, colour }),
-        Some(frame) if colours.of(frame) == colour => return Ok(()),
+        Some(frame) if colours.of(frame) == colour => return Ok(true),
         Some(_) => {
             let copies = own.copies;
-            let moved = stack.recolour(policy, NodeId::HOST, (process, hva), colour, copies)?;
-            policy.recolouring().note_replaced(guest, moved);
+            is_right = stack.recolour(policy, NodeId::HOST, (process, hva), colour, copies)?;
+            policy.recolouring().note_replaced(guest, is_right);
         }
     }
     // Without a frame it gets one now; a frame that was replaced took its entry with it.
     stack.back(policy, vm, at)?;
     policy.recolouring().wish = None;
-    Ok(())
+    Ok(is_right)
 }

@@ -83,8 +83,10 @@ impl XGemini {
             let may_be_row = !leftovers.is_coloured(region);
             if may_be_row && self.steer(stack, guest, page)? {
                 self.placed(stack, guest, page)?;
-            } else {
-                check(self, stack, guest, page)?;
+            } else if !check(self, stack, guest, page)?
+                && let Some(leftovers) = &mut self.leftovers
+            {
+                leftovers.enqueue(region);
             }
         }
         Ok(())
@@ -104,6 +106,11 @@ impl XGemini {
         let page = (fault.space, fault.page);
         let moved = stack.recolour(self, node, page, colour, copies)?;
         self.recolouring().note_replaced(guest, moved);
+        if let (Some((guest, page)), Some(leftovers), false) =
+            (fault.backs, &mut self.leftovers, moved)
+        {
+            leftovers.enqueue((guest, page.floor(PageSize::Huge).get()));
+        }
         Ok(())
     }
 
@@ -117,12 +124,14 @@ impl XGemini {
     }
 
     /// Looks at the regions whose pages may have any colour, within the budget. Those that are rows have all
-    /// right, and those that fill up as rows will have.
+    /// right, and those that fill up as rows will have. Where a colour was out it is asked for again in the next
+    /// round.
     pub(crate) fn colour_queued(
         &mut self,
         stack: &mut Stack,
         budget: &Budget,
     ) -> Result<(), KernelOutOfMemory> {
+        let mut lacking = Vec::new();
         while !budget.is_spent(stack)
             && let Some((guest, region)) =
                 self.leftovers.as_mut().and_then(|leftovers| leftovers.queue.pop_first())
@@ -138,11 +147,18 @@ impl XGemini {
                 stack.promote_shadow(self, guest, first)?;
                 continue;
             }
+            let mut is_right = true;
             for page in (0..REGION).map(|i| first + i) {
                 if stack.compose(guest, page).is_some() {
-                    check(self, stack, guest, page)?;
+                    is_right &= check(self, stack, guest, page)?;
                 }
             }
+            if !is_right {
+                lacking.push((guest, region));
+            }
+        }
+        if let Some(leftovers) = &mut self.leftovers {
+            leftovers.queue.extend(lacking);
         }
         Ok(())
     }

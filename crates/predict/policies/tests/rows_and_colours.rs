@@ -138,10 +138,28 @@ fn what_is_used_becomes_a_row_and_what_is_not_stays_as_it_is() {
     world.finish();
 }
 
+/// ksmd keeps a frame for others that a page's row would have it in: its copy has the page's colour all the same.
+#[test]
+fn a_page_that_was_merged_is_copied_to_its_colour() {
+    let mut world = world_with(3, 0.0, &[("xgemini.l1_thp", "false")]);
+    for op in [
+        Op::Alike { pid: 0, page: 1022, pages: 187, content: 0 },
+        Op::Ksm { pages: 100_000 },
+        Op::DontNeed { pid: 0, page: 0, pages: 1024 },
+        // The guest makes a huge page of the rest, and clears what it freed.
+        Op::Wake,
+    ] {
+        world.apply(&op);
+        assert_eq!(world.placement().violations, 0, "after {op:?}");
+    }
+    world.finish();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever happens, background work leaves no page in another colour than its own; and
-    /// where guest hypervisors have no huge pages there is never one.
+    /// Whatever happens, background work leaves no page in another colour than its own, but those for which
+    /// every round asks anew because the host has no frame of it; and where guest hypervisors have no huge
+    /// pages there is never one.
     #[test]
     fn leftovers_have_their_colours(
         layers in 2usize..=4,
@@ -156,13 +174,17 @@ proptest! {
             huge |= matches!(op, Op::Collapse { .. });
             world.apply(op);
             let counts = world.placement();
-            prop_assert!(huge || counts.violations == 0, "{:?} after {:?}", counts, op);
+            let may_be = huge || counts.colour_was_out > 0;
+            prop_assert!(may_be || counts.violations == 0, "{:?} after {:?}", counts, op);
             world.check();
         }
         // khugepaged works after the policy: what it moves is looked at in the next round.
-        (0..3).for_each(|_| world.apply(&Op::Wake));
+        (0..2).for_each(|_| world.apply(&Op::Wake));
+        let before = world.placement();
+        world.apply(&Op::Wake);
         let counts = world.placement();
-        prop_assert_eq!(counts.violations, 0, "{:?}", counts);
+        let out = counts.colour_was_out - before.colour_was_out;
+        prop_assert!(counts.violations <= out, "{:?} after {:?}", counts, before);
         world.finish();
     }
 }

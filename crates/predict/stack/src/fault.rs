@@ -41,7 +41,8 @@ pub enum Placement {
     Base,
     /// A base page of this colour, if there is one; else any base page.
     BaseOf(Colour<Lower>),
-    /// The base page in this frame, if it is still free; else any base page.
+    /// The base page in this frame, if it is still free; else any base page, of the frame's colour if memory
+    /// is told apart by colours.
     BaseAt(Frame<Lower>),
     /// A huge page in this HPAS region, if it is still free; else as [`Placement::Linux`].
     HugeAt(Frame<Lower>),
@@ -118,7 +119,10 @@ impl Kernel {
     /// Takes a base page where `placement` says, else where the kernel places such pages.
     fn base_page_at(&mut self, placement: Placement, purpose: Purpose) -> Option<Frame<Lower>> {
         let at = match placement {
-            Placement::BaseAt(frame) => self.take(0, Some(frame)),
+            Placement::BaseAt(frame) => self.take(0, Some(frame)).or_else(|| {
+                let colours = self.frames.memory.colours()?;
+                self.frames.memory.take_coloured(colours.of(frame))
+            }),
             Placement::BaseOf(colour) => self.frames.memory.take_coloured(colour),
             Placement::Linux | Placement::Base | Placement::HugeAt(_) => None,
         };

@@ -168,6 +168,15 @@ pub struct CpuTotals {
     pub l2_misses: u64,
 }
 
+/// Entries of page tables by the size of page that they map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryCounts {
+    /// 4 KiB.
+    pub base: u64,
+    /// 2 MiB.
+    pub huge: u64,
+}
+
 /// The memory of one layer at the end of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerMemory {
@@ -181,6 +190,12 @@ pub struct LayerMemory {
     pub table_bytes: u64,
     /// Huge pages it maps.
     pub huge_pages: u64,
+    /// Page faults that it satisfied with a huge page.
+    #[serde(default)]
+    pub huge_faults: u64,
+    /// Base and huge entries of the tables that hardware walks for VMs and that it keeps as their hypervisor.
+    #[serde(default)]
+    pub second_stage: EntryCounts,
     /// Regions booked at the end.
     pub booked_regions: u64,
     /// Linux's `extfrag` index for order 9; `null` while a huge page could be allocated.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use strata_colours::{CacheIndex, Colours};
 use strata_hardware::{CacheGeometry, CpuModel, LlcDesign, Misaligned, WayMask};
 use strata_params::Parameter;
-use strata_policies::{REGISTRY, Words};
-use strata_stack::{PagePlacement, Paging, Policy};
+use strata_policies::{LinuxByLayer, REGISTRY, Words};
+use strata_stack::{PagePlacement, Paging, Policy, ThpMode};
 use strata_stream::WorkloadInfo;
 
 /// One machine: a stack, a policy, and everything they depend on.
@@ -178,6 +178,18 @@ pub struct OwnPolicy {
     pub about: String,
     /// Makes one for a machine. Every machine has its own.
     pub make: Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>,
+}
+
+impl OwnPolicy {
+    /// Stock Linux in every kernel, with these settings of transparent huge pages, L0's first.
+    pub fn linux(name: &str, modes: &[ThpMode]) -> Self {
+        let modes = modes.to_vec();
+        Self {
+            name: name.to_owned(),
+            about: "Linux, huge pages set in each layer".to_owned(),
+            make: Arc::new(move || Box::new(LinuxByLayer::new(modes.clone()))),
+        }
+    }
 }
 
 impl fmt::Debug for OwnPolicy {

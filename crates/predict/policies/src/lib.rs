@@ -32,6 +32,7 @@ pub mod xgemini;
 pub mod xgemini_xplace;
 pub mod xplace;
 
+pub use linux::LinuxByLayer;
 pub use parameters::{ParameterSet, PolicyParameters};
 pub use per_vm::PerVm;
 pub use registry::{Behind, Entry, REGISTRY, UnknownPolicy, Words, find};

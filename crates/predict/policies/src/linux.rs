@@ -41,6 +41,27 @@ impl Policy for Linux {
     }
 }
 
+/// Every kernel is stock Linux, and each layer has its own setting of transparent huge pages.
+#[derive(Clone, Debug)]
+pub struct LinuxByLayer {
+    modes: Vec<ThpMode>,
+}
+
+impl LinuxByLayer {
+    /// Settings of L0 and up; the last one is that of all layers above as well.
+    pub fn new(modes: Vec<ThpMode>) -> Self {
+        Self { modes }
+    }
+}
+
+impl Policy for LinuxByLayer {
+    fn settings(&mut self, at: Position) -> KernelSettings {
+        let thp = self.modes.get(usize::from(at.level)).or(self.modes.last());
+        let thp = thp.copied().unwrap_or(ThpMode::Never);
+        KernelSettings { thp, align_areas: AlignAreas::Never, fragmented: true, coloured: false }
+    }
+}
+
 /// The upper bound: memory without fragmentation, and whatever is ever touched is a huge page that is well
 /// aligned, from the first touch to the end. No policy misses the TLB less.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,11 @@
 
 use crate::{Setup, SetupError, StackKind};
 use std::iter;
+use std::sync::Arc;
 use strata_colours::Colours;
 use strata_hardware::WayMask;
 use strata_policies::REGISTRY;
-use strata_stack::PagePlacement;
+use strata_stack::{FoundRegion, PagePlacement};
 use strata_stream::WorkloadInfo;
 
 /// A VM of a host, with a guest that runs a stream; or a guest hypervisor that only runs other VMs.
@@ -57,6 +58,9 @@ pub struct HostSetup {
     pub memory: Option<u64>,
     /// Seed of what is random about the host's memory.
     pub seed: u64,
+    /// What the memories of a chain of kernels were found to be used for, the host's first; none where they are
+    /// empty.
+    pub found: Vec<Arc<[FoundRegion]>>,
     /// The VMs. The one of a native host is no VM, but its programs.
     pub vms: Vec<VmSetup>,
 }
@@ -83,7 +87,7 @@ impl HostSetup {
         };
         // Counted from the guest, whose memory then looks the same whatever is below.
         let seed = setup.seed.wrapping_add(setup.stack.layers() as u64 - 1);
-        Self { common: setup.clone(), memory: None, seed, vms: vec![vm] }
+        Self { common: setup.clone(), memory: None, seed, found: Vec::new(), vms: vec![vm] }
     }
 
     /// A host for VMs with these names; what is random about a memory follows from the name, so that the
@@ -100,7 +104,7 @@ impl HostSetup {
             vm.seed = common.seed ^ hash(&vm.name);
         }
         vms.sort_by(|a, b| a.name.cmp(&b.name));
-        let host = Self { seed: common.seed, common, memory, vms };
+        let host = Self { seed: common.seed, common, memory, found: Vec::new(), vms };
         host.check()?;
         Ok(host)
     }

@@ -6,16 +6,18 @@ use super::{Simulation, layer_name, owner};
 use crate::bill::{self, Account, Events, OfExits};
 use crate::counters;
 use crate::report::{
-    Alignment, Cause, CpuTotals, Cycles, LastLevel, LayerExits, LayerMemory, Memory, PerLayer,
+    Alignment, Cause, CpuTotals, Cycles, EntryCounts, LastLevel, LayerExits, LayerMemory, Memory, PerLayer,
     RunResult, Sample, Tlb, WalkPosition,
 };
 use std::collections::BTreeMap;
 use std::mem;
 use strata_addr::PageSize;
 use strata_frames::{HUGE_ORDER, MAX_ORDER};
+use strata_paging::{Format, Region, X86};
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, LlcUse, Machine};
 use strata_stack::{
-    ExitReason, Happening, HostWork, KernelCounters, NodeId, PlacementCounts, Policy, TradeCounts,
+    ExitReason, Happening, HostWork, KernelCounters, NodeId, PlacementCounts, Policy,
+    SecondStageTable, TradeCounts,
 };
 
 impl Simulation {
@@ -161,7 +163,7 @@ impl Simulation {
             demotions: sum(|kernel| kernel.demotions) + work.shadow_demotions,
             fmfi: state.fullest.fmfi,
             memory: memory(state),
-            layers: self.layers(state),
+            layers: self.layers(state, &kernels),
             relative_throughput: None,
             counters: counters::of_machine(
                 &counted,
@@ -309,7 +311,32 @@ impl Simulation {
         .collect()
     }
 
-    fn layers(&self, guest: &Guest) -> Vec<LayerMemory> {
+    /// Entries of the second stages that a kernel keeps, and, as the host, of the shadow tables.
+    fn entries_kept(&self, hypervisor: NodeId) -> EntryCounts {
+        let mut counts = EntryCounts::default();
+        let mut add = |table: &SecondStageTable| {
+            table.for_each_region(|_, region| match region {
+                Region::Huge(_) => counts.huge += 1,
+                Region::Base { entries, .. } => {
+                    counts.base += entries.iter().filter(|bits| X86::is_present(**bits)).count() as u64;
+                }
+                Region::Absent => {}
+            });
+        };
+        let on_it = |vm: &NodeId| self.stack.below(*vm) == Some(hypervisor);
+        self.stack.nodes().filter(on_it).for_each(|vm| add(self.stack.second_stage(vm)));
+        if hypervisor == NodeId::HOST {
+            let nested = self.stack.guests().filter(|guest| !on_it(guest));
+            nested.filter_map(|vm| self.stack.hardware_second_stage(vm)).for_each(add);
+        }
+        counts
+    }
+
+    fn layers(
+        &self,
+        guest: &Guest,
+        kernels: &BTreeMap<NodeId, KernelCounters>,
+    ) -> Vec<LayerMemory> {
         let layers = guest.layers.iter();
         layers
             .map(|layer| {
@@ -326,6 +353,8 @@ impl Simulation {
                     table_bytes: (self.stack.table_pages(layer.node) as u64)
                         << PageSize::BASE_SHIFT,
                     huge_pages,
+                    huge_faults: kernels[&layer.node].huge_faults,
+                    second_stage: self.entries_kept(layer.node),
                     booked_regions: memory.reserved_regions(),
                     extfrag: memory.extfrag(HUGE_ORDER),
                     fragmented: layer.is_fragmented,

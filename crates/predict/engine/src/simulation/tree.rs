@@ -54,6 +54,7 @@ impl<'a> Tree<'a> {
             seed: setup.seed,
             placement,
             cache: None,
+            found: setup.found.first().cloned().unwrap_or_default(),
         };
         let mut tree = Self {
             setup,
@@ -127,6 +128,7 @@ impl<'a> Tree<'a> {
         policy: usize,
     ) -> usize {
         let LayerFmfi { guest, l1, .. } = self.setup.common.fragmentation;
+        let level = iter::successors(Some(below), |kernel| self.kernels[*kernel].below).count();
         self.kernels.push(KernelConfig {
             below: Some(below),
             memory: whole_regions(memory),
@@ -134,6 +136,7 @@ impl<'a> Tree<'a> {
             seed: vm.seed.wrapping_add(above),
             placement: if above == 0 { vm.placement } else { PagePlacement::Linux },
             cache: None,
+            found: self.setup.found.get(level).cloned().unwrap_or_default(),
         });
         self.governs.push(policy);
         self.kernels.len() - 1

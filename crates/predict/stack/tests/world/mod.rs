@@ -3,13 +3,14 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use strata_addr::space::{Space, Upper};
 use strata_addr::{Frame, Gva, Range};
 use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
-    KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, Paging,
+    FoundRegion, KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, Paging,
     PlacementCounts, Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts,
     Virtualization,
 };
@@ -217,6 +218,16 @@ impl World {
         Self::of(config, policy)
     }
 
+    /// A world whose memories were found to be used for this, the host's first.
+    #[allow(dead_code)] // not every test has one
+    pub fn found(found: &[Vec<FoundRegion>], policy: Box<dyn Policy>) -> Self {
+        let mut config = config(chain(found.len(), 0.0));
+        for (kernel, found) in config.kernels.iter_mut().zip(found) {
+            kernel.found = found.as_slice().into();
+        }
+        Self::of(config, policy)
+    }
+
     /// A world in which the hypervisor of the guest keeps shadows of its page tables.
     #[allow(dead_code)] // not every test has one
     pub fn shadowed(
@@ -271,6 +282,7 @@ impl World {
             seed,
             placement: PagePlacement::Linux,
             cache: None,
+            found: Arc::default(),
         };
         Self::of(config((0..).zip(kernels).map(kernel).collect()), policy)
     }

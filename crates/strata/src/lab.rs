@@ -4,7 +4,7 @@ use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt::Interrupt;
 use crate::output::Target;
-use crate::{drawn, junit, lab_text, terminal};
+use crate::{drawn, junit, lab_predict, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::libc;
 use std::cell::Cell;
@@ -29,7 +29,7 @@ const INPUT_LIMIT: u64 = 64 << 20;
 /// Time between lines about the progress of a build where nobody sees a bar.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 /// Name of the agent's binary.
-const AGENT: &str = "strata-agent";
+pub(crate) const AGENT: &str = "strata-agent";
 
 /// Does what `strata lab` is asked for.
 ///
@@ -40,6 +40,7 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
     let done = match command {
         LabCommand::Build { kernel, machine } => build(&cache, &kernel, machine.into()),
         LabCommand::Run(args) => return run(&args, &cache),
+        LabCommand::Predict(args) => return lab_predict::predict(&args, &cache),
         LabCommand::Shell { level, scenario, machine, afresh } => {
             return shell((&scenario, machine), level, afresh, &cache)
                 .map(status)
@@ -129,6 +130,7 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
         limit: Duration::from_secs(args.limit),
         trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,
         afresh: args.afresh,
+        counting: false,
     };
     let parts = parts(cache, choices.scenario.make()).map_err(failed)?;
     if args.stdin.is_none() && !args.program.is_empty() && is_fed() {
@@ -311,7 +313,7 @@ fn trace(path: &Path, args: &LabRunArgs) -> Result<Trace, Failure> {
 }
 
 /// A scenario, on the machine asked for or on its own.
-fn load(name: &str, machine: Option<MachineChoice>) -> Result<Scenario, LabError> {
+pub(crate) fn load(name: &str, machine: Option<MachineChoice>) -> Result<Scenario, LabError> {
     let mut scenario = Scenario::load(name)?;
     if let Some(machine) = machine {
         scenario.set_make(machine.into(), name)?;
@@ -401,7 +403,7 @@ impl Drop for RawTerminal {
     }
 }
 
-fn parts(cache: &Cache, make: Make) -> Result<Parts, LabError> {
+pub(crate) fn parts(cache: &Cache, make: Make) -> Result<Parts, LabError> {
     let (agent, strata) = binaries()?;
     Ok(strata_lab::built(cache, make, agent, strata))
 }
@@ -416,7 +418,7 @@ fn executable() -> Result<PathBuf, LabError> {
 }
 
 /// A file that belongs to this program: beside it, or where it is installed.
-fn companion(name: &str) -> Result<PathBuf, LabError> {
+pub(crate) fn companion(name: &str) -> Result<PathBuf, LabError> {
     let strata = executable()?;
     let directory = strata.parent().map(PathBuf::from).unwrap_or_default();
     ["", "..", "deps", "../deps", "../lib/strata"]
@@ -426,7 +428,7 @@ fn companion(name: &str) -> Result<PathBuf, LabError> {
         .ok_or_else(|| LabError::NoCompanion { name: name.to_owned(), directory })
 }
 
-fn failure(error: &LabError) -> Failure {
+pub(crate) fn failure(error: &LabError) -> Failure {
     match error {
         LabError::Interrupted => {
             Failure { message: "interrupted; nothing is left running".into(), status: INTERRUPTED }
@@ -437,6 +439,6 @@ fn failure(error: &LabError) -> Failure {
 }
 
 /// A line about what is going on.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }

@@ -193,9 +193,12 @@ pub struct LayerMemory {
     /// Page faults that it satisfied with a huge page.
     #[serde(default)]
     pub huge_faults: u64,
-    /// Base and huge entries of the tables that hardware walks for VMs and that it keeps as their hypervisor.
+    /// Entries of the tables that hardware walks for VMs and that it keeps as their hypervisor.
     #[serde(default)]
     pub second_stage: EntryCounts,
+    /// The same when the workload started.
+    #[serde(default)]
+    pub second_stage_before: EntryCounts,
     /// Regions booked at the end.
     pub booked_regions: u64,
     /// Linux's `extfrag` index for order 9; `null` while a huge page could be allocated.

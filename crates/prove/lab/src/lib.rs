@@ -56,7 +56,7 @@ pub use scenario::{
     StepFlaw, Stress, StressFlaw, Vmm, names,
 };
 pub use session::Console;
-pub use steps::StepReport;
+pub use steps::{Counted, StepReport};
 pub use stock::StockKernel;
 pub use stress::StressReport;
 pub use trace::{Trace, TraceReport};

@@ -3,7 +3,7 @@
 use crate::boot::Booted;
 use crate::counters::Counters;
 use crate::make::MachineReport;
-use crate::steps::StepReport;
+use crate::steps::{Counted, StepReport};
 use crate::stress::StressReport;
 use crate::trace::TraceReport;
 use serde::Serialize;
@@ -45,6 +45,9 @@ pub struct LabReport {
     /// What stressed them meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stress: Vec<StressReport>,
+    /// What all layers counted while the program ran, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
     /// Alignment by the last snapshots of all layers, as `strata join` says it.
     pub alignment: Option<Alignment>,
     /// What was recorded, if a trace was asked for.
@@ -113,6 +116,7 @@ impl LabReport {
             restarts: Vec::new(),
             steps,
             stress: Vec::new(),
+            counted: None,
             alignment: None,
             trace: None,
         }

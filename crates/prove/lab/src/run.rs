@@ -47,6 +47,9 @@ pub struct Choices {
     pub trace: Option<Trace>,
     /// The layers are booted, though a machine may be kept that has booted them, and it is not kept.
     pub afresh: bool,
+    /// What all layers count is read right before the first program of the innermost layer starts and once it
+    /// rests, and not meanwhile.
+    pub counting: bool,
 }
 
 /// Boots the layers, carries out the steps and collects what all layers counted. Consoles and
@@ -83,10 +86,11 @@ pub fn run(
         start(what, cache, interrupt, tell)?;
     let count = scenario.layers.len() as u8;
     let before = sampling::read_all(&mut link, scenario)?;
-    for layer in 0..count {
+    for layer in 0..if choices.counting { 0 } else { count } {
         sampling::sample(&mut link, scenario, layer)?;
     }
-    let mut steps = Steps::new(&mut link, (scenario, parts), &directory, tracing.is_some());
+    let steps = Steps::new(&mut link, (scenario, parts), &directory, tracing.is_some());
+    let mut steps = steps.counting(choices.counting);
     if let Some(path) = program {
         let mut argv = vec![path.file_name().unwrap_or_default().to_string_lossy().into_owned()];
         argv.extend(choices.program[1..].iter().map(|word| word.to_string_lossy().into_owned()));
@@ -100,7 +104,7 @@ pub fn run(
             }
         }
     }
-    let (done, stress) = (steps.done, steps.stress);
+    let (done, stress, counted) = (steps.done, steps.stress, steps.counted);
     let trace = match tracing {
         Some(tracing) => {
             let begin = Instant::now();
@@ -127,7 +131,7 @@ pub fn run(
         Make::Intel => parts.bochs()?.report(),
     };
     let report = LabReport::new((&choices.name, &scenario.about), machine, layers, done);
-    Ok(LabReport { kept, restarts, stress, alignment, trace, ..report })
+    Ok(LabReport { kept, restarts, stress, counted, alignment, trace, ..report })
 }
 
 /// Boots the layers and runs a shell in one of them, for who sits at the console. Returns the shell's

@@ -1,6 +1,7 @@
 //! What happens once all layers run.
 
 use crate::boot;
+use crate::counters::Counters;
 use crate::error::{LabError, on};
 use crate::journal::Program;
 use crate::link::{Link, ORDER_LIMIT};
@@ -56,6 +57,19 @@ pub struct StepReport {
     pub snapshots_at: Vec<f64>,
 }
 
+/// What all layers counted while a program ran, L0 first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Counted {
+    /// The layers when it began.
+    pub snapshots: Vec<PathBuf>,
+    /// Before `before`, with nothing between the two: the difference is what reading costs.
+    pub idle: Vec<Counters>,
+    /// When it began.
+    pub before: Vec<Counters>,
+    /// When it rested, or was held at its end.
+    pub after: Vec<Counters>,
+}
+
 impl StepReport {
     /// Notes how a program ended and what it printed.
     fn ended(&mut self, program: Program) {
@@ -85,6 +99,10 @@ pub(crate) struct Steps<'a, 'b> {
     tracing: bool,
     /// It was started.
     watched: bool,
+    /// What the first program of the innermost layer does is to be counted.
+    counting: bool,
+    /// What was counted.
+    pub(crate) counted: Option<Counted>,
 }
 
 /// How a program is started; see [`Command::Start`].
@@ -113,7 +131,14 @@ impl<'a, 'b> Steps<'a, 'b> {
             programs: 0,
             tracing,
             watched: false,
+            counting: false,
+            counted: None,
         }
+    }
+
+    /// The same, and what all layers count while the first program of the innermost layer runs is kept.
+    pub(crate) fn counting(self, counting: bool) -> Self {
+        Self { counting, ..self }
     }
 }
 
@@ -157,6 +182,7 @@ impl Steps<'_, '_> {
     pub(crate) fn run_program(&mut self, argv: &[String], limit: Duration) -> Result<(), LabError> {
         let layer = self.layers - 1;
         let how = self.how(true);
+        let counting = self.begin_counting(true)?;
         let mut name = String::new();
         self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             name = steps.start(layer, argv, how)?;
@@ -165,6 +191,7 @@ impl Steps<'_, '_> {
             })?;
             report.timed_out = program.is_none();
             report.status = program.and_then(|program| program.status);
+            steps.end_counting(counting)?;
             steps.stop_watching(layer)
         })?;
         let (running, timed_out) =
@@ -212,6 +239,7 @@ impl Steps<'_, '_> {
     ) -> Result<(), LabError> {
         let innermost = layer + 1 == self.layers;
         let how = if innermost { self.how(!stay) } else { Started::default() };
+        let counting = self.begin_counting(innermost)?;
         self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             let name = steps.start(layer, argv, how)?;
             let ready = |program: &Program| {
@@ -225,6 +253,7 @@ impl Steps<'_, '_> {
             } else {
                 steps.link.program_within(layer, &name, limit, ready)?
             };
+            steps.end_counting(counting)?;
             if how.watched {
                 steps.stop_watching(layer)?;
             }
@@ -263,6 +292,25 @@ impl Steps<'_, '_> {
             report.output = program.output.into_iter().chain(program.errors).collect();
             Ok(())
         })
+    }
+
+    /// Looks at all layers before a program starts, if it is the one whose doings are counted.
+    fn begin_counting(&mut self, innermost: bool) -> Result<Option<Counted>, LabError> {
+        if !(innermost && std::mem::take(&mut self.counting)) {
+            return Ok(None);
+        }
+        self.scan()?;
+        let snapshots = self.done.last().map(|step| step.snapshots.clone()).unwrap_or_default();
+        let idle = sampling::read_all(self.link, self.scenario)?;
+        let before = sampling::read_all(self.link, self.scenario)?;
+        Ok(Some(Counted { snapshots, idle, before, after: Vec::new() }))
+    }
+
+    fn end_counting(&mut self, begun: Option<Counted>) -> Result<(), LabError> {
+        let Some(counted) = begun else { return Ok(()) };
+        let after = sampling::read_all(self.link, self.scenario)?;
+        self.counted = Some(Counted { after, ..counted });
+        Ok(())
     }
 
     /// How a program of the innermost layer is started: the first one is traced, if any is.

@@ -22,6 +22,9 @@ pub enum LabCommand {
     },
     /// Boot the layers, run a program or a scenario's steps in them, and report what happened.
     Run(Box<LabRunArgs>),
+    /// Run a program in the layers and through the model of the same machine, and set side by side what both
+    /// count.
+    Predict(Box<LabPredictArgs>),
     /// Boot the layers and look around in one of them.
     Shell {
         /// The layer: 0 for L0, 1 for L1, 2 for L2.
@@ -87,6 +90,41 @@ impl From<MachineChoice> for Make {
             MachineChoice::Intel => Self::Intel,
         }
     }
+}
+
+/// Options of `strata lab predict`.
+#[derive(Args, Clone, Debug)]
+pub struct LabPredictArgs {
+    /// The layers and their program, the first that the innermost one runs: a name from 'strata list scenarios',
+    /// or a file.
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
+    pub scenario: String,
+
+    /// The machine instead of the scenario's.
+    #[arg(long, value_name = "MACHINE", value_enum)]
+    pub machine: Option<MachineChoice>,
+
+    /// How often the layers run it; with more than one run each boots the layers anew, and least and most are
+    /// shown.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1, 100))]
+    pub runs: u32,
+
+    /// Write both counts as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Seconds the program may take; then it is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>(1, u64::MAX))]
+    pub limit: u64,
+
+    /// Copy a file or a directory with all that is in it to the same place in the innermost layer;
+    /// may be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub with: Vec<PathBuf>,
+
+    /// A program to run instead of the scenario's, after --.
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 /// Options of `strata lab run`.

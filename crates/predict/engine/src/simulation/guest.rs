@@ -7,7 +7,7 @@ use super::relocation::Relocation;
 use super::samples::Samples;
 use super::sampling::Sampling;
 use crate::layers::{PerLayer, StackKind};
-use crate::report::{Alignment, Cause, Regions, RunResult};
+use crate::report::{Alignment, Cause, EntryCounts, Regions, RunResult};
 use crate::requests::Served;
 use crate::warmup::Warmup;
 use rustc_hash::FxHashMap;
@@ -24,6 +24,8 @@ pub(super) struct KernelBefore {
     pub(super) is_fragmented: bool,
     /// Free huge pages.
     pub(super) free_huge: u64,
+    /// Entries of tables that it keeps for VMs.
+    pub(super) entries: EntryCounts,
 }
 
 /// What the result repeats of the setup.

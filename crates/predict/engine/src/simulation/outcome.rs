@@ -6,18 +6,18 @@ use super::{Simulation, layer_name, owner};
 use crate::bill::{self, Account, Events, OfExits};
 use crate::counters;
 use crate::report::{
-    Alignment, Cause, CpuTotals, Cycles, EntryCounts, LastLevel, LayerExits, LayerMemory, Memory, PerLayer,
-    RunResult, Sample, Tlb, WalkPosition,
+    Alignment, Cause, CpuTotals, Cycles, EntryCounts, LastLevel, LayerExits, LayerMemory, Memory,
+    PerLayer, RunResult, Sample, Tlb, WalkPosition,
 };
 use std::collections::BTreeMap;
 use std::mem;
 use strata_addr::PageSize;
 use strata_frames::{HUGE_ORDER, MAX_ORDER};
-use strata_paging::{Format, Region, X86};
 use strata_hardware::{self as hardware, Charge, CpuId, HardwareCounters, LlcUse, Machine};
+use strata_paging::{Format, Region, X86};
 use strata_stack::{
     ExitReason, Happening, HostWork, KernelCounters, NodeId, PlacementCounts, Policy,
-    SecondStageTable, TradeCounts,
+    SecondStageTable, Stack, TradeCounts,
 };
 
 impl Simulation {
@@ -311,27 +311,6 @@ impl Simulation {
         .collect()
     }
 
-    /// Entries of the second stages that a kernel keeps, and, as the host, of the shadow tables.
-    fn entries_kept(&self, hypervisor: NodeId) -> EntryCounts {
-        let mut counts = EntryCounts::default();
-        let mut add = |table: &SecondStageTable| {
-            table.for_each_region(|_, region| match region {
-                Region::Huge(_) => counts.huge += 1,
-                Region::Base { entries, .. } => {
-                    counts.base += entries.iter().filter(|bits| X86::is_present(**bits)).count() as u64;
-                }
-                Region::Absent => {}
-            });
-        };
-        let on_it = |vm: &NodeId| self.stack.below(*vm) == Some(hypervisor);
-        self.stack.nodes().filter(on_it).for_each(|vm| add(self.stack.second_stage(vm)));
-        if hypervisor == NodeId::HOST {
-            let nested = self.stack.guests().filter(|guest| !on_it(guest));
-            nested.filter_map(|vm| self.stack.hardware_second_stage(vm)).for_each(add);
-        }
-        counts
-    }
-
     fn layers(
         &self,
         guest: &Guest,
@@ -354,7 +333,8 @@ impl Simulation {
                         << PageSize::BASE_SHIFT,
                     huge_pages,
                     huge_faults: kernels[&layer.node].huge_faults,
-                    second_stage: self.entries_kept(layer.node),
+                    second_stage: entries_kept(&self.stack, layer.node),
+                    second_stage_before: layer.entries,
                     booked_regions: memory.reserved_regions(),
                     extfrag: memory.extfrag(HUGE_ORDER),
                     fragmented: layer.is_fragmented,
@@ -543,4 +523,25 @@ pub(crate) fn tlb(counters: &HardwareCounters) -> Tlb {
         .collect();
     fills.insert("none".to_owned(), counters.unfilled_walks);
     Tlb { l1_misses: counters.l1_misses, l2_misses: counters.l2_misses, fills }
+}
+
+/// Entries of the second stages that a kernel keeps, and, as the host, of the shadow tables.
+pub(super) fn entries_kept(stack: &Stack, hypervisor: NodeId) -> EntryCounts {
+    let mut counts = EntryCounts::default();
+    let mut add = |table: &SecondStageTable| {
+        table.for_each_region(|_, region| match region {
+            Region::Huge(_) => counts.huge += 1,
+            Region::Base { entries, .. } => {
+                counts.base += entries.iter().filter(|bits| X86::is_present(**bits)).count() as u64;
+            }
+            Region::Absent => {}
+        });
+    };
+    let on_it = |vm: &NodeId| stack.below(*vm) == Some(hypervisor);
+    stack.nodes().filter(on_it).for_each(|vm| add(stack.second_stage(vm)));
+    if hypervisor == NodeId::HOST {
+        let nested = stack.guests().filter(|guest| !on_it(guest));
+        nested.filter_map(|vm| stack.hardware_second_stage(vm)).for_each(add);
+    }
+    counts
 }

@@ -43,8 +43,9 @@ pub(super) struct ModelParameters {
     pub(super) rates: RateParameters,
 }
 
-impl ModelParameters {
-    fn sets(&self) -> [&dyn Parameters; 11] {
+/// All sets, borrowed as `self` is. One that is left out does not compile.
+macro_rules! every_set {
+    ($all:expr) => {{
         let Self {
             costs,
             exits,
@@ -57,25 +58,18 @@ impl ModelParameters {
             balloon,
             ksm,
             rates,
-        } = self;
+        } = $all;
         [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm, rates]
+    }};
+}
+
+impl ModelParameters {
+    fn sets(&self) -> [&dyn Parameters; 11] {
+        every_set!(self)
     }
 
     fn sets_mut(&mut self) -> [&mut dyn Parameters; 11] {
-        let Self {
-            costs,
-            exits,
-            thp,
-            memory,
-            policies,
-            time,
-            scheduler,
-            coloured,
-            balloon,
-            ksm,
-            rates,
-        } = self;
-        [costs, exits, thp, memory, policies, time, scheduler, coloured, balloon, ksm, rates]
+        every_set!(self)
     }
 }
 

@@ -6,6 +6,7 @@ use super::cores::Cores;
 use super::guest::{Context, Guest, KernelBefore, State};
 use super::host::{HostSetup, VmSetup};
 use super::moments::Moments;
+use super::outcome::entries_kept;
 use super::parameters::ModelParameters;
 use super::rates::{Happened, RateParameters};
 use super::sizes::{LEAST_MEMORY, vm_memory};
@@ -181,6 +182,7 @@ impl<'a> Blueprint<'a> {
             memory: self.memory(*kernel),
             is_fragmented: self.is_fragmented(*kernel),
             free_huge: stack.kernel(node).memory().free_regions(),
+            entries: entries_kept(stack, node),
         };
         let nodes: Vec<NodeId> = stack.nodes().collect();
         stack.path_down(nodes[guest.path[0]]).zip(&guest.path).map(layer).collect()

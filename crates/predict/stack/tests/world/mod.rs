@@ -10,8 +10,8 @@ use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
-    FoundRegion, KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement, Paging,
-    PlacementCounts, Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts,
+    FoundRegion, KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement,
+    Paging, PlacementCounts, Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts,
     Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};

@@ -69,6 +69,7 @@ pub fn choices(name: &str, scenario: Scenario) -> Choices {
         limit: PROGRAM_LIMIT,
         trace: None,
         afresh: env::var_os("STRATA_LAB_AFRESH").is_some(),
+        counting: false,
     }
 }
 

@@ -1,0 +1,80 @@
+//! The model of a machine, held against the machine: what must come out alike, count for count.
+
+mod common;
+
+use common::{binary, machine};
+use serde_json::Value;
+use std::process::Command;
+
+/// What both counted of a scenario, by layer and name: least and most measured, and predicted.
+fn predicted(scenario: &str) -> impl Fn(&str, &str) -> [u64; 3] {
+    let _machine = machine();
+    let mut command = Command::new(binary("strata"));
+    command.args(["lab", "predict", "--json", "-", "--scenario", scenario]);
+    if let Ok(make) = std::env::var("STRATA_LAB_MACHINE") {
+        command.args(["--machine", &make]);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = found["rows"].clone();
+    println!("{rows:#}");
+    move |layer, what| {
+        let row = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["layer"] == layer && row["what"] == what);
+        let row = row.unwrap_or_else(|| panic!("no row of {layer} for {what}"));
+        let number = |value: &Value| value.as_u64().unwrap();
+        [number(&row["measured"][0]), number(&row["measured"][1]), number(&row["predicted"])]
+    }
+}
+
+/// Both counted alike: within 10 % or a handful.
+fn alike([least, most, predicted]: [u64; 3]) {
+    let nearest = predicted.clamp(least, most);
+    let apart = predicted.abs_diff(nearest);
+    assert!(
+        apart <= 8 || apart * 10 <= nearest,
+        "measured {least} to {most}, predicted {predicted}"
+    );
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn programs_of_a_lone_kernel_fault_as_predicted() {
+    let of = predicted("native");
+    alike(of("L0", "page faults"));
+    alike(of("L0", "page faults answered with a huge page"));
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_vm_faults_exits_and_is_aligned_as_predicted() {
+    let of = predicted("vm");
+    for what in
+        ["page faults", "page faults answered with a huge page", "huge pages", "well aligned"]
+    {
+        alike(of("L1", what));
+    }
+    alike(of("L0", "page faults answered with a huge page"));
+    alike(of("L0", "exits of L1: second-stage violations"));
+    alike(of("L0", "2 MiB entries added"));
+}
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_nested_vm_whose_hypervisor_has_base_pages_exits_as_predicted() {
+    let of = predicted("l1-base");
+    alike(of("L2", "page faults answered with a huge page"));
+    alike(of("L2", "well aligned"));
+    for what in [
+        "exits of L2: second-stage violations",
+        "  of them handed on to L1",
+        "exits of L1: second-stage violations",
+    ] {
+        alike(of("L0", what));
+    }
+    alike(of("L1", "4 KiB entries added"));
+}

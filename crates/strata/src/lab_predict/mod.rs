@@ -1,0 +1,162 @@
+//! `strata lab predict`: the same program in real layers and through the model of the same machine, count for
+//! count.
+
+mod model;
+mod rows;
+mod state;
+mod text;
+
+use crate::args::LabPredictArgs;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::lab::{AGENT, companion, failure, load, parts, say};
+use crate::output::{self, Target};
+use rows::{Row, rows};
+use serde::Serialize;
+use state::{LayerState, states};
+use std::ffi::OsString;
+use std::time::Duration;
+use strata_engine::RunResult;
+use strata_lab::{
+    Cache, Choices, Counted, LabError, LabReport, Layer, MachineReport, Scenario, Step,
+};
+
+/// What both counted.
+#[derive(Debug, Serialize)]
+pub struct Predicted {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// The machine that was run.
+    pub machine: MachineReport,
+    /// How often the layers ran the program.
+    pub runs: u32,
+    /// The layers as they were when it began, by the first run, L0 first.
+    pub layers: Vec<LayerState>,
+    /// What was counted.
+    pub rows: Vec<Row>,
+    /// What the layers counted in each run, before and after.
+    pub counted: Vec<Counted>,
+    /// What the model made of it.
+    pub run: RunResult,
+}
+
+/// Runs both, and tells. Gives the exit status.
+///
+/// # Errors
+/// What the lab or the model could not do.
+pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
+    let json = args.json.as_deref().map(Target::named);
+    json.iter().try_for_each(Target::check)?;
+    let mut scenario = load(&args.scenario, args.machine).map_err(|error| failure(&error))?;
+    if let Some(innermost) = scenario.layers.last_mut() {
+        innermost.files.extend(args.with.iter().cloned());
+    }
+    if let Some(layer) = scenario.layers.iter().position(shadows) {
+        return Err(Failure::usage(format!(
+            "L{layer} of the scenario {} has nested paging off, and the model has no shadow paging in several layers: \
+             choose another scenario",
+            args.scenario
+        )));
+    }
+    let program = program(args, &scenario)?;
+    let interrupt = Interrupt::watch_all();
+    let interrupted = || Failure { message: interrupt.reason(), status: interrupt.status() };
+    let mut reports = Vec::new();
+    for number in 1..=args.runs {
+        if args.runs > 1 {
+            say(&format!("run {number} of {}", args.runs));
+        }
+        reports.push(measure(args, scenario.clone(), cache, &interrupt).map_err(|error| {
+            match &error {
+                LabError::Interrupted => interrupted(),
+                error => failure(error),
+            }
+        })?);
+    }
+    let first = &reports[0];
+    let found = states(first)?;
+    say("the model runs it");
+    let run = model::run((&found, scenario.make()), &program, &interrupt)?;
+    if interrupt.happened() {
+        return Err(interrupted());
+    }
+    let predicted = Predicted {
+        scenario: args.scenario.clone(),
+        program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        machine: first.machine.clone(),
+        runs: args.runs,
+        rows: rows(&reports, &run),
+        counted: reports.iter().filter_map(|report| report.counted.clone()).collect(),
+        layers: found,
+        run,
+    };
+    if let Some(target) = &json {
+        let mut text = serde_json::to_vec_pretty(&predicted).expect("numbers and texts");
+        text.push(b'\n');
+        target.plain(&text)?;
+        if *target == Target::Stdout {
+            return Ok(0);
+        }
+    }
+    output::to_stdout(text::render(&predicted).as_bytes())?;
+    Ok(0)
+}
+
+/// Whether a layer is to do without nested paging.
+fn shadows(layer: &Layer) -> bool {
+    layer.modules.values().any(|parameters| {
+        let off = |word: &str| matches!(word, "npt=0" | "npt=N" | "ept=0" | "ept=N");
+        parameters.split_whitespace().any(off)
+    })
+}
+
+/// The program as this computer runs it, which the model follows to its end.
+fn program(args: &LabPredictArgs, scenario: &Scenario) -> Result<Vec<OsString>, Failure> {
+    if !args.program.is_empty() {
+        return Ok(args.program.clone());
+    }
+    let innermost = scenario.layers.len() as u8 - 1;
+    let words = scenario.steps.iter().find_map(|step| match step {
+        Step::Run { layer, program, .. } if layer.unwrap_or(innermost) == innermost => {
+            Some(program)
+        }
+        _ => None,
+    });
+    let words = words.ok_or_else(|| {
+        Failure::usage(format!(
+            "the scenario {} runs no program in its innermost layer: give one after --",
+            args.scenario
+        ))
+    })?;
+    // One that stays when it is done would have no end.
+    let mut words: Vec<OsString> =
+        words.iter().filter(|word| *word != "--stay").map(OsString::from).collect();
+    if words[0] == AGENT {
+        words[0] = companion(AGENT).map_err(|error| failure(&error))?.into();
+    }
+    Ok(words)
+}
+
+/// Has the layers run it.
+fn measure(
+    args: &LabPredictArgs,
+    scenario: Scenario,
+    cache: &Cache,
+    interrupt: &Interrupt,
+) -> Result<LabReport, LabError> {
+    let choices = Choices {
+        name: args.scenario.clone(),
+        scenario,
+        program: args.program.clone(),
+        input: None,
+        limit: Duration::from_secs(args.limit),
+        trace: None,
+        // Machines that go on from a kept one are all alike.
+        afresh: args.runs > 1,
+        counting: true,
+    };
+    let parts = parts(cache, choices.scenario.make())?;
+    strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line))
+}

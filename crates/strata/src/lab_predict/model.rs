@@ -1,0 +1,90 @@
+//! The model of the machine that the lab ran, from the state in which the program found it.
+
+use super::state::LayerState;
+use crate::failure::{Failure, USAGE};
+use crate::interrupt::Interrupt;
+use crate::plan::cpu;
+use crate::workload::{Input, unopened};
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use strata_engine::{
+    HostError, HostSetup, Hosts, OpenError, OwnPolicy, Progress, RunResult, Setup, StackKind, Stop,
+    ThpMode, VmSetup, run_hosts,
+};
+use strata_lab::Make;
+use strata_workloads::{Before, Part};
+
+/// The name of what governs its kernels.
+const LINUX: &str = "linux";
+
+/// Runs a program through the model of a machine of this make whose layers were in these states.
+///
+/// # Errors
+/// When the program cannot be run, or the machine not be built.
+pub fn run(
+    (layers, make): (&[LayerState], Make),
+    program: &[OsString],
+    interrupt: &Interrupt,
+) -> Result<RunResult, Failure> {
+    let input = Input::Live(program.to_vec());
+    let known = input.live_info().unwrap_or_default();
+    let setup = host(layers, make, known)?;
+    let open = |_: &str| input.open(Part::default(), Before::Touches, &interrupt.flag);
+    let (stop, progress) = (Stop(interrupt.flag.clone()), Progress::default());
+    let setups = [setup];
+    let one = NonZeroUsize::MIN;
+    let hosts =
+        Hosts { setups: &setups, open: &open, at_once: one, stop: &stop, progress: &progress };
+    let outcomes = run_hosts(&hosts).map_err(|error| match error {
+        HostError::Setup(error) => Failure { message: error.to_string(), status: USAGE },
+        HostError::Open { .. } => unopened(&OpenError(error.to_string()), interrupt),
+    })?;
+    let guest = outcomes.into_iter().flatten().flat_map(|outcome| outcome.guests).next();
+    guest.map(|guest| guest.run).ok_or_else(|| Failure {
+        message: format!("{} before the model ran", interrupt.reason()),
+        status: interrupt.status(),
+    })
+}
+
+/// The machine.
+fn host(
+    layers: &[LayerState],
+    make: Make,
+    workload: strata_stream::WorkloadInfo,
+) -> Result<HostSetup, Failure> {
+    let mut cpu = cpu(match make {
+        Make::Amd => "zen2",
+        Make::Intel => "skylake-gold-6138",
+    })?;
+    // QEMU's AMD processors virtualise the global interrupt flag, and not VMLOAD and VMSAVE.
+    if make == Make::Amd {
+        cpu.virtualization.vls = false;
+        cpu.virtualization.vgif = true;
+    }
+    let stack = StackKind::of_layers(layers.len()).expect("a scenario has at most three layers");
+    let modes: Vec<ThpMode> = layers.iter().map(LayerState::mode).collect();
+    let mut common = Setup::new(stack, LINUX, cpu);
+    common.own.push(OwnPolicy::linux(LINUX, &modes));
+    // What L1 runs, in which it reads few fields of a VMCS at an exit.
+    common.overrides.push(("nested.hypervisor".to_owned(), "kvm-6.12".to_owned()));
+    common.memory = layers.last().map(|guest| guest.memory_bytes);
+    let mut host = HostSetup::single(&common, &workload);
+    host.memory = layers.first().map(|host| host.memory_bytes);
+    host.found = layers.iter().map(|layer| Arc::from(&*layer.regions)).collect();
+    if let [_, l1, _] = layers {
+        // A guest hypervisor of its own size.
+        let inner = host.vms.pop().expect("there is one VM");
+        let outer = VmSetup {
+            name: "l1".to_owned(),
+            stack: StackKind::Vm,
+            memory: Some(l1.memory_bytes),
+            workload: None,
+            ..inner.clone()
+        };
+        let within = Some(outer.name.clone());
+        let inner = VmSetup { name: "l2".to_owned(), stack: StackKind::Vm, within, ..inner };
+        host.vms = vec![outer, inner];
+    }
+    Ok(host)
+}

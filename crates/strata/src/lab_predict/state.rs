@@ -1,0 +1,187 @@
+//! The layers of a machine when a program begins, as the model is given them.
+
+use crate::failure::Failure;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use strata_engine::{FoundRegion, ThpMode};
+use strata_inspect::Snapshot;
+use strata_inspect::snapshot::region::Region;
+use strata_lab::LabReport;
+
+/// Base pages of a region of 2 MiB.
+const PAGES: u16 = 512;
+
+/// What a layer was like.
+#[derive(Debug, Serialize)]
+pub struct LayerState {
+    /// Bytes of memory, in whole regions of 2 MiB.
+    pub memory_bytes: u64,
+    /// Of that, bytes that something used besides its VM.
+    pub used_bytes: u64,
+    /// Of that, bytes that the hypervisor below had backed.
+    pub backed_bytes: u64,
+    /// Its setting of transparent huge pages.
+    pub thp: String,
+    /// Free huge pages that it had.
+    pub free_huge_pages: u64,
+    /// Its memory, region by region.
+    #[serde(skip)]
+    pub regions: Vec<FoundRegion>,
+}
+
+impl LayerState {
+    /// Its setting of transparent huge pages, as the model knows it.
+    pub fn mode(&self) -> ThpMode {
+        match self.thp.as_str() {
+            "always" => ThpMode::Always,
+            "madvise" => ThpMode::Madvise,
+            _ => ThpMode::Never,
+        }
+    }
+}
+
+/// The layers when the program began, L0 first.
+///
+/// # Errors
+/// When a snapshot cannot be read.
+pub fn states(report: &LabReport) -> Result<Vec<LayerState>, Failure> {
+    let paths = report.counted.iter().flat_map(|counted| &counted.snapshots);
+    let snapshots: Vec<Snapshot> = paths
+        .map(|path| strata_inspect::read(path))
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    let counters = report.counted.iter().flat_map(|counted| &counted.before);
+    let free: Vec<u64> = counters.map(|counters| counters.free_bytes >> 12).collect();
+    let layer = |(number, snapshot): (usize, &Snapshot)| {
+        let below = number.checked_sub(1).map(|below| &snapshots[below]);
+        state(snapshot, below, free.get(number).copied().unwrap_or(0))
+    };
+    Ok(snapshots.iter().enumerate().map(layer).collect())
+}
+
+/// One layer, in a VM of the one below, with so many pages free when the program began.
+fn state(snapshot: &Snapshot, below: Option<&Snapshot>, free: u64) -> LayerState {
+    let of_vm = frames_of_vms(snapshot);
+    let backing = |index: u64| -> Option<&Region> { below?.vms.first()?.region(index) };
+    let mut regions: Vec<FoundRegion> = ram(snapshot)
+        .map(|index| {
+            let vm = of_vm.get(&index).copied().unwrap_or(0);
+            let backed = backing(index).map_or(0, |region| region.present);
+            let Some(usage) = snapshot.usage(index) else {
+                // How the lowest layer uses its memory no snapshot says.
+                return FoundRegion { backed, ..FoundRegion::default() };
+            };
+            let movable = usage.anon + usage.huge;
+            let pinned = PAGES - usage.free.min(PAGES) - movable.min(PAGES - usage.free.min(PAGES));
+            let pinned = pinned.saturating_sub(vm.saturating_sub(movable));
+            let movable = movable.saturating_sub(vm);
+            // What a VM has never touched nothing is kept in: lists of free pages that processors have of their own
+            // look like pages in use.
+            let most = if below.is_some() { backed } else { PAGES };
+            let pinned = pinned.min(most);
+            FoundRegion { pinned, movable: movable.min(most - pinned), backed }
+        })
+        .collect();
+    // What took the snapshot used memory, too, and is gone.
+    let seen: u64 = snapshot.usage.iter().map(|usage| u64::from(usage.free)).sum();
+    let mut gone = if snapshot.usage.is_empty() { 0 } else { free.saturating_sub(seen) };
+    for region in regions.iter_mut().rev() {
+        let freed = gone.min(region.movable.into());
+        region.movable -= freed as u16;
+        gone -= freed;
+    }
+    let bytes = |pages: fn(&FoundRegion) -> u16| {
+        regions.iter().map(|region| u64::from(pages(region)) << 12).sum::<u64>()
+    };
+    let zones = &snapshot.head.settings.zones;
+    LayerState {
+        memory_bytes: (regions.len() as u64) << 21,
+        used_bytes: bytes(|region| region.pinned + region.movable),
+        backed_bytes: bytes(|region| region.backed),
+        thp: snapshot.head.settings.thp.get("enabled").cloned().unwrap_or_default(),
+        free_huge_pages: zones.iter().map(strata_inspect::text::buddy::Zone::free_huge).sum(),
+        regions,
+    }
+}
+
+/// The regions of a layer's memory that have any RAM, in order.
+fn ram(snapshot: &Snapshot) -> impl Iterator<Item = u64> {
+    let ranges = snapshot.head.machine.ram.iter();
+    let mut all: Vec<u64> =
+        ranges.flat_map(|(start, end)| start >> 21..=(end.max(&1) - 1) >> 21).collect();
+    all.dedup();
+    all.into_iter()
+}
+
+/// Frames of a layer that are memory of its VMs, by region of its own memory.
+fn frames_of_vms(snapshot: &Snapshot) -> BTreeMap<u64, u16> {
+    let mut found = BTreeMap::new();
+    let runs = snapshot.vms.iter().flat_map(|vm| &vm.regions).flat_map(|region| &region.runs);
+    for run in runs {
+        for frame in run.frame()..run.frame() + u64::from(run.pages()) {
+            *found.entry(frame >> 9).or_default() += 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_inspect::snapshot::BackedVm;
+    use strata_inspect::snapshot::model::{Head, Machine, Settings};
+    use strata_inspect::snapshot::region::{Class, Run};
+    use strata_inspect::snapshot::usage::Usage;
+
+    fn snapshot(ram: &[(u64, u64)], usage: &[Usage], regions: Vec<Region>) -> Snapshot {
+        let machine = Machine { ram: ram.to_vec(), ..Machine::default() };
+        let thp = [("enabled".to_owned(), "madvise".to_owned())].into();
+        let settings = Settings { thp, ..Settings::default() };
+        let head = Head { machine, settings, ..Head::default() };
+        let vms = if regions.is_empty() {
+            vec![]
+        } else {
+            vec![BackedVm { regions, ..BackedVm::default() }]
+        };
+        Snapshot { head, usage: usage.to_vec(), vms, ..Snapshot::default() }
+    }
+
+    #[test]
+    fn a_layers_memory_is_what_it_uses_besides_its_vm_and_what_is_backed_below() {
+        let region = |index, class, runs: Vec<Run>| Region {
+            index,
+            class,
+            present: runs.iter().map(|run| run.pages()).sum(),
+            runs,
+            ..Region::default()
+        };
+        // L0 backs L1's first region huge and 20 pages of the one behind a hole.
+        let l0 = snapshot(
+            &[(0, 0x80_0000)],
+            &[],
+            vec![
+                region(0, Class::Huge, vec![Run::new(0, 512, 512)]),
+                region(2, Class::Scattered, vec![Run::new(3, 20, 1030)]),
+            ],
+        );
+        // L1 uses 112 pages of the first, 12 of them for its VM; of the other nothing but for its VM.
+        let usage = [
+            Usage { index: 0, free: 400, anon: 32, ..Usage::default() },
+            Usage { index: 2, free: 482, anon: 30, ..Usage::default() },
+        ];
+        let of_vm = region(0, Class::Scattered, vec![Run::new(0, 12, 40), Run::new(100, 30, 1024)]);
+        let l1 = snapshot(&[(0, 0x20_0000), (0x40_0000, 0x60_0000)], &usage, vec![of_vm]);
+        // 10 pages were freed meanwhile.
+        let state = state(&l1, Some(&l0), 400 + 482 + 10);
+        assert_eq!(
+            state.regions,
+            [
+                FoundRegion { pinned: 80, movable: 10, backed: 512 },
+                FoundRegion { pinned: 0, movable: 0, backed: 20 },
+            ]
+        );
+        assert_eq!(state.memory_bytes, 4 << 20);
+        assert_eq!((state.used_bytes, state.backed_bytes), (90 << 12, 532 << 12));
+        assert_eq!(state.mode(), ThpMode::Madvise);
+    }
+}

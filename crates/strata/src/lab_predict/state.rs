@@ -85,10 +85,14 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, free: u64) -> LayerState
     // What took the snapshot used memory, too, and is gone.
     let seen: u64 = snapshot.usage.iter().map(|usage| u64::from(usage.free)).sum();
     let mut gone = if snapshot.usage.is_empty() { 0 } else { free.saturating_sub(seen) };
-    for region in regions.iter_mut().rev() {
-        let freed = gone.min(region.movable.into());
-        region.movable -= freed as u16;
-        gone -= freed;
+    let kinds: [fn(&mut FoundRegion) -> &mut u16; 2] =
+        [|region| &mut region.movable, |region| &mut region.pinned];
+    for kind in kinds {
+        for used in regions.iter_mut().rev().map(kind) {
+            let freed = gone.min(u64::from(*used));
+            *used -= freed as u16;
+            gone -= freed;
+        }
     }
     let bytes = |pages: fn(&FoundRegion) -> u16| {
         regions.iter().map(|region| u64::from(pages(region)) << 12).sum::<u64>()

@@ -71,7 +71,7 @@ fn run_until_a_complaint(scene: Scene) -> (Result<LabReport, LabError>, Vec<Stri
             sleep(LOOK);
             if !complaints(logs).is_empty() {
                 sleep(AFTERMATH);
-                return running.store(false, Relaxed);
+                running.store(false, Relaxed);
             }
         }
     })

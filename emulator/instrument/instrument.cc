@@ -8,8 +8,8 @@
 // code. Who stores to the page of markers may be another program, which starts it.
 //
 // Environment: BOCHS_TRACE_SOCKET, the reader's socket; BOCHS_TRACE_WINDOWS, START-END in hexadecimal with
-// commas between; BOCHS_TRACE_SKIP and BOCHS_TRACE_LIMIT, numbers of accesses; without the first, nothing
-// is watched.
+// commas between; BOCHS_TRACE_SKIP and BOCHS_TRACE_LIMIT, numbers of accesses; BOCHS_TRACE_PATIENCE, seconds that
+// a reader may take that is there and does nothing. Without the first, nothing is watched.
 
 #include "bochs.h"
 #include "cpu/cpu.h"
@@ -20,6 +20,7 @@
 
 #include <cstring>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <vector>
@@ -42,8 +43,10 @@ Bit64u instructions = 0;
 Bit64u pending[2 * STRATA_MAX_ACCESSES];
 unsigned words = 0;
 
-void give_up(const char *why)
+void give_up(int error)
 {
+  const bool silent = error == EAGAIN || error == EWOULDBLOCK;
+  const char *why = error == 0 ? "it is gone" : silent ? "it is silent" : strerror(error);
   fprintf(stderr, "strata: nobody reads the accesses any more (%s); the machine goes on\n", why);
   close(reader);
   reader = -1;
@@ -57,7 +60,7 @@ bool send_all(const void *bytes, size_t length)
     ssize_t sent = send(reader, at, length, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) {
-      give_up(strerror(errno));
+      give_up(errno);
       return false;
     }
     at += sent;
@@ -81,7 +84,7 @@ void flush()
   words = 0;
 }
 
-// Holds the machine until the reader has looked, or is gone.
+// Holds the machine until the reader has looked, or is gone, or has been silent for too long.
 void freeze(Bit8u why)
 {
   flush();
@@ -93,7 +96,7 @@ void freeze(Bit8u why)
     got = recv(reader, &answer, 1, 0);
   } while (got < 0 && errno == EINTR);
   if (got != 1) {
-    give_up(got == 0 ? "it is gone" : strerror(errno));
+    give_up(got == 0 ? 0 : errno);
   } else if (answer == STRATA_GOODBYE) {
     close(reader);
     reader = -1;
@@ -160,6 +163,9 @@ void strata_start(void)
   reader = socket(AF_UNIX, SOCK_STREAM, 0);
   if (reader < 0 || connect(reader, (struct sockaddr *) &address, sizeof(address)) < 0)
     fail("nobody listens at BOCHS_TRACE_SOCKET; start the reader before the machine");
+  struct timeval patience = { (time_t) number("BOCHS_TRACE_PATIENCE", STRATA_PATIENCE_SECONDS), 0 };
+  setsockopt(reader, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  setsockopt(reader, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   const char *text = getenv("BOCHS_TRACE_WINDOWS");
   while (text != NULL && *text != 0) {
     char *rest;

@@ -122,13 +122,14 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
     if let Some(kernel) = args.kernel {
         scenario.layers[0].kernel = Kernel::Lab(kernel.into());
     }
+    let given = args.trace.as_deref().map(|path| trace(path, args, scenario.make()));
     let choices = Choices {
         name: args.scenario.clone(),
         scenario,
         program: args.program.clone(),
         input: args.stdin.as_deref().map(input).transpose()?,
         limit: Duration::from_secs(args.limit),
-        trace: args.trace.as_deref().map(|path| trace(path, args)).transpose()?,
+        trace: given.transpose()?,
         afresh: args.afresh,
         counting: false,
     };
@@ -302,12 +303,15 @@ fn tables_of(recording: &Path) -> PathBuf {
 }
 
 /// Where a trace goes; that it can be written is found out now, not after the run.
-fn trace(path: &Path, args: &LabRunArgs) -> Result<Trace, Failure> {
+fn trace(path: &Path, args: &LabRunArgs, make: Make) -> Result<Trace, Failure> {
     let tables = tables_of(path);
     for path in [path, &tables] {
         Target::File(path.to_owned()).check()?;
     }
-    let plugin = companion(PLUGIN_FILE).map_err(|error| failure(&error))?;
+    let plugin = match make {
+        Make::Amd => Some(companion(PLUGIN_FILE).map_err(|error| failure(&error))?),
+        Make::Intel => None,
+    };
     let (skip, limit) = (args.trace_skip, args.trace_limit);
     Ok(Trace { plugin, recording: path.to_owned(), tables, skip, limit })
 }

@@ -617,6 +617,28 @@ fn walks_are_drawn_and_counted() {
 }
 
 #[test]
+fn recording_needs_the_plugin_of_the_emulator_that_has_one() {
+    // Beside this strata there is its agent and nothing else.
+    let directory = tempfile::tempdir_in(program().parent().unwrap()).unwrap();
+    let alone = directory.path().join("alone");
+    fs::create_dir(&alone).unwrap();
+    fs::hard_link(program(), alone.join("strata")).unwrap();
+    fs::write(alone.join("strata-agent"), "").unwrap();
+    for (machine, expected) in [
+        ("amd", "libstrata_machine_plugin.so is missing"),
+        ("intel", "the emulator of Intel processors is not built"),
+    ] {
+        let output = Command::new(alone.join("strata"))
+            .args(["lab", "run", "--scenario", "vm", "--machine", machine, "--trace", "trace"])
+            .current_dir(&alone)
+            .env("XDG_CACHE_HOME", directory.path())
+            .output()
+            .unwrap();
+        refused(&output, 1, expected);
+    }
+}
+
+#[test]
 fn help_and_completions_go_to_standard_output() {
     for line in ["--help", "help run", "run --help", "--version", "completions bash", "help"] {
         let output = run(line);

@@ -31,15 +31,21 @@ pub(crate) fn new_run(cache: &Cache) -> Result<(PathBuf, File), LabError> {
             made => Some(on(&path, made).map(|()| path)),
         })
         .expect("numbers do not end")?;
+    let lock = occupy(&path)?;
+    Ok((path, lock))
+}
+
+/// Says that a directory is in use, as long as what is returned lives.
+pub(crate) fn occupy(path: &Path) -> Result<File, LabError> {
     let file = path.join(LOCK);
     let lock = on(&file, File::create(&file))?;
     on(&file, lock.lock())?;
-    Ok((path, lock))
+    Ok(lock)
 }
 
 /// Whether the run of this directory still goes on. The system takes the lock from one that ended,
 /// however it did.
-fn in_use(path: &Path) -> bool {
+pub(crate) fn in_use(path: &Path) -> bool {
     File::open(path.join(LOCK))
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }

@@ -178,6 +178,9 @@ pub enum LabError {
         /// Where this program is.
         directory: PathBuf,
     },
+    /// Nothing says where the plugin is.
+    #[error("recording on AMD's machine takes QEMU's plugin; Trace::plugin says where it is")]
+    NoPlugin,
     /// A layer panicked, hung, or ended where it should not.
     #[error("{layer}: {what}{last}; the whole log is in {}", log.display())]
     Layer {
@@ -246,6 +249,7 @@ impl LabError {
             | Self::NoConfiguration(_)
             | Self::Failed { .. }
             | Self::NoCompanion { .. }
+            | Self::NoPlugin
             | Self::Layer { .. }
             | Self::Stalled(_)
             | Self::Refused { .. }

@@ -6,6 +6,7 @@
 
 use crate::boot::Booted;
 use crate::cache::{Cache, key};
+use crate::directory::{in_use, occupy};
 use crate::error::{LabError, on};
 use crate::journal::{Journal, console_log};
 use serde::{Deserialize, Serialize};
@@ -21,8 +22,8 @@ const FORM: &[u8] = b"1";
 const MACHINES: &str = "machines";
 /// What the name of one in the making begins with.
 const UNFINISHED: &str = ".new-";
-/// Age from which one that nobody finished goes.
-const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+/// Age from which one in the making goes if no run holds its lock: one that has just begun has none yet.
+const ABANDONED: Duration = Duration::from_secs(60);
 /// Bytes on disk that all may have; those used longest ago go first.
 const MOST_BYTES: u64 = 16 << 30;
 /// Bytes that stay free on the disk.
@@ -78,6 +79,8 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     directory: TempDir,
+    /// Says that a run is still at it.
+    _lock: File,
 }
 
 impl Unfinished {
@@ -138,7 +141,9 @@ impl Machines {
             return Ok(None);
         }
         let directory = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(&self.root);
-        let unfinished = Unfinished { directory: on(&self.root, directory)? };
+        let directory = on(&self.root, directory)?;
+        let lock = occupy(directory.path())?;
+        let unfinished = Unfinished { directory, _lock: lock };
         let memory = unfinished.memory();
         on(&memory, File::create(&memory))?;
         Ok(Some(unfinished))
@@ -181,7 +186,7 @@ impl Machines {
                 at.and_then(|at| now.duration_since(at).ok()).unwrap_or_default()
             };
             if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                if age(&path) > ABANDONED {
+                if age(&path) > ABANDONED && !in_use(&path) {
                     let _ = fs::remove_dir_all(&path);
                 }
                 continue;
@@ -276,15 +281,37 @@ mod tests {
         assert!(!there("a") && !there("c"));
     }
 
+    /// Makes a directory look as if nothing in it had changed for so long.
+    fn age(directory: &Path, by: Duration) {
+        let times = FileTimes::new().set_modified(SystemTime::now() - by);
+        File::open(directory).unwrap().set_times(times).unwrap();
+    }
+
     #[test]
     fn one_that_is_not_finished_leaves_nothing() {
         let (_directory, machines) = machines();
         let new = machines.begin(0).unwrap().unwrap();
         fs::write(new.memory(), "x").unwrap();
+        // A run that boots for hours is still at it.
+        age(new.directory.path(), ABANDONED * 200);
         machines.trim(0).unwrap();
-        assert!(new.memory().exists(), "another run is still at it");
+        assert!(new.memory().exists());
         drop(new);
         assert_eq!(fs::read_dir(&machines.root).unwrap().count(), 0);
         assert!(machines.begin(u64::MAX / 2).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_goes_with_the_next_one() {
+        let (_directory, machines) = machines();
+        let Unfinished { directory, _lock: lock } = machines.begin(0).unwrap().unwrap();
+        let left = directory.keep();
+        // The system closes the files of a process that is killed.
+        drop(lock);
+        machines.trim(0).unwrap();
+        assert!(left.exists(), "one that began a moment ago may not have its lock yet");
+        age(&left, ABANDONED * 2);
+        let new = machines.begin(0).unwrap().unwrap();
+        assert!(!left.exists() && new.memory().exists());
     }
 }

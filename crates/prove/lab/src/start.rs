@@ -124,29 +124,6 @@ struct Attempt<'a, 's> {
     restarts: Vec<String>,
 }
 
-/// Why a machine that was kept does not go on.
-enum NotRestored {
-    /// The emulator does not take it.
-    Refused(String),
-    Failed(LabError),
-}
-
-impl NotRestored {
-    /// What was tried failed with this.
-    fn refused(error: LabError) -> Self {
-        match error {
-            LabError::Interrupted => Self::Failed(error),
-            error => Self::Refused(error.to_string()),
-        }
-    }
-}
-
-impl From<LabError> for NotRestored {
-    fn from(error: LabError) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl<'a> Attempt<'a, '_> {
     /// Starts the machine, as one that is kept if that can be.
     fn begin(&mut self, cache: &Cache, tell: &mut dyn FnMut(&str)) -> Result<Begun<'a>, LabError> {
@@ -164,9 +141,10 @@ impl<'a> Attempt<'a, '_> {
         if let Some(kept) = kept {
             match self.restore(&kept) {
                 Ok(begun) => return Ok(begun),
-                Err(NotRestored::Failed(error)) => return Err(error),
-                Err(NotRestored::Refused(reason)) => {
-                    tell(&format!("the machine that was kept does not go on: {reason}"));
+                Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+                // Whatever it was: what is kept spares a boot, and no run depends on it.
+                Err(error) => {
+                    tell(&format!("the machine that was kept does not go on: {error}"));
                     kept.remove();
                     self.take_away_sockets()?;
                 }
@@ -221,16 +199,19 @@ impl<'a> Attempt<'a, '_> {
     }
 
     /// Has a machine that was kept go on.
-    fn restore(&self, kept: &Kept) -> Result<Begun<'a>, NotRestored> {
+    fn restore(&self, kept: &Kept) -> Result<Begun<'a>, LabError> {
         let memory =
             Memory { ram: Ram::CopyOf(kept.memory()), devices: Devices::From(kept.devices()) };
-        let begun = self.attempt::<NotRestored>(&memory, |link| {
+        let begun = self.attempt(&memory, |link| {
             kept.tell(&mut link.journal)?;
             if self.what.scenario.make() == Make::Amd {
                 let control = self.directory.join(CONTROL);
-                state::restore(&control).map_err(NotRestored::Refused)?;
+                state::restore(&control).map_err(|reason| LabError::Failed {
+                    what: "restoring its state".into(),
+                    reason,
+                })?;
             }
-            self.ask_all(link).map_err(NotRestored::refused)?;
+            self.ask_all(link)?;
             Ok(kept.booted.clone())
         })?;
         Ok(Begun { kept: true, ..begun })
@@ -256,6 +237,10 @@ impl<'a> Attempt<'a, '_> {
                     let number = self.restarts.len() + 1;
                     self.take_away_sockets()?;
                     self.put_logs_aside(number)?;
+                    if let Ram::File(file) = &memory.ram {
+                        // The next machine begins with nothing in its memory, as this one did.
+                        on(file, File::create(file))?;
+                    }
                     // The logs that it names are put aside under these names.
                     let why = why.to_string().replace(".log", &format!(".log.{number}"));
                     tell(&format!("{why}; the machine is started again"));
@@ -268,11 +253,11 @@ impl<'a> Attempt<'a, '_> {
     }
 
     /// Starts the machine once and has `up` bring up its layers.
-    fn attempt<E: From<LabError>>(
+    fn attempt(
         &self,
         memory: &Memory,
-        up: impl FnOnce(&mut Link<'a>) -> Result<Vec<Booted>, E>,
-    ) -> Result<Begun<'a>, E> {
+        up: impl FnOnce(&mut Link<'a>) -> Result<Vec<Booted>, LabError>,
+    ) -> Result<Begun<'a>, LabError> {
         let (Start { scenario, parts, .. }, directory) = (self.what, self.directory);
         let l0 = &scenario.layers[0];
         let mut hardware = Hardware {

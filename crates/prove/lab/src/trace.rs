@@ -26,8 +26,8 @@ const CODE_MIB: u32 = 1024;
 /// What to record of the program in the innermost layer.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The plugin of the emulated machine.
-    pub plugin: PathBuf,
+    /// QEMU's plugin, which AMD's machine needs; Intel's emulator has it compiled in.
+    pub plugin: Option<PathBuf>,
     /// The recording to write.
     pub recording: PathBuf,
     /// The file of page tables to write.
@@ -91,7 +91,8 @@ impl Tracing {
         hardware.memory.ram = Ram::File(memory.to_path_buf());
         let layout = match make {
             Make::Amd => {
-                let plugin = listener.plugin_argument(&trace.plugin, &amount);
+                let plugin = trace.plugin.as_deref().ok_or(LabError::NoPlugin)?;
+                let plugin = listener.plugin_argument(plugin, &amount);
                 hardware.code_mib = CODE_MIB;
                 hardware.more.extend(["-plugin".into(), plugin]);
                 Layout::pc(hardware.bytes)

@@ -11,12 +11,14 @@ use common::{attempt, choices, machine};
 use serde_json::Value;
 use std::env;
 use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, sleep};
+use std::time::Duration;
 use strata_lab::{KernelVariant, LabError, LabReport, Make, Step, StepReport, StressReport};
 
-/// Words on a console that say that a kernel found something wrong with itself.
-const COMPLAINTS: [&str; 9] = [
+/// Words on a console that say that a kernel found something wrong with itself, or with its devices.
+const COMPLAINTS: [&str; 10] = [
     "WARNING:",
     "BUG:",
     "Oops",
@@ -26,6 +28,8 @@ const COMPLAINTS: [&str; 9] = [
     "possible recursive locking",
     "suspicious RCU usage",
     "Bad page",
+    // What a virtio device left in memory is no number of a buffer.
+    "out of range",
 ];
 
 /// What L1's stock kernel says when it boots, on a vanilla L0 as well: saved state has not the size of its
@@ -51,35 +55,70 @@ fn run(scene: Scene) -> (LabReport, Vec<String>) {
 
 /// Runs a scenario that may end with a layer's death.
 fn run_to_any_end(scene: Scene) -> (Result<LabReport, LabError>, Vec<String>) {
-    let mut logs = PathBuf::new();
-    let mut tell = |line: &str| {
-        if let Some(path) = line.strip_prefix("logs are in ") {
-            logs = path.into();
+    run_under(scene, |_, _| ())
+}
+
+/// How long a machine goes on after a complaint: for what follows.
+const AFTERMATH: Duration = Duration::from_secs(5);
+/// Time between looks at the consoles.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Runs a scenario that is over when a kernel has complained: a machine that is spoilt may stand still, and
+/// steps wait for it for as long as they may.
+fn run_until_a_complaint(scene: Scene) -> (Result<LabReport, LabError>, Vec<String>) {
+    run_under(scene, |logs, running| {
+        while running.load(Relaxed) {
+            sleep(LOOK);
+            if !complaints(logs).is_empty() {
+                sleep(AFTERMATH);
+                running.store(false, Relaxed);
+            }
         }
-        println!("{line}");
-    };
+    })
+}
+
+/// Runs a scenario while `watch` has its logs; the run ends when it takes the flag away, which says that the
+/// run goes on.
+fn run_under(
+    scene: Scene,
+    watch: impl Fn(&Path, &AtomicBool) + Sync,
+) -> (Result<LabReport, LabError>, Vec<String>) {
     let scenario = chosen(scene).checked();
-    let consoles: Vec<PathBuf> =
-        (0..scenario.layers.len()).map(|layer| format!("l{layer}-console.log").into()).collect();
-    let report = attempt(&choices("integrity", scenario), &AtomicBool::new(false), &mut tell);
-    let complaints = consoles
-        .iter()
-        .flat_map(|console| {
-            let path = logs.join(console);
-            let text = match fs::read(&path) {
-                Ok(text) => text,
-                // A layer that never came up has said nothing.
-                Err(_) if report.is_err() => Vec::new(),
-                Err(error) => panic!("{}: {error}", path.display()),
-            };
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<_> = text.lines().map(str::to_owned).collect();
-            lines
-        })
+    let (running, interrupt) = (AtomicBool::new(true), AtomicBool::new(false));
+    let mut logs = PathBuf::new();
+    let report = thread::scope(|scope| {
+        let mut tell = |line: &str| {
+            println!("{line}");
+            if let Some(path) = line.strip_prefix("logs are in ") {
+                logs = path.into();
+                let path = logs.clone();
+                let (watch, running, interrupt) = (&watch, &running, &interrupt);
+                scope.spawn(move || {
+                    watch(&path, running);
+                    interrupt.store(!running.load(Relaxed), Relaxed);
+                });
+            }
+        };
+        let report = attempt(&choices("integrity", scenario), &interrupt, &mut tell);
+        running.store(false, Relaxed);
+        report
+    });
+    let complaints = complaints(&logs);
+    (report, complaints)
+}
+
+/// What kernels say on the consoles in a directory of logs. A layer that never came up has said nothing.
+fn complaints(logs: &Path) -> Vec<String> {
+    let consoles = (0..3).map(|layer| logs.join(format!("l{layer}-console.log")));
+    let texts = consoles.filter_map(|path| fs::read(path).ok());
+    let lines = texts.flat_map(|text| {
+        let text = String::from_utf8_lossy(&text).into_owned();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    lines
         .filter(|line| COMPLAINTS.iter().any(|word| line.contains(word)))
         .filter(|line| !line.contains(OF_THE_EMULATOR))
-        .collect();
-    (report, complaints)
+        .collect()
 }
 
 /// The last line of JSON that the program printed.
@@ -252,6 +291,8 @@ fn noticed(report: &Result<LabReport, LabError>, complaints: &[String]) -> Optio
         Err(LabError::Layer { layer, what, .. }) if what.starts_with("its kernel ") => {
             return Some(format!("{layer}: {what}"));
         }
+        // Ended for what a kernel said.
+        Err(LabError::Interrupted) => return complaints.first().cloned(),
         // A machine that stood still or ended says nothing of memory; a kernel may have.
         Err(error) => {
             return complaints.first().map(|complaint| format!("{complaint}; then {error}"));
@@ -279,7 +320,7 @@ fn leave_out(name: &str, bit: u32, make: Option<Make>) {
         scene.0.set_make(make, name).unwrap();
     }
     for _ in 0..ATTEMPTS {
-        let (report, complaints) = run_to_any_end(scene.clone());
+        let (report, complaints) = run_until_a_complaint(scene.clone());
         if let Ok(report) = &report {
             // A run in which the demotion never came up shows nothing. A layer that died counts no more.
             let due = lately(report, &format!("nested_align_demoted_{name}"));

@@ -3,12 +3,11 @@
 mod common;
 
 use common::scene::{Scene, VANILLA};
-use common::{attempt, binary, choices, failure, machine, run_on_intel, snapshots};
+use common::{attempt, choices, failure, machine, run_on_intel, snapshots};
 use std::sync::atomic::AtomicBool;
 use strata_inspect::{Cause, Options, join};
 use strata_lab::{Layer, Make, Memory, Scenario, Trace};
 use strata_tables::Entries;
-use strata_wire::machine::PLUGIN_FILE;
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
@@ -55,7 +54,7 @@ fn smoke_intel_true_accesses_of_three_layers() {
     let directory = tempfile::tempdir().unwrap();
     let mut choices = choices("l1-base", scenario);
     choices.trace = Some(Trace {
-        plugin: binary(PLUGIN_FILE),
+        plugin: None,
         recording: directory.path().join("recording"),
         tables: directory.path().join("tables"),
         skip: 0,

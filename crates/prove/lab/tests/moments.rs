@@ -38,8 +38,11 @@ fn an_interrupt_while_a_layer_boots_ends_everything() {
         }
     };
     let begin = Instant::now();
+    // A machine that is kept boots nothing.
+    let mut choices = choices("vm", scenario);
+    choices.afresh = true;
     // That no emulator is left is looked at in there.
-    let error = attempt(&choices("vm", scenario), &interrupt, &mut tell).unwrap_err();
+    let error = attempt(&choices, &interrupt, &mut tell).unwrap_err();
     assert!(matches!(error, LabError::Interrupted), "{error}");
     assert!(booting && begin.elapsed() < Duration::from_secs(30));
 }
@@ -51,7 +54,7 @@ fn signalled(signal: &str) -> (String, Option<i32>, u32) {
     let strata = Command::new("env")
         .arg("--default-signal=HUP")
         .arg(common::binary("strata"))
-        .args(["lab", "run", "--scenario", "vm"])
+        .args(["lab", "run", "--scenario", "vm", "--afresh"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use strata_inspect::Snapshot;
 use strata_lab::{KernelVariant, Scenario, Trace};
 use strata_tables::Capture;
+use strata_wire::machine::PLUGIN_FILE;
 
 /// Where the lab's workload has its memory.
 const MEMORY: std::ops::Range<u64> = 0x6000_0000_0000..0x6100_0000_0000;
@@ -21,7 +22,7 @@ fn captured(name: &str, scenario: Scenario, skip: u64) -> (Capture, Vec<Snapshot
     let directory = tempfile::tempdir().unwrap();
     let mut choices = choices(name, scenario);
     choices.trace = Some(Trace {
-        plugin: binary("libstrata_machine_plugin.so"),
+        plugin: Some(binary(PLUGIN_FILE)),
         recording: directory.path().join("recording"),
         tables: directory.path().join("tables"),
         skip,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use strata_emulator::{Arguments, instructions_counted, shape};
 use strata_stream::Access;
-use strata_wire::machine::{ARM_AT, MARK_AT, MARK_BYTES};
+use strata_wire::machine::{ARM_AT, MARK_AT, MARK_BYTES, PATIENCE_SECONDS};
 
 /// The interface version the emulator asks for before it installs the plugin.
 #[unsafe(no_mangle)]
@@ -173,7 +173,8 @@ fn set_up(id: qemu_plugin_id_t, arguments: &Arguments) -> Result<Plugin, String>
     if amount.limit == Some(0) {
         return Err("limit=0 records nothing; leave it out or give a number".to_owned());
     }
-    let patience = Duration::from_secs(arguments.number("patience").unwrap_or(600).max(1));
+    let patience =
+        Duration::from_secs(arguments.number("patience").unwrap_or(PATIENCE_SECONDS).max(1));
     let recorder = Recorder::connect(&socket, amount, patience).map_err(|error| {
         format!("{}: {error}; start the reader before the machine", socket.display())
     })?;

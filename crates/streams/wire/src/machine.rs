@@ -12,6 +12,10 @@ use strata_stream::Access;
 /// Version of the protocol, sent first.
 pub const VERSION: u32 = 1;
 
+/// Seconds that a machine waits for a reader that is there and does nothing: to answer one that stands
+/// still, or to read what it is told. It goes on by itself then.
+pub const PATIENCE_SECONDS: u64 = 600;
+
 /// The file name of the plugin.
 pub const PLUGIN_FILE: &str = "libstrata_machine_plugin.so";
 
@@ -117,6 +121,7 @@ pub fn c_header() -> String {
         ("BY_MARKER", BY_MARKER.into()),
         ("BY_LIMIT", BY_LIMIT.into()),
         ("GOODBYE", GOODBYE.into()),
+        ("PATIENCE_SECONDS", PATIENCE_SECONDS),
         ("START", START),
         ("STOP", STOP),
         ("MARK_AT", MARK_AT),

@@ -69,7 +69,8 @@ pub(crate) fn start(
         }
         devices => {
             if let Devices::To(kept) = devices {
-                on(kept, fs::create_dir(kept))?;
+                // It is there when the machine is started again.
+                on(kept, fs::create_dir_all(kept))?;
                 command.env(state::SAVE_TO, kept);
             }
             let of_kernel = (&*hardware.kernel, &*hardware.initrd, &*hardware.parameters);

@@ -79,13 +79,23 @@ pub fn attempt(
     interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<LabReport, LabError> {
+    attempt_in(&cache(), choices, interrupt, tell)
+}
+
+/// The same, with its logs and what is kept in this cache; the kernels are in the user's.
+pub fn attempt_in(
+    own: &Cache,
+    choices: &Choices,
+    interrupt: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<LabReport, LabError> {
     let mut choices = choices.clone();
     if let Ok(name) = env::var("STRATA_LAB_MACHINE") {
         let make = Make::named(&name).expect("STRATA_LAB_MACHINE is amd or intel");
         choices.scenario.set_make(make, &choices.name)?;
     }
     let parts = parts(choices.scenario.make());
-    let result = strata_lab::run(&choices, &parts, &cache(), interrupt, tell);
+    let result = strata_lab::run(&choices, &parts, own, interrupt, tell);
     assert_eq!(emulators(), [] as [u32; 0], "the machine is gone when a run has ended");
     result
 }

@@ -1,24 +1,24 @@
 //! `strata lab`: real kernels in an emulated machine.
 
 use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
-use crate::failure::{Failure, INTERRUPTED};
+use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::lab_parts::{binaries, companion, failure, load, parts, say};
 use crate::output::Target;
 use crate::{drawn, junit, lab_predict, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::libc;
 use std::cell::Cell;
-use std::env;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_lab::{
-    BuildProgress, Cache, Choices, Console, Kernel, KernelVariant, LabError, Make, Parts, Scenario,
-    StepReport, Trace,
+    BuildProgress, Cache, Choices, Console, Kernel, KernelVariant, LabError, Make, StepReport,
+    Trace,
 };
 use strata_wire::machine::PLUGIN_FILE;
 
@@ -28,9 +28,6 @@ const TIMED_OUT: u8 = 124;
 const INPUT_LIMIT: u64 = 64 << 20;
 /// Time between lines about the progress of a build where nobody sees a bar.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
-/// Name of the agent's binary.
-pub(crate) const AGENT: &str = "strata-agent";
-
 /// Does what `strata lab` is asked for.
 ///
 /// # Errors
@@ -316,15 +313,6 @@ fn trace(path: &Path, args: &LabRunArgs, make: Make) -> Result<Trace, Failure> {
     Ok(Trace { plugin, recording: path.to_owned(), tables, skip, limit })
 }
 
-/// A scenario, on the machine asked for or on its own.
-pub(crate) fn load(name: &str, machine: Option<MachineChoice>) -> Result<Scenario, LabError> {
-    let mut scenario = Scenario::load(name)?;
-    if let Some(machine) = machine {
-        scenario.set_make(machine.into(), name)?;
-    }
-    Ok(scenario)
-}
-
 fn shell(
     (scenario, machine): (&str, Option<MachineChoice>),
     level: u8,
@@ -405,44 +393,4 @@ impl Drop for RawTerminal {
             libc::tcsetattr(io::stdin().as_raw_fd(), libc::TCSADRAIN, &raw const self.before);
         }
     }
-}
-
-pub(crate) fn parts(cache: &Cache, make: Make) -> Result<Parts, LabError> {
-    let (agent, strata) = binaries()?;
-    Ok(strata_lab::built(cache, make, agent, strata))
-}
-
-/// The binaries that run in the layers: the agent, and this program.
-fn binaries() -> Result<(PathBuf, PathBuf), LabError> {
-    Ok((companion(AGENT)?, executable()?))
-}
-
-fn executable() -> Result<PathBuf, LabError> {
-    env::current_exe().map_err(|source| LabError::File { path: "the executable".into(), source })
-}
-
-/// A file that belongs to this program: beside it, or where it is installed.
-pub(crate) fn companion(name: &str) -> Result<PathBuf, LabError> {
-    let strata = executable()?;
-    let directory = strata.parent().map(PathBuf::from).unwrap_or_default();
-    ["", "..", "deps", "../deps", "../lib/strata"]
-        .iter()
-        .map(|place| directory.join(place).join(name))
-        .find_map(|path| path.canonicalize().ok())
-        .ok_or_else(|| LabError::NoCompanion { name: name.to_owned(), directory })
-}
-
-pub(crate) fn failure(error: &LabError) -> Failure {
-    match error {
-        LabError::Interrupted => {
-            Failure { message: "interrupted; nothing is left running".into(), status: INTERRUPTED }
-        }
-        error if error.is_usage() => Failure::usage(error.to_string()),
-        _ => Failure::failed(error.to_string()),
-    }
-}
-
-/// A line about what is going on.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(anstream::stderr(), "{line}");
 }

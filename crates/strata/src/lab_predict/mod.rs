@@ -2,6 +2,7 @@
 //! count.
 
 mod model;
+mod report;
 mod rows;
 mod state;
 mod text;
@@ -9,38 +10,14 @@ mod text;
 use crate::args::LabPredictArgs;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::lab::{AGENT, companion, failure, load, parts, say};
+use crate::lab_parts::{AGENT, companion, failure, load, parts, say};
 use crate::output::{self, Target};
-use rows::{Row, rows};
-use serde::Serialize;
-use state::{LayerState, states};
+use report::Predicted;
+use rows::rows;
+use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
-use strata_engine::RunResult;
-use strata_lab::{
-    Cache, Choices, Counted, LabError, LabReport, Layer, MachineReport, Scenario, Step,
-};
-
-/// What both counted.
-#[derive(Debug, Serialize)]
-pub struct Predicted {
-    /// The scenario's name.
-    pub scenario: String,
-    /// The program and its arguments.
-    pub program: Vec<String>,
-    /// The machine that was run.
-    pub machine: MachineReport,
-    /// How often the layers ran the program.
-    pub runs: u32,
-    /// The layers as they were when it began, by the first run, L0 first.
-    pub layers: Vec<LayerState>,
-    /// What was counted.
-    pub rows: Vec<Row>,
-    /// What the layers counted in each run, before and after.
-    pub counted: Vec<Counted>,
-    /// What the model made of it.
-    pub run: RunResult,
-}
+use strata_lab::{Cache, Choices, LabError, LabReport, Layer, Scenario, Step};
 
 /// Runs both, and tells. Gives the exit status.
 ///

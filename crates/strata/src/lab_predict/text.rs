@@ -1,6 +1,6 @@
 //! Both counts side by side, in words.
 
-use super::Predicted;
+use super::report::Predicted;
 use super::rows::Row;
 use std::fmt::Write;
 use strata_text::number::{bytes, count};

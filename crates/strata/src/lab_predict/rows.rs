@@ -106,6 +106,27 @@ fn grown(memory: &LayerMemory, of: fn(&EntryCounts) -> u64) -> u64 {
     of(&memory.second_stage).saturating_sub(of(&memory.second_stage_before))
 }
 
+/// Instructions by which a guest hypervisor runs its guest, each as the manual and as the model calls it.
+struct Instructions {
+    /// The one that enters the guest.
+    entry: (&'static str, &'static str),
+    /// Those that come with it.
+    script: &'static [(&'static str, &'static str)],
+    /// The one that invalidates second-stage translations, by the manual.
+    flush: &'static str,
+}
+
+const SVM: Instructions = Instructions {
+    entry: ("VMRUN", "vmrun"),
+    script: &[("VMLOAD", "vmload"), ("VMSAVE", "vmsave"), ("STGI", "stgi"), ("CLGI", "clgi")],
+    flush: "INVLPGA",
+};
+const VMX: Instructions = Instructions {
+    entry: ("VMRESUME", "vmresume"),
+    script: &[("VMREAD", "vmread"), ("VMWRITE", "vmwrite"), ("VMPTRLD", "vmptrld")],
+    flush: "INVEPT",
+};
+
 /// Exits that L0 took, by whose they are and by reason. Accesses to devices are violations, too, of memory that no
 /// hypervisor backs; they are in none of these.
 fn exits(table: &mut Rows<'_>, run: &RunResult, layers: usize) {
@@ -135,17 +156,7 @@ fn exits(table: &mut Rows<'_>, run: &RunResult, layers: usize) {
     let of_l1 = model("l1", "second_stage_violation") + model("l1", "second_stage_write");
     let what = "exits of L1: second-stage violations";
     table.add(0, what, |d| without(all(d), nested(d)), Some(of_l1));
-    let (entry, script, flush): (_, &[_], _) = match amd {
-        true => {
-            let script =
-                [("VMLOAD", "vmload"), ("VMSAVE", "vmsave"), ("STGI", "stgi"), ("CLGI", "clgi")];
-            (("VMRUN", "vmrun"), &script.clone()[..], "INVLPGA")
-        }
-        false => {
-            let script = [("VMREAD", "vmread"), ("VMWRITE", "vmwrite"), ("VMPTRLD", "vmptrld")];
-            (("VMRESUME", "vmresume"), &script.clone()[..], "INVEPT")
-        }
-    };
+    let Instructions { entry, script, flush } = if amd { SVM } else { VMX };
     let entries = |d: &Difference<'_>| d.of(named(|c| &c.exits, entry.0));
     // Every exit that is handed on ends in one.
     let for_others = |d: &Difference<'_>| {

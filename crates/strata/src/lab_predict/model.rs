@@ -5,8 +5,12 @@ use crate::failure::{Failure, USAGE};
 use crate::interrupt::Interrupt;
 use crate::plan::cpu;
 use crate::workload::{Input, unopened};
+use nix::libc;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use strata_engine::{
     HostError, HostSetup, Hosts, OpenError, OwnPolicy, Progress, RunResult, Setup, StackKind, Stop,
@@ -32,6 +36,8 @@ pub fn run(
     let setup = host(layers, make, known)?;
     let open = |_: &str| input.open(Part::default(), Before::Touches, &interrupt.flag);
     let (stop, progress) = (Stop(interrupt.flag.clone()), Progress::default());
+    // As in the layers, nothing comes in; what it prints they have printed.
+    let _detached = Detached::begin()?;
     let setups = [setup];
     let one = NonZeroUsize::MIN;
     let hosts =
@@ -45,6 +51,48 @@ pub fn run(
         message: format!("{} before the model ran", interrupt.reason()),
         status: interrupt.status(),
     })
+}
+
+/// Standard input and output lead nowhere, for programs that are started, until this is dropped.
+struct Detached {
+    /// What they led to.
+    before: [OwnedFd; 2],
+}
+
+impl Detached {
+    fn begin() -> Result<Self, Failure> {
+        let nowhere = || File::options().read(true).write(true).open("/dev/null");
+        let kept = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+        let begin = || -> io::Result<Self> {
+            let (stdin, stdout) = (io::stdin(), io::stdout());
+            let before = [kept(stdin.as_fd())?, kept(stdout.as_fd())?];
+            let nowhere = nowhere()?;
+            lead(0, &nowhere)?;
+            lead(1, &nowhere)?;
+            Ok(Self { before })
+        };
+        begin().map_err(|error| {
+            Failure::failed(format!("cannot set the program's input and output aside: {error}"))
+        })
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        for (number, before) in (0..).zip(&self.before) {
+            // They can be led back as they could be led away.
+            let _ = lead(number, before);
+        }
+    }
+}
+
+/// Has a descriptor of this number lead where another one does.
+fn lead(number: RawFd, to: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: both are open descriptors of this process, and nobody reads or writes these meanwhile.
+    match unsafe { libc::dup2(to.as_raw_fd(), number) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// The machine.

@@ -68,7 +68,7 @@ fn a_vm_faults_exits_and_is_aligned_as_predicted() {
 fn a_nested_vm_whose_hypervisor_has_base_pages_exits_as_predicted() {
     let of = predicted("l1-base");
     alike(of("L2", "page faults answered with a huge page"));
-    alike(of("L2", "well aligned"));
+    alike(of("L2", "huge pages"));
     for what in [
         "exits of L2: second-stage violations",
         "  of them handed on to L1",

@@ -3,7 +3,7 @@
 use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::lab_parts::{binaries, companion, failure, load, parts, say};
+use crate::lab_parts::{TIMED_OUT, binaries, companion, failure, load, parts, say};
 use crate::output::Target;
 use crate::{drawn, junit, lab_predict, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -22,8 +22,6 @@ use strata_lab::{
 };
 use strata_wire::machine::PLUGIN_FILE;
 
-/// Exit status when a program was killed because it took too long, as that of timeout(1).
-const TIMED_OUT: u8 = 124;
 /// Bytes of standard input that a program can be given.
 const INPUT_LIMIT: u64 = 64 << 20;
 /// Time between lines about the progress of a build where nobody sees a bar.

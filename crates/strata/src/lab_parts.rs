@@ -7,6 +7,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use strata_lab::{Cache, LabError, Make, Parts, Scenario};
 
+/// Exit status when a program was killed because it took too long, as that of timeout(1).
+pub const TIMED_OUT: u8 = 124;
 /// Name of the agent's binary.
 pub const AGENT: &str = "strata-agent";
 

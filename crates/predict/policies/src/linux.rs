@@ -82,3 +82,20 @@ impl Policy for Aligned {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layer_has_its_own_setting_and_those_above_the_last_one_its() {
+        let mut linux = LinuxByLayer::new(vec![ThpMode::Always, ThpMode::Never, ThpMode::Madvise]);
+        let mut mode = |level| {
+            let at = Position { node: NodeId::HOST, level, vms: 1, vm: NodeId::HOST };
+            linux.settings(at).thp
+        };
+        let modes = [0, 1, 2, 3].map(&mut mode);
+        let [always, never, madvise] = [ThpMode::Always, ThpMode::Never, ThpMode::Madvise];
+        assert_eq!(modes, [always, never, madvise, madvise]);
+    }
+}

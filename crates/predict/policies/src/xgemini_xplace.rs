@@ -106,11 +106,6 @@ impl XGemini {
         let page = (fault.space, fault.page);
         let moved = stack.recolour(self, node, page, colour, copies)?;
         self.recolouring().note_replaced(guest, moved);
-        if let (Some((guest, page)), Some(leftovers), false) =
-            (fault.backs, &mut self.leftovers, moved)
-        {
-            leftovers.enqueue((guest, page.floor(PageSize::Huge).get()));
-        }
         Ok(())
     }
 

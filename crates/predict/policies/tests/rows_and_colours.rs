@@ -5,6 +5,7 @@ mod world;
 
 use proptest::prelude::*;
 use strata_addr::Frame;
+use strata_colours::Colour;
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
 use strata_stack::{Feedback, Owner};
@@ -153,6 +154,27 @@ fn a_page_that_was_merged_is_copied_to_its_colour() {
         assert_eq!(world.placement().violations, 0, "after {op:?}");
     }
     world.finish();
+}
+
+/// A page has another colour while its own is out, and its own once there are frames of it again.
+#[test]
+fn a_colour_that_was_out_is_asked_for_again() {
+    let mut world = world_with(3, 0.0, &[("xgemini.l1_thp", "false")]);
+    exhaust_host(&mut world, 0);
+    let host = world.stack.nodes().next().unwrap();
+    let memory = world.stack.kernel_mut(host).memory_mut();
+    let taken: Vec<_> = std::iter::from_fn(|| memory.take_coloured(Colour::new(5))).collect();
+    assert!(taken.len() > 100);
+    // So few that the guest's kernel makes no huge page of them.
+    (0..200).for_each(|page| world.touch(0, page, true));
+    // Rounds find none either.
+    (0..5).for_each(|_| world.apply(&Op::Wake));
+    assert!(world.placement().violations > 0);
+    let memory = world.stack.kernel_mut(host).memory_mut();
+    taken.into_iter().for_each(|frame| memory.free(frame, 0));
+    (0..2).for_each(|_| world.apply(&Op::Wake));
+    assert_eq!(world.placement().violations, 0, "{:?}", world.placement());
+    world.check();
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use crate::make::Make;
 use crate::parts::Parts;
 use crate::report::{Alignment, LabReport, LayerReport};
 use crate::sampling;
-use crate::scenario::{Kernel, Scenario, Step};
+use crate::scenario::{Kernel, Scenario};
 use crate::session::{self, Console};
 use crate::start::{Running, Start, start};
 use crate::steps::{StepReport, Steps, command_line};
@@ -166,14 +166,7 @@ fn traced_command(choices: &Choices) -> Vec<String> {
     if !choices.program.is_empty() {
         return choices.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     }
-    let innermost = choices.scenario.layers.len() as u8 - 1;
-    let program = choices.scenario.steps.iter().find_map(|step| match step {
-        Step::Run { layer, program, .. } if layer.unwrap_or(innermost) == innermost => {
-            Some(program.clone())
-        }
-        _ => None,
-    });
-    program.unwrap_or_default()
+    choices.scenario.program().map(<[String]>::to_vec).unwrap_or_default()
 }
 
 /// The alignment that the last snapshots of all layers show, if there are any to join.

@@ -10,14 +10,14 @@ mod text;
 use crate::args::LabPredictArgs;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::lab_parts::{AGENT, companion, failure, load, parts, say};
+use crate::lab_parts::{AGENT, TIMED_OUT, companion, failure, load, parts, say};
 use crate::output::{self, Target};
 use report::Predicted;
 use rows::rows;
 use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
-use strata_lab::{Cache, Choices, LabError, LabReport, Layer, Scenario, Step};
+use strata_lab::{Cache, Choices, LabError, LabReport, Layer, Scenario};
 
 /// Runs both, and tells. Gives the exit status.
 ///
@@ -45,12 +45,17 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
         if args.runs > 1 {
             say(&format!("run {number} of {}", args.runs));
         }
-        reports.push(measure(args, scenario.clone(), cache, &interrupt).map_err(|error| {
-            match &error {
-                LabError::Interrupted => interrupted(),
-                error => failure(error),
-            }
-        })?);
+        let report = measure(args, scenario.clone(), cache, &interrupt);
+        let report = report.map_err(|error| match &error {
+            LabError::Interrupted => interrupted(),
+            error => failure(error),
+        })?;
+        if let Some(step) = report.steps.iter().find(|step| step.timed_out) {
+            // The model would follow it to its end.
+            let message = format!("{} was killed, its time over: give it more", step.what);
+            return Err(Failure { message, status: TIMED_OUT });
+        }
+        reports.push(report);
     }
     let first = &reports[0];
     let found = states(first)?;
@@ -94,14 +99,7 @@ fn program(args: &LabPredictArgs, scenario: &Scenario) -> Result<Vec<OsString>, 
     if !args.program.is_empty() {
         return Ok(args.program.clone());
     }
-    let innermost = scenario.layers.len() as u8 - 1;
-    let words = scenario.steps.iter().find_map(|step| match step {
-        Step::Run { layer, program, .. } if layer.unwrap_or(innermost) == innermost => {
-            Some(program)
-        }
-        _ => None,
-    });
-    let words = words.ok_or_else(|| {
+    let words = scenario.program().ok_or_else(|| {
         Failure::usage(format!(
             "the scenario {} runs no program in its innermost layer: give one after --",
             args.scenario

@@ -136,3 +136,39 @@ fn host(
     }
     Ok(host)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_engine::FoundRegion;
+
+    fn layer(mib: u64, thp: &str) -> LayerState {
+        LayerState {
+            memory_bytes: mib << 20,
+            used_bytes: 0,
+            backed_bytes: 0,
+            thp: thp.to_owned(),
+            free_huge_pages: 0,
+            regions: vec![FoundRegion { pinned: mib as u16, ..FoundRegion::default() }],
+        }
+    }
+
+    #[test]
+    fn every_layer_has_the_memory_that_it_was_found_with() {
+        let layers = [layer(300, "always"), layer(200, "never"), layer(100, "madvise")];
+        for count in 1..=3 {
+            let layers = &layers[3 - count..];
+            let host = host(layers, Make::Amd, Default::default()).unwrap();
+            assert_eq!(host.memory, Some(layers[0].memory_bytes));
+            let mut sizes: Vec<_> = host.vms.iter().filter_map(|vm| vm.memory).collect();
+            sizes.reverse();
+            // Natively the programs' memory is the host's.
+            let above = if count == 1 { layers } else { &layers[1..] };
+            let wanted: Vec<_> = above.iter().rev().map(|layer| layer.memory_bytes).collect();
+            assert_eq!(sizes, wanted);
+            let found: Vec<_> = host.found.iter().map(|found| found[0].pinned).collect();
+            let wanted: Vec<_> = layers.iter().map(|layer| layer.regions[0].pinned).collect();
+            assert_eq!(found, wanted);
+        }
+    }
+}

@@ -66,20 +66,13 @@ pub fn rows(reports: &[LabReport], run: &RunResult) -> Vec<Row> {
     let innermost = layers - 1;
     let memory = |name: &str| run.layers.iter().find(|layer| layer.layer == name);
     let names = ["host", "l1"];
-    let name = |layer: usize| if layer == innermost && layers > 0 { "guest" } else { names[layer] };
-    let faults = |layer: usize| match name(layer) {
-        _ if layer == innermost => Some(run.faults.guest),
-        "l1" => run.faults.l1,
-        _ => run.faults.host,
-    };
-    let huge = |layer: usize| {
-        let found = memory(name(layer)).or_else(|| run.layers.first().filter(|_| layers == 1));
-        found.map(|memory| memory.huge_faults)
-    };
-    table.add(innermost, "page faults", |d| d.of(|c| c.vmstat("pgfault")), faults(innermost));
+    let name = |layer: usize| if layer == innermost { "guest" } else { names[layer] };
+    let faults = Some(run.faults.guest);
+    table.add(innermost, "page faults", |d| d.of(|c| c.vmstat("pgfault")), faults);
     for layer in (0..layers).rev() {
         let what = "page faults answered with a huge page";
-        table.add(layer, what, |d| d.of(|c| c.vmstat("thp_fault_alloc")), huge(layer));
+        let huge = memory(name(layer)).map(|memory| memory.huge_faults);
+        table.add(layer, what, |d| d.of(|c| c.vmstat("thp_fault_alloc")), huge);
     }
     if layers > 1 {
         exits(&mut table, run, layers);

@@ -54,3 +54,20 @@ fn line(row: &Row, widest: usize) -> String {
     let off = if row.is_alike() == Some(false) { "  off" } else { "" };
     format!("{:widest$}  {measured:>15}  {predicted:>9}  {ratio:>5}{off}", row.what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_both_counts_their_ratio_and_whether_they_are_apart() {
+        let line = |measured, predicted| {
+            let row = Row { layer: "L0".into(), what: "exits".into(), measured, predicted };
+            line(&row, 6).split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line([100, 100], Some(105)), "exits 100 105 1.05");
+        assert_eq!(line([100, 200], Some(300)), "exits 100 - 200 300 1.50 off");
+        assert_eq!(line([100, 100], None), "exits 100 -");
+        assert_eq!(line([0, 0], Some(50)), "exits 0 50 off");
+    }
+}

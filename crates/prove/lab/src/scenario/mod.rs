@@ -92,6 +92,17 @@ impl Scenario {
             .map_err(|flaw| LabError::Scenario { name: name.to_owned(), flaw: flaw.into() })
     }
 
+    /// The first program that its steps run in the innermost layer, and its arguments.
+    pub fn program(&self) -> Option<&[String]> {
+        let innermost = self.layers.len() as u8 - 1;
+        self.steps.iter().find_map(|step| match step {
+            Step::Run { layer, program, .. } if layer.unwrap_or(innermost) == innermost => {
+                Some(program.as_slice())
+            }
+            _ => None,
+        })
+    }
+
     /// Whether a layer runs machines: those with a layer above, and a lone one may, by its programs.
     pub(crate) fn hosts(&self, layer: usize) -> bool {
         layer + 1 < self.layers.len() || self.layers.len() == 1
@@ -176,6 +187,16 @@ mod tests {
         for name in names() {
             Scenario::load(name).unwrap();
         }
+    }
+
+    #[test]
+    fn a_scenarios_program_is_the_first_one_of_its_innermost_layer() {
+        let touch = |name| Scenario::load(name).unwrap().program().unwrap().join(" ");
+        assert!(touch("vm").starts_with("strata-agent touch --size=96M"));
+        // Its first step runs something in L0.
+        assert_eq!(touch("refill"), "strata-agent touch --size=256M");
+        let idle = Scenario::parse(&format!("about = 'x'\n{}", mistakes::LAYER), "x").unwrap();
+        assert_eq!(idle.program(), None);
     }
 
     #[test]

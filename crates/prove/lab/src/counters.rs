@@ -6,13 +6,14 @@ use crate::make::Make;
 use crate::scenario::Scenario;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use strata_inspect::text::buddy;
+use strata_inspect::text::{buddy, zoneinfo};
 
 /// Where KVM counts.
 const KVM: &str = "/sys/kernel/debug/kvm";
 const VMSTAT: &str = "/proc/vmstat";
 const BUDDYINFO: &str = "/proc/buddyinfo";
 const MEMINFO: &str = "/proc/meminfo";
+const ZONEINFO: &str = "/proc/zoneinfo";
 const WARNINGS: &str = "/sys/kernel/warn_count";
 
 /// What a layer's kernel counts.
@@ -24,6 +25,8 @@ pub struct Counters {
     pub memory_bytes: u64,
     /// See `memory_bytes`.
     pub free_bytes: u64,
+    /// Bytes on lists of free pages that single processors have, which are not among `free_bytes`.
+    pub listed_bytes: u64,
     /// Linux's unusable free space index for order 9, all zones together: the share of free memory
     /// that no huge page can be made of.
     pub fmfi: f64,
@@ -62,7 +65,8 @@ impl Counters {
     /// Files to read in a layer; those of KVM where it runs machines.
     pub(crate) fn files(scenario: &Scenario, layer: u8) -> Vec<String> {
         let layer = usize::from(layer);
-        let mut files = vec![VMSTAT.to_owned(), BUDDYINFO.into(), MEMINFO.into(), WARNINGS.into()];
+        let mut files: Vec<String> =
+            [VMSTAT, BUDDYINFO, MEMINFO, ZONEINFO, WARNINGS].map(Into::into).into();
         if scenario.hosts(layer) {
             files.push(KVM.into());
             files.extend(EXIT_TRACES.map(|trace| events::histogram(trace.directory)));
@@ -88,6 +92,7 @@ impl Counters {
             at,
             memory_bytes: memory("MemTotal:"),
             free_bytes: memory("MemFree:"),
+            listed_bytes: zoneinfo::on_processors(text(ZONEINFO)) << 12,
             fmfi: buddy::unusable_index(&buddy::parse(text(BUDDYINFO))),
             vmstat: text(VMSTAT)
                 .lines()
@@ -132,6 +137,7 @@ mod tests {
         let texts = [
             (VMSTAT, "nr_free_pages 5\nthp_fault_alloc 48\n"),
             (MEMINFO, "MemTotal:        1000 kB\nMemFree:          10 kB\n"),
+            (ZONEINFO, "  pagesets\n    cpu: 0\n              count:    3\n"),
             (BUDDYINFO, "Node 0, zone DMA32 512 0 0 0 0 0 0 0 0 1 0\n"),
             ("/sys/kernel/debug/kvm/exits", "77\n"),
             ("/sys/kernel/debug/kvm/nested_align_promoted", "48\n"),
@@ -150,6 +156,7 @@ mod tests {
         let counters = Counters::parse(Make::Amd, 1.5, &texts);
         assert_eq!(counters.memory_bytes, 1_024_000);
         assert_eq!(counters.free_bytes, 10_240);
+        assert_eq!(counters.listed_bytes, 3 << 12);
         assert_eq!(counters.fmfi, 0.5);
         assert_eq!(counters.vmstat("thp_fault_alloc"), 48);
         assert_eq!(counters.vmstat.len(), 1);

@@ -10,7 +10,7 @@ use crate::scan::{infer, qmp};
 use crate::snapshot::format::{read_from, with_content};
 use crate::snapshot::model::VmmArea;
 use crate::snapshot::pseudo;
-use crate::text::{buddy, cmdline, iomem, maps, pairs};
+use crate::text::{buddy, cmdline, iomem, maps, pagetype, pairs, zoneinfo};
 use std::path::Path;
 
 /// A snapshot made of any bytes; one that can be read can be joined with itself or is refused.
@@ -50,6 +50,10 @@ pub fn system_texts(bytes: &[u8]) {
     assert!(areas.iter().all(|area| area.start < area.end));
     let zones = buddy::parse(&text);
     assert!((0.0..=1.0).contains(&buddy::unusable_index(&zones)));
+    zoneinfo::on_processors(&text);
+    for list in pagetype::parse(&text) {
+        assert!(list.small_pages() <= list.zone.free_pages());
+    }
     assert!(iomem::system_ram(&text).iter().all(|(start, end)| start < end));
     pairs::numbers(&text);
     pairs::chosen(&text);

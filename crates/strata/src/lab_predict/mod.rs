@@ -2,6 +2,7 @@
 //! count.
 
 mod model;
+mod order;
 mod report;
 mod rows;
 mod state;

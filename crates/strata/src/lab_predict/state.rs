@@ -1,5 +1,6 @@
 //! The layers of a machine when a program begins, as the model is given them.
 
+use super::order::{Free, PAGES, in_order};
 use crate::failure::Failure;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -7,9 +8,6 @@ use strata_engine::{FoundRegion, ThpMode};
 use strata_inspect::Snapshot;
 use strata_inspect::snapshot::region::Region;
 use strata_lab::LabReport;
-
-/// Base pages of a region of 2 MiB.
-const PAGES: u16 = 512;
 
 /// What a layer was like.
 #[derive(Debug, Serialize)]
@@ -24,7 +22,7 @@ pub struct LayerState {
     pub thp: String,
     /// Free huge pages that it had.
     pub free_huge_pages: u64,
-    /// Its memory, region by region.
+    /// Its memory, region by region, in the order in which its kernel gives it to programs.
     #[serde(skip)]
     pub regions: Vec<FoundRegion>,
 }
@@ -51,19 +49,33 @@ pub fn states(report: &LabReport) -> Result<Vec<LayerState>, Failure> {
         .collect::<Result<_, _>>()
         .map_err(|error| Failure::failed(error.to_string()))?;
     let counters = report.counted.iter().flat_map(|counted| &counted.before);
-    let free: Vec<u64> = counters.map(|counters| counters.free_bytes >> 12).collect();
+    let begun: Vec<Begun> = counters
+        .map(|counters| Begun {
+            free: counters.free_bytes >> 12,
+            listed: counters.listed_bytes >> 12,
+        })
+        .collect();
     let layer = |(number, snapshot): (usize, &Snapshot)| {
         let below = number.checked_sub(1).map(|below| &snapshots[below]);
-        state(snapshot, below, free.get(number).copied().unwrap_or(0))
+        state(snapshot, below, begun.get(number).copied().unwrap_or_default())
     };
     Ok(snapshots.iter().enumerate().map(layer).collect())
 }
 
-/// One layer, in a VM of the one below, with so many pages free when the program began.
-fn state(snapshot: &Snapshot, below: Option<&Snapshot>, free: u64) -> LayerState {
+/// Base pages of a layer when the program began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Begun {
+    /// Free, in blocks.
+    free: u64,
+    /// On lists of single processors.
+    listed: u64,
+}
+
+/// One layer, in a VM of the one below.
+fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerState {
     let of_vm = frames_of_vms(snapshot);
     let backing = |index: u64| -> Option<&Region> { below?.vms.first()?.region(index) };
-    let mut regions: Vec<FoundRegion> = ram(snapshot)
+    let regions: Vec<FoundRegion> = ram(snapshot)
         .map(|index| {
             let vm = of_vm.get(&index).copied().unwrap_or(0);
             let backed = backing(index).map_or(0, |region| region.present);
@@ -75,36 +87,30 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, free: u64) -> LayerState
             let pinned = PAGES - usage.free.min(PAGES) - movable.min(PAGES - usage.free.min(PAGES));
             let pinned = pinned.saturating_sub(vm.saturating_sub(movable));
             let movable = movable.saturating_sub(vm);
-            // What a VM has never touched nothing is kept in: lists of free pages that processors have of their own
-            // look like pages in use.
+            // What a VM has never touched nothing is kept in, and looks like pages in use if it is on the list of
+            // free pages that a processor has.
             let most = if below.is_some() { backed } else { PAGES };
             let pinned = pinned.min(most);
             FoundRegion { pinned, movable: movable.min(most - pinned), backed }
         })
         .collect();
-    // What took the snapshot used memory, too, and is gone.
+    // What took the snapshot used memory, too, and is gone; and processors have given up some of their lists.
     let seen: u64 = snapshot.usage.iter().map(|usage| u64::from(usage.free)).sum();
-    let mut gone = if snapshot.usage.is_empty() { 0 } else { free.saturating_sub(seen) };
-    let kinds: [fn(&mut FoundRegion) -> &mut u16; 2] =
-        [|region| &mut region.movable, |region| &mut region.pinned];
-    for kind in kinds {
-        for used in regions.iter_mut().rev().map(kind) {
-            let freed = gone.min(u64::from(*used));
-            *used -= freed as u16;
-            gone -= freed;
-        }
-    }
+    let freed = if snapshot.usage.is_empty() { 0 } else { begun.free.saturating_sub(seen) };
+    let lists = &snapshot.head.settings.free_lists;
+    let free = Free { lists, freed, listed: begun.listed };
     let bytes = |pages: fn(&FoundRegion) -> u16| {
         regions.iter().map(|region| u64::from(pages(region)) << 12).sum::<u64>()
     };
     let zones = &snapshot.head.settings.zones;
     LayerState {
         memory_bytes: (regions.len() as u64) << 21,
-        used_bytes: bytes(|region| region.pinned + region.movable),
+        used_bytes: bytes(|region| region.pinned + region.movable)
+            .saturating_sub((freed + begun.listed) << 12),
         backed_bytes: bytes(|region| region.backed),
         thp: snapshot.head.settings.thp.get("enabled").cloned().unwrap_or_default(),
         free_huge_pages: zones.iter().map(strata_inspect::text::buddy::Zone::free_huge).sum(),
-        regions,
+        regions: in_order(ram(snapshot).zip(regions).collect(), free),
     }
 }
 
@@ -175,17 +181,18 @@ mod tests {
         ];
         let of_vm = region(0, Class::Scattered, vec![Run::new(0, 12, 40), Run::new(100, 30, 1024)]);
         let l1 = snapshot(&[(0, 0x20_0000), (0x40_0000, 0x60_0000)], &usage, vec![of_vm]);
-        // 10 pages were freed meanwhile.
-        let state = state(&l1, Some(&l0), 400 + 482 + 10);
+        // 10 pages were freed meanwhile, and 3 are on a list.
+        let begun = Begun { free: 400 + 482 + 10, listed: 3 };
+        let state = state(&l1, Some(&l0), begun);
         assert_eq!(
             state.regions,
             [
-                FoundRegion { pinned: 80, movable: 10, backed: 512 },
+                FoundRegion { pinned: 80, movable: 20, backed: 512 },
                 FoundRegion { pinned: 0, movable: 0, backed: 20 },
             ]
         );
         assert_eq!(state.memory_bytes, 4 << 20);
-        assert_eq!((state.used_bytes, state.backed_bytes), (90 << 12, 532 << 12));
+        assert_eq!((state.used_bytes, state.backed_bytes), (87 << 12, 532 << 12));
         assert_eq!(state.mode(), ThpMode::Madvise);
     }
 }

@@ -3,7 +3,7 @@
 use crate::scan::caches;
 use crate::scan::tree::Tree;
 use crate::snapshot::model::{Head, Machine, Settings};
-use crate::text::{buddy, iomem, pairs};
+use crate::text::{buddy, iomem, pagetype, pairs};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -69,6 +69,7 @@ fn settings(tree: &Tree) -> Settings {
             .collect(),
         swap: (bytes("SwapTotal"), bytes("SwapFree")),
         zones: buddy::parse(&tree.maybe("proc/buddyinfo").unwrap_or_default()),
+        free_lists: pagetype::parse(&tree.maybe("proc/pagetypeinfo").unwrap_or_default()),
         vmstat: vmstat(tree),
         balloon: tree
             .names("sys/bus/virtio/drivers/virtio_balloon")

@@ -5,6 +5,7 @@ use crate::snapshot::hot::Watched;
 use crate::text::buddy::Zone;
 use crate::text::cmdline::Vmm;
 use crate::text::maps::Kind;
+use crate::text::pagetype::FreeList;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -67,6 +68,9 @@ pub struct Settings {
     pub swap: (u64, u64),
     /// Free blocks of memory.
     pub zones: Vec<Zone>,
+    /// The same by what they are for. Empty in older snapshots.
+    #[serde(default)]
+    pub free_lists: Vec<FreeList>,
     /// Counters of `/proc/vmstat` on huge pages, compaction and migration, before the scan.
     pub vmstat: BTreeMap<String, u64>,
     /// Whether a balloon driver is bound in this layer.

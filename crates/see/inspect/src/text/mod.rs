@@ -6,4 +6,6 @@ pub mod buddy;
 pub mod cmdline;
 pub mod iomem;
 pub mod maps;
+pub mod pagetype;
 pub mod pairs;
+pub mod zoneinfo;

@@ -206,9 +206,13 @@ impl<'a> Attempt<'a, '_> {
             kept.tell(&mut link.journal)?;
             if self.what.scenario.make() == Make::Amd {
                 let control = self.directory.join(CONTROL);
-                state::restore(&control).map_err(|reason| LabError::Failed {
-                    what: "restoring its state".into(),
-                    reason,
+                state::restore(&control).map_err(|reason| {
+                    let status = link.machine.end(LAST_WORDS);
+                    let ended = status.map(|status| format!("; the emulator ended with {status}"));
+                    let said = link.machine.complaint().map(|(line, _)| format!(": {line}"));
+                    let reason =
+                        [reason, ended.unwrap_or_default(), said.unwrap_or_default()].concat();
+                    LabError::Failed { what: "restoring its state".into(), reason }
                 })?;
             }
             self.ask_all(link)?;

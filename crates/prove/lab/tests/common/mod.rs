@@ -73,6 +73,12 @@ pub fn choices(name: &str, scenario: Scenario) -> Choices {
     }
 }
 
+/// The machine that scenarios are to run on, whatever they say.
+pub fn asked_for() -> Option<Make> {
+    let name = env::var("STRATA_LAB_MACHINE").ok()?;
+    Some(Make::named(&name).expect("STRATA_LAB_MACHINE is amd or intel"))
+}
+
 /// Runs with an interrupt flag and a listener of the caller's.
 pub fn attempt(
     choices: &Choices,
@@ -90,8 +96,7 @@ pub fn attempt_in(
     tell: &mut dyn FnMut(&str),
 ) -> Result<LabReport, LabError> {
     let mut choices = choices.clone();
-    if let Ok(name) = env::var("STRATA_LAB_MACHINE") {
-        let make = Make::named(&name).expect("STRATA_LAB_MACHINE is amd or intel");
+    if let Some(make) = asked_for() {
         choices.scenario.set_make(make, &choices.name)?;
     }
     let parts = parts(choices.scenario.make());

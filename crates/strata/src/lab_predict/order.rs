@@ -7,8 +7,9 @@
 //! `__rmqueue_fallback`).
 //!
 //! A snapshot says how much is on each list and not which. What is backed below was used once, and what a kernel
-//! boots with it puts high: so memory that was used once is taken to be the highest that is backed. The model takes the
-//! smallest block that suffices and of these the lowest, so here regions are put in order.
+//! boots with it puts high: so memory that was used once is taken to be the highest that is backed. Nobody says what kinds
+//! of pages a processor has on its list: as many of them are taken to be for programs as of whole regions that were used
+//! once. The model takes the smallest block that suffices and of these the lowest, so here regions are put in order.
 
 use std::cmp::Reverse;
 use strata_engine::FoundRegion;
@@ -70,7 +71,9 @@ pub fn in_order(regions: Vec<(u64, FoundRegion)>, free: Free<'_>) -> Vec<FoundRe
             memory.keep_whole(zone, others.iter().map(|list| list.zone.free_huge()).sum());
         }
     }
-    memory.unused(&full, free);
+    let share = memory.programs_share();
+    let of_programs = |pages: u64| (pages as f64 * share) as u64;
+    memory.unused(&full, of_programs(free.freed), of_programs(free.listed));
     let mut order: Vec<usize> = (0..memory.regions.len()).collect();
     order.sort_by_key(|&at| memory.turns[at]);
     order.into_iter().map(|at| memory.regions[at].1).collect()
@@ -104,9 +107,22 @@ impl Memory {
         }
     }
 
+    /// The share of free regions that were used once which are not kept for the kernel's own. The lowest zone is
+    /// too small for processors to have much of it on their lists.
+    fn programs_share(&self) -> f64 {
+        let turns =
+            self.regions.iter().zip(&self.turns).filter(|((_, region), _)| region.backed > 0);
+        let kept = turns.filter_map(|(_, turn)| match *turn {
+            Turn::Free { zone: Reverse(1..), kept } => Some(kept),
+            _ => None,
+        });
+        let (all, kept) = kept.fold((0, 0), |(all, kept), at| (all + 1, kept + u32::from(at)));
+        if all == 0 { 1.0 } else { f64::from(all - kept) / f64::from(all) }
+    }
+
     /// Regions that look full are partly not in use: what was freed meanwhile is in blocks, and what processors
     /// have on their lists is in single pages.
-    fn unused(&mut self, full: &[usize], Free { mut freed, mut listed, .. }: Free<'_>) {
+    fn unused(&mut self, full: &[usize], mut freed: u64, mut listed: u64) {
         for &at in full {
             let region = &mut self.regions[at].1;
             let (of, most) = if freed > 0 { (&mut freed, PAGES) } else { (&mut listed, PAGES - 1) };
@@ -197,7 +213,19 @@ mod tests {
         ];
         let found = in_order(regions, Free { lists: &[], freed: 600, listed: 515 });
         let free: Vec<(u16, u16)> = found.iter().map(|at| (at.backed, free_in(at))).collect();
-        // 512 and 88 freed, 511 and 4 listed.
+        // 512 and 88 freed, 511 and 4 listed; of no kernel that keeps any for its own.
         assert_eq!(free, [(105, 512), (101, 4), (102, 511), (103, 0), (104, 88), (0, 512)]);
+    }
+
+    #[test]
+    fn of_a_processors_list_programs_get_what_they_get_of_memory_that_was_used_once() {
+        // Three regions that were used once, of which one is for programs, and one that never was.
+        let once = |index| (index, found(0, 0, 512));
+        let full = (12, found(512, 0, 512));
+        let regions = vec![once(8), once(9), once(10), (11, found(0, 0, 0)), full];
+        let text = "Node 0, zone DMA32, type Unmovable 0 0 0 0 0 0 0 0 0 2 0\n";
+        let lists = pagetype::parse(text);
+        let found = in_order(regions, Free { lists: &lists, freed: 0, listed: 300 });
+        assert_eq!(free_in(&found[0]), 100);
     }
 }

@@ -112,7 +112,7 @@ fn input_is_read_twice_if_it_can_be() {
 #[test]
 fn recordings_and_generators_have_phases_by_memory() {
     let line =
-        format!("run --policy base --seed 4 {SAMPLE} --workload btree:size=32MiB,accesses=400k");
+        format!("run --policy base --seed 4 {SAMPLE} --workload btree:size=32MiB,accesses=2M");
     let once = run(&line);
     let table = String::from_utf8_lossy(&once.stdout).into_owned();
     assert!(table.contains("by the pages that they access"), "{table}");
@@ -123,7 +123,7 @@ fn recordings_and_generators_have_phases_by_memory() {
     let directory = tempfile::tempdir().unwrap();
     let [whole, sampled] = ["w", "s"].map(|name| directory.path().join(name).display().to_string());
     assert!(
-        run(&format!("record -o {whole} --workload btree:size=32MiB,accesses=400k"))
+        run(&format!("record -o {whole} --workload btree:size=32MiB,accesses=2M"))
             .status
             .success()
     );

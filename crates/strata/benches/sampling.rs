@@ -1,4 +1,4 @@
-//! What `--sample auto` costs, and how near it comes.
+//! What `--sample` costs, and how near it comes.
 //!
 //! ```text
 //! cargo bench -p strata --bench sampling             wall time over that of plain emulation, in pairs
@@ -6,7 +6,8 @@
 //! cargo bench -p strata --bench sampling -- coverage how many of 100 seeds hold the truth, over recordings
 //! ```
 //!
-//! A word after that chooses the programs whose names have it. Programs that are not installed are left out.
+//! `errors` compares `auto` and `phases`; the others look at `auto`, or at `phases` if that is said. Another word
+//! chooses the programs whose names have it. Programs that are not installed are left out.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,7 +62,9 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let errors = words.iter().any(|word| word == "errors");
     let coverage = words.iter().any(|word| word == "coverage");
-    let chosen = words.iter().find(|word| !["errors", "coverage"].contains(&word.as_str()));
+    let choice = if words.iter().any(|word| word == "phases") { "phases" } else { "auto" };
+    let others = ["errors", "coverage", "phases"];
+    let chosen = words.iter().find(|word| !others.contains(&word.as_str()));
     let room = tempfile::tempdir().expect("a directory for what is made");
     let programs =
         PROGRAMS.iter().filter(|(name, _)| chosen.is_none_or(|word| name.contains(word)));
@@ -79,9 +82,9 @@ fn main() {
     }
     for (name, words) in programs {
         match command(words, room.path()) {
-            Some(command) if coverage => cover(name, &command, room.path()),
+            Some(command) if coverage => cover(name, &command, choice, room.path()),
             Some(command) if errors => compare(name, &command, room.path()),
-            Some(command) => time(name, &command),
+            Some(command) => time(name, &command, choice),
             None => println!("| {name} | not installed |"),
         }
     }
@@ -146,7 +149,7 @@ fn strata(options: &[&str], program: &[String]) -> Command {
     command
 }
 
-fn time(name: &str, program: &[String]) {
+fn time(name: &str, program: &[String], choice: &str) {
     let median = |mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
@@ -156,8 +159,8 @@ fn time(name: &str, program: &[String]) {
         // Each beside its own: the machine may be busier at one time than at another.
         let own = seconds(Command::new("qemu-x86_64").args(program));
         plain.push(own);
-        one.push(seconds(&mut strata(&["--sample", "auto", "--policy", "base"], program)) / own);
-        five.push(seconds(&mut strata(&["--sample", "auto"], program)) / own);
+        one.push(seconds(&mut strata(&["--sample", choice, "--policy", "base"], program)) / own);
+        five.push(seconds(&mut strata(&["--sample", choice], program)) / own);
     }
     let (plain, one, five) = (median(plain), median(one), median(five));
     println!("| {name} | {plain:.2} s | {one:.2} | {five:.2} |");
@@ -181,7 +184,7 @@ fn figure(run: &Value, name: &str) -> Option<f64> {
 }
 
 /// A recording of the program is run whole, and sampled with many seeds.
-fn cover(name: &str, program: &[String], room: &Path) {
+fn cover(name: &str, program: &[String], choice: &str, room: &Path) {
     let (recording, json) = (room.join(format!("{name}.strata")), room.join("out.json"));
     let mut recorder = Command::new(env!("CARGO_BIN_EXE_strata"));
     seconds(recorder.arg("record").arg("-o").arg(&recording).arg("--").args(program));
@@ -194,7 +197,7 @@ fn cover(name: &str, program: &[String], room: &Path) {
     let mut held: BTreeMap<String, (u64, u64, f64)> = BTreeMap::new();
     let mut windows = 0;
     for seed in 1..=SEEDS {
-        let sampled = run(&["--sample", "auto", "--seed", &seed.to_string()]);
+        let sampled = run(&["--sample", choice, "--seed", &seed.to_string()]);
         windows = sampled["sampled"]["windows"].as_u64().unwrap_or(0);
         for (key, bounds) in sampled["sampled"]["bounds"].as_object().into_iter().flatten() {
             let Some(truth) = figure(&full, key) else { continue };
@@ -223,9 +226,16 @@ fn compare(name: &str, program: &[String], room: &Path) {
         let options: Vec<&str> = [&["--policy", "base", "--json", &path], more].concat();
         report(&mut strata(&options, program), &json)
     };
-    let (full, sampled) = (run(&[]), run(&["--sample", "auto"]));
+    let full = run(&[]);
+    for choice in ["auto", "phases"] {
+        row(&format!("{name}, {choice}"), &full, &run(&["--sample", choice]));
+    }
+}
+
+/// How near a sampled run comes to the full one.
+fn row(name: &str, full: &Value, sampled: &Value) {
     let value = |run: &Value, at: &str| run.pointer(at).and_then(Value::as_f64).unwrap_or(0.0);
-    let cells = FIGURES.map(|(_, at)| match (value(&sampled, at), value(&full, at)) {
+    let cells = FIGURES.map(|(_, at)| match (value(sampled, at), value(full, at)) {
         (_, 0.0) => "-".to_owned(),
         (found, truth) => format!("{:+.1} %", (found / truth - 1.0) * 100.0),
     });
@@ -234,7 +244,7 @@ fn compare(name: &str, program: &[String], room: &Path) {
     };
     let judged = bounds.iter().filter(|(key, _)| *key != "relative_throughput");
     let held = judged.clone().filter(|(key, bounds)| {
-        figure(&full, key).is_some_and(|truth| {
+        figure(full, key).is_some_and(|truth| {
             let bound = |end: &str| bounds[end].as_f64().unwrap_or(f64::NAN);
             bound("low") <= truth && truth <= bound("high")
         })

@@ -8,10 +8,10 @@ use crate::guest_memory::GuestMemory;
 use crate::output::{self};
 use crate::prepared;
 use crate::run_results::Results;
-use crate::sample::Choice;
+use crate::sample::{Choice, Sample};
 use crate::values::SizeAndWays;
 use crate::workload::Input;
-use crate::{captured_tables, effect, given, text_file, unsampled};
+use crate::{captured_tables, effect, given, phases, text_file, unsampled};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
@@ -90,6 +90,9 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     };
     args.memory.map_or(Ok(()), |memory| memory.check("--memory "))?;
     unsampled::check(&args)?;
+    if matches!(args.sample, Some(Sample::Phases { .. })) && !args.input.program.is_empty() {
+        remarks.push(phases::TWICE.to_owned());
+    }
     let request_load = request_load(&args, &pairs)?;
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;
     Ok(Plan {

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Target};
 use crate::sample::{self, Choice, Sample};
 use crate::workload::{nothing_left, part_taken, unopened};
-use crate::{given, unsampled};
+use crate::{given, phases, unsampled};
 use std::path::Path;
 use strata_hardware::CpuModel;
 use strata_stream::{Batch, Fill, SourceError};
@@ -38,7 +38,12 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     if input.is_live() {
         interrupt.pass_on();
     }
-    let source = input.open_sampled(part, Before::Nothing, choice.as_ref(), &interrupt.flag);
+    if let Some(Choice::Phases(_)) = choice.as_ref().filter(|_| input.is_live()) {
+        crate::complain::complain(&format!("note: {}", phases::TWICE));
+    }
+    let found = choice.as_ref().map(|choice| phases::parts(choice, &input, &interrupt)).transpose();
+    let parts = found.map_err(|error| unopened(&error, &interrupt))?.flatten();
+    let source = input.open_sampled(part, Before::Nothing, parts.as_ref(), &interrupt.flag);
     let mut source = source.map_err(|error| unopened(&error, &interrupt))?;
     let mut batch = Batch::new();
     let mut accesses = 0;
@@ -80,7 +85,10 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
         },
     };
     outcome.notes.extend(part_taken(part));
-    outcome.notes.extend(args.sample.map(|lengths| format!("{}{lengths}", sample::NOTE)));
+    outcome.notes.extend(args.sample.map(|lengths| match &parts {
+        Some(_) => format!("{}{lengths}", sample::NOTE),
+        None => sample::NOT_SAMPLED.to_owned(),
+    }));
     writer.finish(outcome).map_err(cannot)?;
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let (number, size) = (count(accesses), bytes(size));

@@ -7,6 +7,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use std::fmt::Write;
 use strata_engine::options::Options;
+use strata_engine::report::{PhaseShare, Sampled};
 use strata_engine::{Report, RunResult, StackKind};
 use strata_nested::ExitReason;
 use strata_stream::command_line;
@@ -45,6 +46,7 @@ pub fn render(report: &Report, width: usize) -> String {
     }
     if report.runs.iter().any(|run| run.sampled.is_some()) {
         paragraph(&mut out, SAMPLED, width);
+        paragraph(&mut out, &phases(report), width);
     }
     for sentence in crate::captured_tables::sentences(report) {
         paragraph(&mut out, &sentence, width);
@@ -56,6 +58,24 @@ pub fn render(report: &Report, width: usize) -> String {
         across_stacks(&mut out, &stacks);
     }
     out
+}
+
+/// The phases of a stream that was sampled by them. They are the same for all machines.
+fn phases(report: &Report) -> String {
+    let sampled = report.runs.iter().filter_map(|run| run.sampled.as_ref());
+    let Some(phases) = sampled.map(|sampled| &sampled.phases).find(|phases| !phases.is_empty())
+    else {
+        return String::new();
+    };
+    let list = |text: &dyn Fn(&PhaseShare) -> String| {
+        phases.iter().map(text).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "Phases, by their share of the instructions: {}. Of their {} intervals {} were run in detail.",
+        list(&|phase| percent(phase.share)),
+        list(&|phase| count(phase.intervals)),
+        list(&|phase| count(phase.windows)),
+    )
 }
 
 /// The table of each stack, what follows from it, and notes.
@@ -207,7 +227,14 @@ fn sampled(lines: &mut Lines<'_>) {
         return;
     }
     lines.heading("sampled, within 95 of 100 times");
-    lines.row("windows", |run| run.sampled.as_ref().map_or("-".to_owned(), |s| count(s.windows)));
+    let of = |run: &RunResult, figure: fn(&Sampled) -> u64| {
+        run.sampled.as_ref().map_or("-".to_owned(), |sampled| count(figure(sampled)))
+    };
+    lines.row("windows", |run| of(run, |sampled| sampled.windows));
+    let by_phases = |run: &&RunResult| run.sampled.as_ref().is_some_and(|s| !s.phases.is_empty());
+    if lines.runs.iter().any(by_phases) {
+        lines.row("phases", |run| of(run, |sampled| sampled.phases.len() as u64));
+    }
     for (label, figure) in [
         ("throughput", "relative_throughput"),
         ("cycles", "cycles"),

@@ -5,8 +5,9 @@ use crate::failure::{FAILED, Failure, USAGE};
 use crate::interrupt::Interrupt;
 use crate::plan::{Plan, plan};
 use crate::room::Machines;
+use crate::sample::{Choice, Parts};
 use crate::workload::{nothing_left, part_taken, unopened};
-use crate::{again, bill, captured_tables, config, hosts, progress, report_text};
+use crate::{again, bill, captured_tables, config, hosts, phases, progress, report_text};
 use std::io::{IsTerminal, stderr, stdout};
 use std::num::NonZeroUsize;
 use strata_engine::report::CapturedTables;
@@ -109,13 +110,17 @@ fn measure(
     interrupt: &Interrupt,
 ) -> Result<(Report, Option<String>), Failure> {
     let live = plan.input.is_live();
+    let choice = plan.sampling.as_ref();
+    let parts = choice.map(|choice| phases::parts(choice, &plan.input, interrupt)).transpose();
+    let parts = parts.map_err(|error| unopened(&error, interrupt))?.flatten();
     // A live program starts only when all machines are built; anything else is opened now, since
     // the machines depend on what is known of it.
     let mut opened: Option<Box<dyn Source>> = None;
     let workload = match plan.input.live_info() {
         Some(info) => info,
         None => {
-            let source = open(plan, interrupt).map_err(|error| unopened(&error, interrupt))?;
+            let source = open(plan, parts.as_ref(), interrupt);
+            let source = source.map_err(|error| unopened(&error, interrupt))?;
             let info = source.info();
             opened = Some(source);
             info
@@ -164,7 +169,7 @@ fn measure(
         open: Box::new(move || match opened.take() {
             // Whoever wanted the end meanwhile wants no beginning.
             None if live && interrupt.happened() => Err(OpenError(interrupt.reason())),
-            None => open(plan, interrupt),
+            None => open(plan, parts.as_ref(), interrupt),
             Some(source) => Ok(source),
         }),
         replayable: repeatable,
@@ -193,7 +198,7 @@ fn measure(
     if plan.sampling.is_some() && report.runs.iter().all(|run| run.sampled.is_none()) {
         report.workload.notes.push(crate::sample::NOT_SAMPLED.to_owned());
     }
-    if let Some(aim) = plan.sampling.as_ref().and_then(|choice| choice.aim.as_ref()) {
+    if let Some(Choice::Auto(_, aim)) = choice {
         report.workload.notes.extend(crate::sample::too_wide(&report.runs, aim.within));
     }
     let failed = match swept.cut_short {
@@ -219,7 +224,7 @@ pub fn need(args: &RunArgs, catalogue: &Catalogue) -> Option<u64> {
     let plan = plan(args.clone(), catalogue).ok()?;
     let workload = match plan.input.live_info() {
         Some(info) => info,
-        None => open(&plan, &Interrupt::told(Default::default())).ok()?.info(),
+        None => open(&plan, None, &Interrupt::told(Default::default())).ok()?.info(),
     };
     let needs = plan.machines(&workload).ok()?;
     let mut likely: Vec<u64> = needs
@@ -232,7 +237,11 @@ pub fn need(args: &RunArgs, catalogue: &Catalogue) -> Option<u64> {
     Some(likely.iter().take(at_once).sum())
 }
 
-/// Opens the part of the stream that is to be run.
-fn open(plan: &Plan, interrupt: &Interrupt) -> Result<Box<dyn Source>, OpenError> {
-    plan.input.open_sampled(plan.part, Before::Touches, plan.sampling.as_ref(), &interrupt.flag)
+/// Opens the part of the stream that is to be run, of which `parts` in detail.
+fn open(
+    plan: &Plan,
+    parts: Option<&Parts>,
+    interrupt: &Interrupt,
+) -> Result<Box<dyn Source>, OpenError> {
+    plan.input.open_sampled(plan.part, Before::Touches, parts, &interrupt.flag)
 }

@@ -5,12 +5,25 @@ use std::fmt;
 use std::str::FromStr;
 use strata_engine::RunResult;
 use strata_hardware::{CacheGeometry, CpuModel};
+use strata_phases::Settings;
 use strata_stream::Sampling;
 use strata_text::number::{count, percent};
-use strata_workloads::{Aim, Auto, Reach};
+use strata_workloads::{Aim, Aimed, Auto, Reach};
 
 /// How narrow `auto` makes intervals if nothing is said, in hundredths of a percent.
 const WITHIN: u32 = 200;
+
+/// The shortest intervals that are told apart by phases if nothing is said, in instructions.
+const PHASES_INTERVAL: u64 = 500_000;
+
+/// What warms up a window of a phase if nothing is said, in instructions.
+const PHASES_WARM: u64 = 1_600_000;
+
+/// Most phases if nothing is said.
+const PHASES_MOST: u64 = 20;
+
+/// No more phases than this can be asked for.
+const MOST: u64 = 100;
 
 /// How the note of a sampled recording begins.
 pub const NOTE: &str = "sampled: ";
@@ -22,6 +35,9 @@ pub const NOT_SAMPLED: &str =
 /// The keys of `--sample`.
 const KEYS: [&str; 4] = ["interval", "window", "warm", "whole"];
 
+/// Those after `phases`.
+const PHASES_KEYS: [&str; 3] = ["interval", "warm", "most"];
+
 /// How a stream is to be sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
@@ -29,6 +45,15 @@ pub enum Sample {
     Auto {
         /// Half the width of the widest interval, in hundredths of a percent.
         within: u32,
+    },
+    /// Windows of each phase of the program.
+    Phases {
+        /// The shortest intervals that are told apart.
+        interval: u64,
+        /// What comes before a window.
+        warm: u64,
+        /// Most phases.
+        most: u64,
     },
     /// With these lengths, in instructions.
     Given {
@@ -43,35 +68,39 @@ pub enum Sample {
     },
 }
 
+/// How the parts of a stream are chosen that are run in detail.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// With lengths that were given, at places that are drawn.
+    Given(Sampling),
+    /// While the stream is read, so that something is reached.
+    Auto(Sampling, Aim),
+    /// By phases that an earlier run is to find.
+    Phases(Settings),
+}
+
 /// Which parts of a stream are run in detail.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct Parts {
     /// Their lengths and places.
     pub sampling: Sampling,
-    /// What is to be reached, if they are chosen while the stream is read.
-    pub aim: Option<Aim>,
+    /// Who places them, if they are not drawn.
+    pub aimed: Option<Aimed>,
 }
 
 impl Sample {
-    /// The parts of the stream, at places that `seed` decides. What warming has to fill is what `cpu` has.
+    /// How parts of the stream are chosen, at places that `seed` decides. What warming has to fill is what `cpu` has.
     pub fn choice(self, seed: u64, cpu: &CpuModel) -> Choice {
         match self {
-            Self::Auto { .. } => Choice {
-                sampling: Auto::sampling(seed),
-                aim: self.within().map(|within| aim(cpu, within)),
-            },
-            Self::Given { interval, window, warm, whole } => {
-                let sampling = Sampling { interval, window, warm, whole, adaptive: false, seed };
-                Choice { sampling, aim: None }
+            Self::Auto { within } => {
+                Choice::Auto(Auto::sampling(seed), aim(cpu, f64::from(within) / 10_000.0))
             }
-        }
-    }
-
-    /// Half the width of the widest interval that is asked for, relative to what it is around.
-    pub fn within(self) -> Option<f64> {
-        match self {
-            Self::Auto { within } => Some(f64::from(within) / 10_000.0),
-            Self::Given { .. } => None,
+            Self::Phases { interval, warm, most } => {
+                Choice::Phases(Settings { interval, warm, most: most as usize, seed })
+            }
+            Self::Given { interval, window, warm, whole } => {
+                Choice::Given(Sampling { interval, window, warm, whole, adaptive: false, seed })
+            }
         }
     }
 }
@@ -115,27 +144,13 @@ impl FromStr for Sample {
         {
             return Ok(Self::Auto { within: within(rest)? });
         }
-        let mut values = [None; KEYS.len()];
-        for part in text.split(',') {
-            let Some((key, value)) = part.split_once('=') else {
-                return Err(format!(
-                    "'{part}' is no length; give auto, or interval=N,window=N,warm=N"
-                ));
-            };
-            let Some(index) = KEYS.iter().position(|known| *known == key) else {
-                return Err(unknown(
-                    "key",
-                    key,
-                    KEYS,
-                    "there are interval, window, warm and whole",
-                ));
-            };
-            if values[index].is_some() {
-                return Err(format!("{key} is given twice; give it once"));
-            }
-            values[index] = Some(strata_text::parse_count(value)?);
+        if let Some(rest) = text.strip_prefix("phases")
+            && (rest.is_empty() || rest.starts_with(','))
+        {
+            return phases(rest.strip_prefix(','));
         }
-        let [interval, window, warm, whole] = values;
+        let [interval, window, warm, whole] =
+            values(text, KEYS, "there are interval, window, warm and whole")?;
         let (Some(interval), Some(window)) = (interval, window) else {
             return Err(
                 "an interval and a window are needed, as in interval=10M,window=100k".into()
@@ -195,6 +210,48 @@ pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
     })
 }
 
+/// The values of keys, as `key=value,key=value`.
+fn values<const N: usize>(
+    text: &str,
+    keys: [&str; N],
+    all: &str,
+) -> Result<[Option<u64>; N], String> {
+    let mut values = [None; N];
+    for part in text.split(',') {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(format!(
+                "'{part}' is no length; give auto, phases, or interval=N,window=N,warm=N"
+            ));
+        };
+        let Some(index) = keys.iter().position(|known| *known == key) else {
+            return Err(unknown("key", key, keys, all));
+        };
+        if values[index].is_some() {
+            return Err(format!("{key} is given twice; give it once"));
+        }
+        values[index] = Some(strata_text::parse_count(value)?);
+    }
+    Ok(values)
+}
+
+/// What follows `phases`, if anything does.
+fn phases(rest: Option<&str>) -> Result<Sample, String> {
+    let keys = "after phases there are interval, warm and most";
+    let given = rest.map(|rest| values(rest, PHASES_KEYS, keys)).transpose()?;
+    let [interval, warm, most] = given.unwrap_or_default();
+    let interval = interval.unwrap_or(PHASES_INTERVAL);
+    if interval < 1000 {
+        return Err(
+            "intervals of fewer than 1000 instructions say nothing; make them longer".into()
+        );
+    }
+    let most = most.unwrap_or(PHASES_MOST);
+    if !(1..=MOST).contains(&most) {
+        return Err(format!("there are from 1 to {MOST} phases; '{most}' is no number of them"));
+    }
+    Ok(Sample::Phases { interval, warm: warm.unwrap_or(PHASES_WARM), most })
+}
+
 /// What follows `auto`: nothing, or how narrow intervals are to be.
 fn within(rest: &str) -> Result<u32, String> {
     let Some(given) = rest.strip_prefix(',') else { return Ok(WITHIN) };
@@ -217,6 +274,16 @@ impl fmt::Display for Sample {
         match self {
             Self::Auto { within: WITHIN } => f.write_str("auto"),
             Self::Auto { within } => write!(f, "auto,within={}%", f64::from(*within) / 100.0),
+            Self::Phases { interval, warm, most } => {
+                f.write_str("phases")?;
+                let values = [
+                    ("interval", interval, PHASES_INTERVAL),
+                    ("warm", warm, PHASES_WARM),
+                    ("most", most, PHASES_MOST),
+                ];
+                let own = values.iter().filter(|(_, value, usual)| *value != usual);
+                own.into_iter().try_for_each(|(key, value, _)| write!(f, ",{key}={value}"))
+            }
             Self::Given { interval, window, warm, whole } => {
                 write!(f, "interval={interval},window={window},warm={warm}")?;
                 if *whole > 0 {
@@ -237,12 +304,15 @@ mod tests {
         for text in [
             "auto",
             "auto,within=0.5%",
+            "phases",
+            "phases,interval=2000,warm=0,most=3",
             "interval=1000,window=10,warm=0",
             "interval=9,window=4,warm=5,whole=7",
         ] {
             assert_eq!(text.parse::<Sample>().unwrap().to_string(), text);
         }
         assert_eq!("auto,within=0.02".parse(), "auto".parse::<Sample>());
+        assert_eq!("phases,interval=500k,warm=1600k".parse(), "phases".parse::<Sample>());
         let short: Sample = "interval=10M,window=100k".parse().unwrap();
         assert_eq!(short.to_string(), "interval=10000000,window=100000,warm=0");
     }
@@ -255,7 +325,11 @@ mod tests {
             ("interval=1k,window=0", "make it longer"),
             ("interval=1k,windw=1", "did you mean 'window'?"),
             ("interval=1k,window=1,window=2", "give it once"),
-            ("often", "give auto, or"),
+            ("often", "give auto, phases, or"),
+            ("phases,most=0", "from 1 to 100 phases"),
+            ("phases,interval=10", "make them longer"),
+            ("phases,window=10", "after phases there are"),
+            ("phases,5", "'5' is no length"),
         ];
         for (text, expected) in cases {
             let message = text.parse::<Sample>().unwrap_err();

@@ -53,6 +53,7 @@ const TERMS: [(&str, &[(&str, &str)]); 13] = [
             ("cycles", "all cycles of all CPUs"),
             ("~", "before a figure: estimated from windows of a sampled stream"),
             ("windows", "parts of a sampled stream that were run in detail"),
+            ("phases", "kinds of parts that a sampled stream has, each with windows of its own"),
         ],
     ),
     (

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::prepared;
-use crate::sample::{self, Choice};
+use crate::sample::{self, Parts};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -140,7 +140,7 @@ impl Input {
         self.open_sampled(part, before, None, interrupted)
     }
 
-    /// The same, of which only what `choice` leaves is seen in detail, if anything is left out.
+    /// The same, of which only `parts` are seen in detail, if anything is left out.
     ///
     /// # Errors
     /// When that fails.
@@ -148,19 +148,16 @@ impl Input {
         &self,
         part: Part,
         before: Before,
-        choice: Option<&Choice>,
+        parts: Option<&Parts>,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
-        let mut source = self.source(choice, interrupted)?;
-        if is_sampled(&source.info()) && (choice.is_some() || !part.is_whole()) {
-            return Err(OpenError(
-                "the recording is sampled: leave --sample, --skip, --limit and --marked out"
-                    .to_owned(),
-            ));
+        let mut source = self.source(parts, interrupted)?;
+        if parts.is_some() || !part.is_whole() {
+            refuse_sampled(&source.info())?;
         }
-        if let Some(Choice { sampling, aim }) = choice.filter(|_| !self.is_live()) {
-            source = Box::new(match aim {
-                Some(aim) => Sampled::adaptive(source, *sampling, aim.clone()),
+        if let Some(Parts { sampling, aimed }) = parts.filter(|_| !self.is_live()) {
+            source = Box::new(match aimed {
+                Some(aimed) => Sampled::aimed(source, *sampling, aimed.clone()),
                 None => Sampled::new(source, *sampling),
             });
         }
@@ -178,16 +175,16 @@ impl Input {
 
     fn source(
         &self,
-        choice: Option<&Choice>,
+        parts: Option<&Parts>,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Box<dyn Source>, OpenError> {
         match self {
             Self::Live(command) => {
                 let (program, arguments) = command.split_first().expect("chosen as not empty");
                 let interrupted = Some(interrupted.clone());
-                let sampling = choice.map(|choice| choice.sampling);
-                let aim = choice.and_then(|choice| choice.aim.clone());
-                let options = Options { interrupted, sampling, aim, ..Options::default() };
+                let sampling = parts.map(|parts| parts.sampling);
+                let aimed = parts.and_then(|parts| parts.aimed.clone());
+                let options = Options { interrupted, sampling, aimed, ..Options::default() };
                 let capture = Capture::spawn(program, arguments, options);
                 Ok(Box::new(capture.map_err(|error| OpenError(error.to_string()))?))
             }
@@ -230,10 +227,18 @@ impl Input {
     }
 }
 
-/// Whether a stream is a recording that does not hold all of one.
-fn is_sampled(info: &WorkloadInfo) -> bool {
+/// Refuses a recording that does not hold all of a stream where parts of it are to be taken.
+///
+/// # Errors
+/// When it is one.
+pub fn refuse_sampled(info: &WorkloadInfo) -> Result<(), OpenError> {
     let notes = info.recorded.iter().flat_map(|outcome| &outcome.notes);
-    notes.into_iter().any(|note| note.starts_with(sample::NOTE))
+    if notes.into_iter().any(|note| note.starts_with(sample::NOTE)) {
+        return Err(OpenError(
+            "the recording is sampled: leave --sample, --skip, --limit and --marked out".to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a file begins as what the kernel can execute.

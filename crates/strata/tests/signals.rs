@@ -291,6 +291,19 @@ fn ctrl_c_in_a_gap_of_a_sampled_stream_ends_it_with_all_that_was_done() {
 }
 
 #[test]
+fn ctrl_c_while_phases_are_looked_for_ends_it_with_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap 'echo caught; exit 5' INT; : > ready; while :; do :; done";
+    for line in ["run --policy base --sample phases --json", "record --sample phases -o"] {
+        let output = signalled(&directory, line, script, &[("-INT", To::Both)]);
+        assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+        assert!(complaint(&output).contains("interrupted by Ctrl-C before the stream began"));
+        assert!(output.stdout.is_empty(), "the second run did not begin");
+        assert!(!directory.path().join("x").exists());
+    }
+}
+
+#[test]
 fn what_nobody_waits_for_in_a_gap_goes_on_unobserved() {
     let directory = tempfile::tempdir().unwrap();
     // The loop goes on after the result is there.

@@ -18,6 +18,7 @@ mod layers;
 pub mod memory;
 pub mod options;
 mod pass;
+mod phases;
 mod replay;
 pub mod report;
 pub mod requests;

@@ -5,11 +5,14 @@
 //! interval; the part that is traced whole is added as it is. How far the sum may be off is
 //! [`half_width`]'s to say.
 //!
+//! A stream that is sampled by phases is [`Phases`]'s to estimate. Of any other:
+//!
 //! Page faults of all intervals are known, so it is known by how many the estimate of page faults from
 //! windows is off. What is touched first misses in all caches, so other counts are off with it: each is
 //! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
+use crate::phases::{PhaseShare, Phases};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_counters::Count;
@@ -43,9 +46,26 @@ impl Bounds {
     }
 }
 
+/// Whose windows stand for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    /// Each interval of the stream has a window of its own.
+    #[default]
+    Intervals,
+    /// Each phase of the stream has windows.
+    Phases,
+}
+
 /// What a sampled run says besides its figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
+    /// What windows stand for.
+    #[serde(default)]
+    pub choice: Choice,
+    /// The phases of the stream, if they do for phases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseShare>,
     /// Windows that count.
     pub windows: u64,
     /// Instructions at the beginning, traced whole: what they did counts as it is.
@@ -74,6 +94,9 @@ pub(crate) const FIGURES: [&str; 7] = [
     "cycles",
 ];
 
+/// A value for each of them.
+pub(crate) type Figures = [f64; FIGURES.len()];
+
 const CYCLES: usize = FIGURES.len() - 1;
 
 /// What is estimated and has no bounds of its own, or those of another figure.
@@ -94,7 +117,7 @@ const OTHERS: [&str; 13] = [
 ];
 
 /// The figures with bounds, of counters without what was charged.
-fn figures(counters: &HardwareCounters, machine: &Machine) -> [f64; FIGURES.len()] {
+fn figures(counters: &HardwareCounters, machine: &Machine) -> Figures {
     [
         counters.accesses as f64,
         counters.l1_misses as f64,
@@ -116,7 +139,7 @@ struct Stratum {
     /// Page faults of its window for each instruction.
     faults: f64,
     /// Figures of its window for each instruction.
-    rates: [f64; FIGURES.len()],
+    rates: Figures,
 }
 
 /// The intervals of a stream so far.
@@ -125,7 +148,7 @@ pub(crate) struct Strata {
     /// What was traced whole, without what was charged.
     whole: HardwareCounters,
     /// Figures and page faults of it.
-    whole_figures: [f64; FIGURES.len()],
+    whole_figures: Figures,
     whole_faults: u64,
     /// Each single count of all intervals that are over.
     sums: Vec<f64>,
@@ -143,6 +166,8 @@ pub(crate) struct Strata {
     /// Cycles of the hardware, and instructions, in what counts.
     cycles: f64,
     instructions: f64,
+    /// What is known by phases, if the stream is sampled so.
+    phases: Option<Box<Phases>>,
 }
 
 impl Strata {
@@ -165,6 +190,11 @@ impl Strata {
         }
     }
 
+    /// The stream is sampled by phases: the next window is of this one.
+    pub(crate) fn phase(&mut self, phase: u32, intervals: u64, instructions: u64) {
+        self.phases.get_or_insert_default().tell(phase, intervals, instructions);
+    }
+
     /// A window is over.
     pub(crate) fn window(&mut self, counted: HardwareCounters, faults: u64, machine: &Machine) {
         self.last = without_charges(counted);
@@ -173,6 +203,9 @@ impl Strata {
         self.cycles += machine.explain(&self.last).total();
         self.instructions += self.last.instructions as f64;
         self.window_instructions += self.last.instructions;
+        if let Some(phases) = &mut self.phases {
+            phases.window(&self.last, figures(&self.last, machine));
+        }
     }
 
     /// An interval is over, in which a window ended, or none did. `faults` are all so far.
@@ -183,6 +216,9 @@ impl Strata {
         faults: u64,
         machine: &Machine,
     ) {
+        if self.phases.is_some() {
+            return;
+        }
         self.faults[1] = faults.saturating_sub(self.whole_faults) as f64;
         if !has_window || self.last.instructions == 0 {
             self.orphaned += instructions;
@@ -232,6 +268,13 @@ impl Strata {
     /// of `exact`.
     pub(crate) fn totals(&self, exact: &HardwareCounters) -> HardwareCounters {
         let mut totals = self.whole.clone();
+        if let Some(phases) = &self.phases {
+            let seen = phases.estimate(self.beyond_whole(exact.instructions));
+            totals += &seen.unwrap_or_default();
+            totals.instructions = exact.instructions;
+            totals.charged = exact.charged;
+            return totals;
+        }
         let unseen = self.unseen_faults();
         let mut sums = self.sums.iter().enumerate();
         let mut estimated = HardwareCounters::default();
@@ -247,6 +290,11 @@ impl Strata {
         totals
     }
 
+    /// Of so many instructions those after what was run whole.
+    fn beyond_whole(&self, instructions: u64) -> u64 {
+        instructions.saturating_sub(self.whole.instructions)
+    }
+
     /// What is to be said of a run whose elapsed cycles are that many for each cycle of all CPUs.
     pub(crate) fn describe(
         &self,
@@ -259,7 +307,7 @@ impl Strata {
         let charged: u64 = totals.charged.iter().sum();
         let mut bounds = BTreeMap::new();
         for (index, name) in FIGURES.iter().enumerate() {
-            let Some(half) = self.half(index) else { continue };
+            let Some(half) = self.half(index, totals.instructions) else { continue };
             let exact = if index == CYCLES { charged as f64 } else { 0.0 };
             let around = Bounds::around(values[index] + exact, half);
             bounds.insert((*name).to_owned(), around);
@@ -271,8 +319,11 @@ impl Strata {
         let others = OTHERS.iter().chain(&FIGURES).map(|name| (*name).to_owned());
         let mut estimated: Vec<String> = others.collect();
         estimated.sort();
+        let phases = self.phases.as_deref();
         Sampled {
-            windows: self.intervals.len() as u64,
+            choice: if phases.is_some() { Choice::Phases } else { Choice::Intervals },
+            phases: phases.map(Phases::shares).unwrap_or_default(),
+            windows: phases.map_or(self.intervals.len() as u64, Phases::windows),
             whole_instructions: self.whole.instructions,
             window_instructions: self.window_instructions,
             skipped_instructions: skipped,
@@ -283,7 +334,10 @@ impl Strata {
     }
 
     /// What a reader must know of it.
-    pub(crate) fn note(&self) -> Option<String> {
+    pub(crate) fn note(&self, instructions: u64) -> Option<String> {
+        if let Some(phases) = &self.phases {
+            return phases.note(instructions);
+        }
         match self.intervals.len() {
             0 => Some(
                 "sampled, but no window was over before the stream was: its beginning stands for the \
@@ -305,7 +359,10 @@ impl Strata {
     }
 
     /// Half the width of the interval of a figure.
-    fn half(&self, figure: usize) -> Option<f64> {
+    fn half(&self, figure: usize, instructions: u64) -> Option<f64> {
+        if let Some(phases) = &self.phases {
+            return phases.half(self.beyond_whole(instructions), |_, rates| rates[figure]);
+        }
         if self.intervals.iter().all(|stratum| stratum.rates[figure] == 0.0) {
             return None;
         }
@@ -346,6 +403,9 @@ impl Strata {
     /// Half the width of the interval of the time of one run over that of another on the same stream.
     /// `own` and `base` are elapsed cycles of each, and for each cycle of all CPUs.
     pub(crate) fn relative(&self, base: &Self, own: Elapsed, of_base: Elapsed) -> Option<f64> {
+        if let (Some(phases), Some(of_phases)) = (&self.phases, &base.phases) {
+            return relative_by_phases(phases, of_phases, own, of_base);
+        }
         if self.intervals.len() != base.intervals.len() {
             return None;
         }
@@ -358,6 +418,24 @@ impl Strata {
         });
         Some(half_width(residuals)? / own.cycles)
     }
+}
+
+/// The same of streams that are sampled by phases.
+fn relative_by_phases(
+    phases: &Phases,
+    base: &Phases,
+    own: Elapsed,
+    of_base: Elapsed,
+) -> Option<f64> {
+    let relative = of_base.cycles / own.cycles;
+    let of_base_rates = base.rates(CYCLES);
+    if of_base_rates.len() as u64 != phases.windows() {
+        return None;
+    }
+    let half = phases.half(own.instructions, |window, rates| {
+        of_base_rates[window] * of_base.share - relative * rates[CYCLES] * own.share
+    });
+    Some(half? / own.cycles)
 }
 
 /// What a figure is without page faults.
@@ -446,9 +524,10 @@ pub struct Windows {
     pub(crate) elapsed: Elapsed,
 }
 
-/// Elapsed cycles, and those for each cycle of all CPUs.
+/// Elapsed cycles, and those for each cycle of all CPUs; and the instructions that were estimated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Elapsed {
+    pub(crate) instructions: u64,
     pub(crate) cycles: f64,
     pub(crate) share: f64,
 }

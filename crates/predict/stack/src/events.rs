@@ -59,6 +59,7 @@ impl Stack {
             | Event::Request { .. }
             | Event::Called { .. }
             | Event::Sampling(_)
+            | Event::Phase { .. }
             | Event::Skipped { .. }
             | Event::Touched { .. } => Ok(()),
         };

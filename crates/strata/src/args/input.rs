@@ -62,9 +62,9 @@ pub struct RecordArgs {
     #[allow(missing_docs)]
     pub input: Input,
 
-    /// Record windows of the stream, and what happens between them: auto, or lengths in instructions as
+    /// Record windows of the stream, and what happens between them: auto, phases, or lengths in instructions as
     /// 'strata run' takes them.
-    #[arg(long, value_name = "auto|LENGTHS")]
+    #[arg(long, value_name = "auto|phases|LENGTHS")]
     pub sample: Option<Sample>,
 
     /// Seed of where windows lie [default: 1].

@@ -108,7 +108,7 @@ pub struct RunArgs {
     pub vllc: Option<Colours>,
     /// Run windows of the stream in detail and estimate the rest: auto, or lengths in instructions as
     /// interval=10M,window=100k,warm=300k. Events and first touches of pages are all run.
-    #[arg(long, value_name = "auto|LENGTHS")]
+    #[arg(long, value_name = "auto|phases|LENGTHS")]
     pub sample: Option<Sample>,
 
     /// How often requests arrive, if the stream has any: as a share of what a policy can serve, of

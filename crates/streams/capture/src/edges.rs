@@ -20,7 +20,7 @@ impl Edges {
     pub(crate) fn new(sampling: &Sampling) -> Self {
         const WARM: &[Edge] = &[Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
         const COLD: &[Edge] = &[Edge::Interval, Edge::Window, Edge::Gap];
-        let order = if sampling.warm > 0 { WARM } else { COLD };
+        let order = if sampling.warm > 0 || sampling.adaptive { WARM } else { COLD };
         Self { order, given: 0, early: Vec::new() }
     }
 

@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use strata_stream::Sampling;
 use strata_wire::{Emulator, Execution, Identity, PLUGIN_FILE, ProcessId, Wire, program};
-use strata_workloads::Aim;
+use strata_workloads::Aimed;
 
 /// Choices for a capture; the defaults are right for installed software.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +28,11 @@ pub struct Options {
     pub interrupted: Option<Arc<AtomicBool>>,
     /// Which parts of the stream are seen in detail; all, if nothing is said.
     pub sampling: Option<Sampling>,
-    /// What is to be reached by choosing intervals and warming, if `sampling` is adaptive.
-    pub aim: Option<Aim>,
+    /// Who places intervals, if `sampling` is adaptive.
+    pub aimed: Option<Aimed>,
+    /// Nothing is wanted but how often blocks of code run, in intervals of so many instructions; what the program
+    /// writes to its standard output and standard error is thrown away.
+    pub counting: Option<u64>,
     /// The program's environment as `NAME=value`, instead of the caller's.
     pub environment: Option<Vec<OsString>>,
 }
@@ -38,6 +41,8 @@ pub struct Options {
 pub(crate) struct Launch {
     emulator: PathBuf,
     execution: Execution,
+    /// Nobody reads what the program writes.
+    is_silent: bool,
 }
 
 impl Launch {
@@ -53,6 +58,7 @@ impl Launch {
         let argv = [name.to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
         let program = program::resolve_or_tell(&file, argv)
             .map_err(|(culprit, reason)| CaptureError::refused(&file, &culprit, reason))?;
+        let is_silent = options.counting.is_some();
         let wire = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), wire.as_raw_fd()));
         let emulator = Emulator {
             qemu: options.qemu.map_or_else(find_emulator, |path| {
@@ -67,7 +73,7 @@ impl Launch {
         let (arguments, environment) = emulator.command(program, environment, Identity::default());
         let execution = Execution::new(arguments, environment)
             .map_err(|source| CaptureError::System { context: "composing the command", source })?;
-        Ok(Self { emulator: emulator.qemu, execution })
+        Ok(Self { emulator: emulator.qemu, execution, is_silent })
     }
 
     /// Starts the program. A thread of its own waits for it: the kernel's signal at the parent's
@@ -75,11 +81,17 @@ impl Launch {
     pub(crate) fn start(self, wire: Arc<Wire>) -> Result<Supervisor, CaptureError> {
         let ended = Arc::new(AtomicBool::new(false));
         let (sender, started) = mpsc::channel();
-        let flag = ended.clone();
+        let (flag, is_silent) = (ended.clone(), self.is_silent);
         let thread = std::thread::Builder::new()
             .name("program".into())
             .spawn(move || {
-                let mut child = self.command().spawn()?;
+                let mut command = self.command();
+                if is_silent {
+                    command.stdout(nobody()?).stderr(nobody()?);
+                }
+                let mut child = command.spawn()?;
+                // Its ends of the pipes are the program's alone.
+                drop(command);
                 // The receiver waits for this; it cannot be gone.
                 let _ = sender.send(ProcessId::running(child.id()));
                 drop(sender);
@@ -159,6 +171,16 @@ impl Supervisor {
             self.status = thread.join().ok().and_then(Result::ok);
         }
     }
+}
+
+/// A pipe whose reader throws away what comes: unlike /dev/null, of which programs know that nobody reads it.
+fn nobody() -> io::Result<Stdio> {
+    let (mut reader, writer) = io::pipe()?;
+    let read = move || {
+        let _ = io::copy(&mut reader, &mut io::sink());
+    };
+    std::thread::Builder::new().name("output".into()).spawn(read)?;
+    Ok(writer.into())
 }
 
 /// Kills exactly this process, never a later one with its number.

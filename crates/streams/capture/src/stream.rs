@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use strata_addr::{Range, space::Virtual};
+use strata_phases::{Profile, Profiled};
 use strata_stream::{
     Access, Backing, Batch, Edge, Event, Fill, Pid, Protection, Source, SourceError, Tid,
     WorkloadInfo, command_line,
 };
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
-use strata_workloads::{Auto, Touches};
+use strata_workloads::{Chooser, Touches};
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
 /// and with it a chance to do something else.
@@ -54,8 +55,10 @@ pub struct Capture {
     touches: Option<Touches>,
     /// What puts the edges in order, if the stream is sampled.
     edges: Option<Edges>,
-    /// What places the intervals, if they are chosen while the stream is read.
-    auto: Option<Auto>,
+    /// What places the intervals, if their places are not drawn.
+    chooser: Option<Chooser>,
+    /// What was counted, where only that is wanted.
+    profile: Option<Profile>,
     /// Whether the stream is in a gap.
     in_gap: bool,
     /// Processes found dead, whose committed slots are still in `drain`.
@@ -107,9 +110,13 @@ impl Capture {
         });
         let edges = options.sampling.as_ref().map(Edges::new);
         let adaptive = options.sampling.filter(|sampling| sampling.adaptive);
-        let auto =
-            adaptive.zip(options.aim.clone()).map(|(sampling, aim)| Auto::new(sampling, aim));
-        auto.iter().flat_map(Auto::placed).for_each(|placed| wire.place(placed));
+        let aimed = adaptive.zip(options.aimed.clone());
+        let chooser = aimed.map(|(sampling, aimed)| Chooser::new(sampling, aimed));
+        chooser.iter().flat_map(Chooser::placed).for_each(|placed| wire.place(placed));
+        let profile = options.counting.map(|interval| {
+            wire.count(interval);
+            Profile::new(interval)
+        });
         let wire = Arc::new(wire);
         let interrupted = options.interrupted.clone();
         let launch = Launch::prepare(program, args, options, &file)?;
@@ -126,7 +133,8 @@ impl Capture {
             processes: Processes::default(),
             touches,
             edges,
-            auto,
+            chooser,
+            profile,
             in_gap: false,
             dying: Vec::new(),
             checked: Instant::now(),
@@ -156,6 +164,12 @@ impl Capture {
         let mut batch = Batch::new();
         while self.fill(&mut batch)? == Fill::More {}
         Ok(self.status())
+    }
+
+    /// What was counted ([`Options::counting`]), once the stream is over.
+    pub fn profiled(&mut self) -> Option<Profiled> {
+        let profile = self.profile.take()?;
+        Some(profile.end(self.wire.take_blocks().into_iter()))
     }
 
     // ---- slots ----
@@ -227,9 +241,9 @@ impl Capture {
                 let all = batch.accesses();
                 touches.run(tid, &all[all.len() - used..], false);
             }
-            if let Some(auto) = &mut self.auto {
+            if let Some(chooser) = &mut self.chooser {
                 let all = batch.accesses();
-                auto.run(pid, instructions, &all[all.len() - used..]);
+                chooser.run(pid, instructions, &all[all.len() - used..]);
             }
             let Some(at) = outside else { return };
             instructions = 0;
@@ -273,6 +287,7 @@ impl Capture {
                     .unwrap_or((Backing::Anonymous, Protection::READ_WRITE));
                 self.event(Event::Map { pid, range, backing, protection, fixed: false }, batch);
             }
+            Message::Blocks { intervals, counts } => self.count(intervals, &counts),
             Message::LastWord { pid } => {
                 if let Some(process) = self.processes.get(pid) {
                     process.has_last_word = true;
@@ -329,8 +344,19 @@ impl Capture {
     fn edge(&mut self, edge: Edge, batch: &mut Batch) {
         self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
         batch.event(Event::Sampling(edge));
-        if let Some(placed) = self.auto.as_mut().and_then(|auto| auto.edge(edge)) {
+        let Some(chooser) = &mut self.chooser else { return };
+        chooser.told(edge).into_iter().for_each(|event| batch.event(event));
+        if let Some(placed) = chooser.edge(edge) {
             self.wire.place(placed);
+        }
+    }
+
+    /// Intervals are over in which so much was counted, the same in each as far as is known.
+    fn count(&mut self, intervals: u64, counts: &[(usize, u64)]) {
+        let Some(profile) = &mut self.profile else { return };
+        for part in 0..intervals {
+            let share = |count: u64| count * (part + 1) / intervals - count * part / intervals;
+            profile.push(counts.iter().map(|(bucket, count)| (*bucket, share(*count))));
         }
     }
 
@@ -454,7 +480,7 @@ impl Capture {
 impl Source for Capture {
     fn info(&self) -> WorkloadInfo {
         let mut notes = self.notes.clone();
-        notes.extend(self.auto.iter().flat_map(Auto::notes));
+        notes.extend(self.chooser.iter().flat_map(Chooser::notes));
         let mut count = |number: u64, text: &str| {
             if number > 0 {
                 notes.push(format!("{number} {text}"));

@@ -4,7 +4,7 @@
 use crate::calls::Call;
 use crate::process::Process;
 use crate::slots::{MAX_THREADS, SERIAL_INSTRUCTIONS, SLOTS};
-use crate::{death, environment, guest, image, observation, sampling, switch};
+use crate::{counting, death, environment, guest, image, observation, sampling, switch};
 use qemu_plugin_sys::*;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -67,6 +67,14 @@ unsafe extern "C" fn on_sampled_block(vcpu: c_uint, count: *mut c_void) {
     process().look_as_one_of_many(vcpu, count as u64);
 }
 
+/// The same where blocks are counted; `block` is a bucket and a number of instructions.
+unsafe extern "C" fn on_counted_block(vcpu: c_uint, block: *mut c_void) {
+    let (bucket, count) = (block as u64 >> 32, block as u64 & u64::from(u32::MAX));
+    counting::count(bucket as usize).fetch_add(count, Relaxed);
+    // SAFETY: as for `on_block`.
+    unsafe { on_sampled_block(vcpu, ptr::without_provenance_mut(count as usize)) };
+}
+
 /// A block of a lone thread, where it may be time for an edge of a sampled stream.
 unsafe extern "C" fn on_look(vcpu: c_uint, _: *mut c_void) {
     if sampling::is_look_due() {
@@ -87,7 +95,7 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
         count_instructions(block);
         if sampling::is_sampled() {
             look_at_clock(block);
-            if !switch::observes() {
+            if counting::is_counting() || !switch::observes() {
                 return;
             }
         }
@@ -119,10 +127,22 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
         if count == 0 {
         } else if process().is_parallel() {
             let flags = qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
-            let count = ptr::without_provenance_mut(count);
-            let each = if sampling::is_sampled() { on_sampled_block } else { on_block };
-            qemu_plugin_register_vcpu_tb_exec_cb(block, Some(each), flags, count);
+            let (each, told): (qemu_plugin_vcpu_udata_cb_t, usize) = match bucket_of(block) {
+                Some(bucket) => (Some(on_counted_block), bucket << 32 | count),
+                None if sampling::is_sampled() => (Some(on_sampled_block), count),
+                None => (Some(on_block), count),
+            };
+            let told = ptr::without_provenance_mut(told);
+            qemu_plugin_register_vcpu_tb_exec_cb(block, each, flags, told);
         } else {
+            if let Some(bucket) = bucket_of(block) {
+                qemu_plugin_register_vcpu_tb_exec_inline(
+                    block,
+                    qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64,
+                    counting::count(bucket).as_ptr().cast(),
+                    count as u64,
+                );
+            }
             qemu_plugin_register_vcpu_tb_exec_inline(
                 block,
                 qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64,
@@ -131,6 +151,15 @@ unsafe fn count_instructions(block: *mut qemu_plugin_tb) {
             );
         }
     }
+}
+
+/// The bucket that a block is counted in, if blocks are.
+///
+/// # Safety
+/// `block` is valid.
+unsafe fn bucket_of(block: *mut qemu_plugin_tb) -> Option<usize> {
+    // SAFETY: by contract.
+    counting::is_counting().then(|| counting::bucket_at(unsafe { qemu_plugin_tb_vaddr(block) }))
 }
 
 /// Lets a lone thread look at the clock of a sampled stream: where accesses are observed, in every block;
@@ -195,6 +224,9 @@ fn program_loaded() {
         // SAFETY: not null, zero-terminated.
         PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
     });
+    if let Some(path) = &path {
+        counting::set_program(path.as_os_str().as_bytes());
+    }
     // The first thread is vCPU 0.
     process().program_loaded(0, path, mappings);
     silence_emulator();
@@ -303,7 +335,7 @@ fn set_up(arguments: &Arguments) -> Result<Box<Process>, String> {
         (Some(pid), Some(tid), Some(image)) => Some((Pid(pid), Tid(tid), image)),
         _ => None,
     };
-    if wire.sampling().is_some() && !switch::is_possible() {
+    if (wire.sampling().is_some() || wire.counting().is_some()) && !switch::is_possible() {
         return Err(format!(
             "{}: this emulator does not let itself be sampled, as it exports none of its functions; \
              take Debian 12's qemu-user, or leave --sample out",

@@ -17,6 +17,7 @@
 //! | `exec` | `execve` into a new emulator instead of out of it |
 //! | `sampling` | how far the process is by the clock of all, and whether it is in a gap |
 //! | `switch` | from translations that observe to those that count, and back |
+//! | `counting` | instructions by block, where nothing else is wanted |
 //! | `touched` | pages that the emulator's own page tables show |
 //! | `death` | the last moment before a signal ends the process |
 //! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
@@ -32,6 +33,7 @@
 
 mod abi;
 mod calls;
+mod counting;
 mod death;
 mod environment;
 mod exec;

@@ -3,6 +3,7 @@
 //! A thread is known by its vCPU's index, which the emulator hands to every callback.
 
 use crate::calls::{self, Call, Space};
+use crate::counting::{self, Counting};
 use crate::pending::{PENDING, Pending, VCPU};
 use crate::requests::{self, Connections};
 use crate::sampling::{Found, Progress};
@@ -53,6 +54,8 @@ pub struct Process {
     connections: Connections,
     /// How far it is in a sampled stream.
     sampling: Option<Progress>,
+    /// What it has counted, where only that is wanted.
+    counting: Option<Counting>,
     /// A switch between gap and no gap is under way.
     switching: AtomicBool,
     /// Edges that its threads have passed and that have not been told of.
@@ -80,6 +83,7 @@ impl Process {
             // A huge page would show 512 pages touched where one was.
             guest::forbid_huge_pages();
         }
+        let counting = wire.counting().map(|_| Counting::new(&wire));
         let nowhere = Slot::detached();
         for slot in &SLOTS {
             slot.store(ptr::from_ref(&*nowhere).cast_mut(), Relaxed);
@@ -100,6 +104,7 @@ impl Process {
             space: Mutex::default(),
             connections: Connections::default(),
             sampling,
+            counting,
             switching: AtomicBool::new(false),
             passed: Mutex::default(),
             nowhere,
@@ -253,6 +258,12 @@ impl Process {
     /// A thread looks at the clock of a sampled stream, to which it adds instructions that are not counted
     /// inline.
     pub fn look(&self, vcpu: u32, instructions: u64) {
+        if let Some(counting) = &self.counting {
+            if let Some(told) = counting.look(&self.wire, instructions) {
+                self.send(vcpu, &[told]);
+            }
+            return;
+        }
         let Some(sampling) = &self.sampling else { return };
         if self.switching.load(Relaxed) {
             return;
@@ -277,7 +288,8 @@ impl Process {
             self.notice_switch(vcpu);
         }
         let slot = self.slot(vcpu);
-        if let Some(instructions) = slot.tell(instructions, TELL) {
+        let most = if self.counting.is_some() { counting::LOOK } else { TELL };
+        if let Some(instructions) = slot.tell(instructions, most) {
             self.look(vcpu, instructions);
         }
     }
@@ -330,6 +342,9 @@ impl Process {
 
     /// Tells of pages in these ranges that page tables show.
     fn tell_touched(&self, vcpu: u32, ranges: &[Range<Virtual>]) {
+        if self.sampling.is_none() {
+            return;
+        }
         let found = touched::pages(ranges.iter().copied(), self.pid());
         let messages: Vec<Message> = found.into_iter().map(Message::Event).collect();
         if !messages.is_empty() {
@@ -337,9 +352,16 @@ impl Process {
         }
     }
 
+    /// Tells of the blocks that the process has counted, before it is gone.
+    fn tell_blocks(&self, vcpu: u32) {
+        if self.counting.is_some() && !self.wire.is_detached() {
+            self.look(vcpu, 0);
+        }
+    }
+
     /// The same before a call hides what was touched.
     fn tell_before(&self, vcpu: u32, call: &Call) {
-        if !sampling::is_in_gap() {
+        if self.sampling.is_none() || !sampling::is_in_gap() {
             return;
         }
         for range in self.with_space(|space| calls::hides(call, space)) {
@@ -561,6 +583,9 @@ impl Process {
         if let Some(sampling) = &self.sampling {
             sampling.fork(&self.wire);
         }
+        if let Some(counting) = &self.counting {
+            counting.fork(&self.wire);
+        }
         for other in 0..self.vcpus.load(Relaxed) {
             self.tids[other as usize].store(NO_THREAD, Relaxed);
             self.set_slot(other, &self.nowhere);
@@ -577,6 +602,7 @@ impl Process {
         match plan(call, self.program.get().map(PathBuf::as_path)) {
             Plan::Follow { program, environment } if reachable(&self.emulator.wire) => {
                 self.hand_over(vcpu);
+                self.tell_blocks(vcpu);
                 let image = self.image.load(Relaxed) + 1;
                 let caller = self.tid(vcpu).map(|tid| (self.pid(), tid, image));
                 let identity = strata_wire::Identity { caller };
@@ -607,6 +633,7 @@ impl Process {
         if self.wire.is_detached() {
             return;
         }
+        self.tell_blocks(vcpu);
         if sampling::is_in_gap() {
             self.tell_touched(vcpu, &image::guest_ranges());
         }
@@ -618,6 +645,7 @@ impl Process {
         if sampling::is_in_gap()
             && let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some())
         {
+            self.tell_blocks(vcpu);
             self.tell_touched(vcpu, &image::guest_ranges());
         }
         let mut last = None;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use strata_stream::{Edge, Placed, Sampling, Schedule};
 use strata_wire::Wire;
 
-/// Whether the stream is sampled.
+/// Whether there is a clock to be looked at: the stream is sampled, or blocks are counted.
 static SAMPLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process is in a gap, so that its accesses are not observed.
@@ -24,7 +24,7 @@ const LOOK: u64 = 1 << 14;
 /// Forks from one process to the next that have a lock of their own.
 const GENERATIONS: usize = 256;
 
-/// Whether the stream is sampled.
+/// Whether there is a clock to be looked at.
 pub fn is_sampled() -> bool {
     SAMPLED.load(Relaxed)
 }
@@ -37,6 +37,16 @@ pub fn is_in_gap() -> bool {
 /// The process is in a gap from now on, or no more.
 pub fn set_in_gap(in_gap: bool) {
     IN_GAP.store(in_gap, Relaxed);
+}
+
+/// There is a clock to be looked at.
+pub fn set_sampled() {
+    SAMPLED.store(true, Relaxed);
+}
+
+/// The one thread is to look at the clock at so many instructions.
+pub fn look_at(instructions: u64) {
+    NEXT_LOOK.store(instructions, Relaxed);
 }
 
 /// Whether the one thread is to look at the clock.
@@ -130,7 +140,7 @@ impl Progress {
         let known = (0..GENERATIONS).map(|_| OnceLock::new()).collect();
         let forks = AtomicUsize::new(0);
         let progress = Self { sampling, known, forks, told: AtomicU64::new(0) };
-        SAMPLED.store(true, Relaxed);
+        set_sampled();
         set_in_gap(progress.known(wire).in_gap);
         wire.begin_process();
         progress

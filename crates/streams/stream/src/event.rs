@@ -211,6 +211,16 @@ pub enum Event {
     Mark(Mark),
     /// A sampled stream goes from one part to the next.
     Sampling(Edge),
+    /// In a stream that is sampled by phases: what is known of a phase from an earlier run. The next window is
+    /// of the phase that was told of last. All phases are told of before the first window.
+    Phase {
+        /// The phase.
+        phase: u32,
+        /// Its intervals, of which windows were drawn.
+        intervals: u64,
+        /// Its instructions.
+        instructions: u64,
+    },
     /// In a gap of a sampled stream a thread retired instructions whose accesses are not in the stream.
     Skipped {
         /// The thread.

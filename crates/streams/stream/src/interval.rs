@@ -30,7 +30,7 @@ pub fn half_width(strata: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
 }
 
 /// The 0.975 quantile of Student's t distribution, to a percent (Abramowitz and Stegun, 26.7.5).
-fn quantile(freedom: f64) -> f64 {
+pub(crate) fn quantile(freedom: f64) -> f64 {
     const TABLE: [f64; 6] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447];
     let below = freedom.floor().max(1.0) as usize;
     if below < TABLE.len() {

@@ -13,6 +13,7 @@ mod numbers;
 mod outcome;
 mod schedule;
 mod source;
+mod stratified;
 
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
@@ -20,5 +21,6 @@ pub use event::{Advice, Backing, Call, Edge, Event, Mark, Pid, Protection, Tid};
 pub use interval::{FEWEST_WINDOWS, half_width};
 pub use numbers::Numbers;
 pub use outcome::{Outcome, command_line};
-pub use schedule::{Placed, Sampling, Schedule};
+pub use schedule::{Placed, Sampling, Schedule, mixed};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};
+pub use stratified::{Stratum, stratified_half_width};

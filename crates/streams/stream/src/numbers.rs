@@ -20,6 +20,7 @@ const SAMPLING: u8 = 14;
 const SKIPPED: u8 = 15;
 const TOUCHED: u8 = 16;
 const CALLED: u8 = 17;
+const PHASE: u8 = 18;
 
 /// Set beside the rights of a mapping whose address the program insisted on.
 const FIXED: u32 = 1 << 3;
@@ -50,7 +51,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// The highest tag there is.
-    pub const LAST_TAG: u8 = CALLED;
+    pub const LAST_TAG: u8 = PHASE;
 
     fn new(tag: u8) -> Self {
         Self { tag, numbers: [0; 5], length: 0 }
@@ -104,6 +105,9 @@ impl From<&Event> for Numbers {
                 Self::new(REQUEST).with([tid.0.into(), code(&MARKS, &mark)])
             }
             Event::Sampling(edge) => Self::new(SAMPLING).with([code(&EDGES, &edge)]),
+            Event::Phase { phase, intervals, instructions } => {
+                Self::new(PHASE).with([phase.into(), intervals, instructions])
+            }
             Event::Skipped { tid, instructions } => {
                 Self::new(SKIPPED).with([tid.0.into(), instructions])
             }
@@ -150,6 +154,11 @@ impl Event {
             MARK => Self::Mark(from.code(&MARKS)?),
             REQUEST => Self::Request { tid: from.tid()?, mark: from.code(&MARKS)? },
             SAMPLING => Self::Sampling(from.code(&EDGES)?),
+            PHASE => Self::Phase {
+                phase: from.u32()?,
+                intervals: (from.0)()?,
+                instructions: (from.0)()?,
+            },
             SKIPPED => Self::Skipped { tid: from.tid()?, instructions: (from.0)()? },
             TOUCHED => {
                 let (pid, range) = (from.pid()?, from.range()?);
@@ -228,7 +237,7 @@ mod tests {
             .map(|event| format!("{event:?}").split([' ', '(']).next().unwrap().to_owned())
             .collect();
         let expected = "ProcessStart Fork Exec ProcessExit ThreadStart ThreadExit Map Unmap Remap \
-                        Protect Advise Mark Request Sampling Skipped Touched Called";
+                        Protect Advise Mark Request Sampling Skipped Touched Called Phase";
         assert_eq!(names.join(" "), expected);
     }
 }

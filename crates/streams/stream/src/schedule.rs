@@ -47,8 +47,18 @@ pub struct Placed {
     pub start: u64,
     /// Its length.
     pub length: u64,
+    /// From its beginning to where its window is warmed up.
+    pub gap: u64,
     /// What warms up its window.
     pub warm: u64,
+}
+
+impl Placed {
+    /// A place for its window that is drawn at random: the gap before what warms it up.
+    pub fn drawn(&self, sampling: &Sampling) -> u64 {
+        let free = self.length.saturating_sub(self.warm).saturating_sub(sampling.window);
+        mixed(sampling.seed, self.number) % (free + 1)
+    }
 }
 
 /// The edges of a sampled stream, in order, without end.
@@ -66,7 +76,8 @@ impl Schedule {
     pub fn new(sampling: Sampling) -> Self {
         let Sampling { whole, interval, warm, .. } = sampling;
         let start = if sampling.covers_all() { u64::MAX } else { whole };
-        let present = Placed { number: 0, start, length: interval, warm };
+        let mut present = Placed { number: 0, start, length: interval, gap: 0, warm };
+        present.gap = present.drawn(&sampling);
         Self { sampling, present, next: Edge::Interval }
     }
 
@@ -89,13 +100,12 @@ impl Schedule {
 
     /// The next edge and where it is.
     pub fn peek(&self) -> (u64, Edge) {
-        let Placed { number, start, length, warm } = self.present;
+        let Placed { start, gap, warm, .. } = self.present;
         if start == u64::MAX {
             return (u64::MAX, Edge::Interval);
         }
         let window = self.sampling.window;
-        let free = length.saturating_sub(warm).saturating_sub(window);
-        let warms = start + mixed(self.sampling.seed, number) % (free + 1);
+        let warms = start + gap;
         let at = match self.next {
             Edge::Interval => start,
             Edge::Warm => warms,
@@ -108,13 +118,15 @@ impl Schedule {
     /// The next edge was passed.
     pub fn advance(&mut self) {
         self.next = match self.next {
-            Edge::Interval if self.present.warm == 0 => Edge::Window,
+            // Whoever looks seldom counts on four edges of an interval that was placed.
+            Edge::Interval if self.present.warm == 0 && !self.sampling.adaptive => Edge::Window,
             Edge::Interval => Edge::Warm,
             Edge::Warm => Edge::Window,
             Edge::Window => Edge::Gap,
             Edge::Gap => {
                 self.present.number += 1;
                 self.present.start = self.present.start.saturating_add(self.present.length);
+                self.present.gap = self.present.drawn(&self.sampling);
                 Edge::Interval
             }
         };
@@ -123,7 +135,7 @@ impl Schedule {
 
 /// A number that looks random, always the same for a seed and a position (SplitMix64, Steele et al., OOPSLA
 /// 2014).
-fn mixed(seed: u64, position: u64) -> u64 {
+pub fn mixed(seed: u64, position: u64) -> u64 {
     let gamma = 0x9e37_79b9_7f4a_7c15_u64;
     let mut z = seed
         .wrapping_mul(0xd134_2543_de82_ef95)
@@ -192,15 +204,14 @@ mod tests {
     #[test]
     fn intervals_are_placed_before_they_begin() {
         let mut schedule = Schedule::new(SAMPLING);
-        let placed = Placed { number: 0, start: 7, length: 5000, warm: 200 };
+        let placed = Placed { number: 0, start: 7, length: 5000, gap: 4000, warm: 200 };
         schedule.place(Placed { number: 1, ..placed });
         assert_eq!(schedule.present().length, 1000, "that is another one");
         schedule.place(placed);
         assert_eq!(schedule.peek(), (500, Edge::Interval), "where it begins is settled before");
         schedule.advance();
         schedule.place(Placed { length: 9000, ..placed });
-        let (warm, _) = schedule.peek();
-        assert!((500..500 + 5000 - 230).contains(&warm));
+        assert_eq!(schedule.peek(), (4500, Edge::Warm));
         let mut late = Schedule::new(SAMPLING);
         late.jump(schedule.present(), Edge::Warm);
         (0..3).for_each(|_| {
@@ -209,7 +220,25 @@ mod tests {
             schedule.advance();
         });
         assert_eq!(schedule.peek(), (5500, Edge::Interval));
-        assert_eq!(schedule.present(), Placed { number: 1, start: 5500, length: 5000, warm: 200 });
+        let next = schedule.present();
+        let Placed { number, start, length, warm, .. } = next;
+        assert_eq!((number, start, length, warm), (1, 5500, 5000, 200));
+        assert_eq!(next.gap, next.drawn(&SAMPLING), "nobody has placed it");
+        assert!(next.gap <= 5000 - 230);
+    }
+
+    #[test]
+    fn an_interval_that_was_placed_has_four_edges_whatever_it_warms() {
+        let mut schedule = Schedule::new(Sampling { adaptive: true, ..SAMPLING });
+        schedule.place(Placed { number: 0, start: 500, length: 30, gap: 0, warm: 0 });
+        let mut next = || {
+            let edge = schedule.peek();
+            schedule.advance();
+            edge
+        };
+        let at_once = [Edge::Interval, Edge::Warm, Edge::Window].map(|edge| (500, edge));
+        assert_eq!([next(), next(), next()], at_once);
+        assert_eq!(next(), (530, Edge::Gap));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use std::time::{Duration, Instant};
+use strata_phases::BUCKETS;
 use strata_stream::{Pid, Placed, Sampling, Tid};
 
 /// Slots in the wire; memory is used only for those ever taken. Bounds the live threads of all
@@ -23,7 +24,7 @@ const WAKE_AT: u32 = 8;
 const STREAM: u32 = 0;
 const NOTHING: u32 = 1;
 const END: u32 = 2;
-const MAGIC: u64 = u64::from_le_bytes(*b"strata\0\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"strata\0\x03");
 
 #[repr(C, align(64))]
 struct Header {
@@ -36,6 +37,7 @@ struct Header {
     producers: Line<Producers>,
     free: Line<FreeList>,
     sampled: Line<Sampled>,
+    counted: Line<Counted>,
 }
 
 /// Keeps what different sides write on different cache lines.
@@ -68,13 +70,24 @@ struct Sampled {
     processes: AtomicU32,
     /// Of [`Sampling`]: interval, window, warm, whole, adaptive, seed. An interval of 0: not sampled.
     lengths: [AtomicU64; 6],
-    /// Intervals as the consumer has placed them, by number, each of number + 1, start, length and warm: of
+    /// Intervals as the consumer has placed them, by number, each of number + 1, start, length, gap and warm: of
     /// no more than three at a time anybody asks.
-    placed: [[AtomicU64; 4]; PLACED],
+    placed: [[AtomicU64; 5]; PLACED],
 }
 
 /// Intervals that are remembered as they were placed.
 const PLACED: usize = 8;
+
+/// What is counted of all processes when nothing else is seen of them.
+#[repr(C)]
+struct Counted {
+    /// Instructions of an interval; 0: nothing is counted.
+    interval: AtomicU64,
+    /// Intervals that are over.
+    over: AtomicU64,
+    /// Instructions since, by bucket of their blocks, as far as they were told.
+    blocks: [AtomicU64; BUCKETS],
+}
 
 #[repr(C)]
 struct FreeList {
@@ -100,7 +113,7 @@ unsafe impl Send for Wire {}
 // SAFETY: as above.
 unsafe impl Sync for Wire {}
 
-const SLOTS_AT: usize = 4096;
+const SLOTS_AT: usize = 4 * 4096;
 const BYTES: usize = SLOTS_AT + SLOTS as usize * size_of::<Slot>();
 const _: () = assert!(size_of::<Header>() <= SLOTS_AT);
 
@@ -340,21 +353,24 @@ impl Wire {
 
     /// An interval is placed.
     pub fn place(&self, placed: Placed) {
-        let [tag, start, length, warm] =
+        let [tag, start, length, gap, warm] =
             &self.header().sampled.0.placed[placed.number as usize % PLACED];
         start.store(placed.start, Relaxed);
         length.store(placed.length, Relaxed);
+        gap.store(placed.gap, Relaxed);
         warm.store(placed.warm, Relaxed);
         tag.store(placed.number + 1, Release);
     }
 
     /// The interval of this number as it was placed, if it was, and not long ago.
     pub fn placed(&self, number: u64) -> Option<Placed> {
-        let [tag, start, length, warm] = &self.header().sampled.0.placed[number as usize % PLACED];
+        let [tag, start, length, gap, warm] =
+            &self.header().sampled.0.placed[number as usize % PLACED];
         (tag.load(Acquire) == number + 1).then(|| Placed {
             number,
             start: start.load(Relaxed),
             length: length.load(Relaxed),
+            gap: gap.load(Relaxed),
             warm: warm.load(Relaxed),
         })
     }
@@ -401,6 +417,48 @@ impl Wire {
     /// Whether there was never a second process, so that the clock is that of one.
     pub fn is_lone(&self) -> bool {
         self.header().sampled.0.processes.load(Relaxed) <= 1
+    }
+
+    // ---- counting ----
+
+    /// The producers are to count blocks in intervals of so many instructions, and to tell of nothing else that
+    /// happens in them. Before any of them starts.
+    pub fn count(&self, interval: u64) {
+        self.header().counted.0.interval.store(interval, Relaxed);
+    }
+
+    /// Instructions of the intervals in which blocks are counted, if they are.
+    pub fn counting(&self) -> Option<u64> {
+        let interval = self.header().counted.0.interval.load(Relaxed);
+        (interval > 0).then_some(interval)
+    }
+
+    /// Adds instructions to a bucket of blocks.
+    pub fn add_block(&self, bucket: usize, instructions: u64) {
+        self.header().counted.0.blocks[bucket % BUCKETS].fetch_add(instructions, Relaxed);
+    }
+
+    /// Instructions after which the present interval is over.
+    pub fn interval_end(&self) -> u64 {
+        let Counted { interval, over, .. } = &self.header().counted.0;
+        (over.load(Acquire) + 1).saturating_mul(interval.load(Relaxed))
+    }
+
+    /// Ends the intervals that are over where the clock shows `clock`, and gives how many; 0 when another
+    /// thread did so before.
+    pub fn end_intervals(&self, clock: u64) -> u64 {
+        let Counted { interval, over, .. } = &self.header().counted.0;
+        let now = clock / interval.load(Relaxed).max(1);
+        now.saturating_sub(over.fetch_max(now, AcqRel))
+    }
+
+    /// Takes what was counted: buckets that are not empty, each with its instructions.
+    pub fn take_blocks(&self) -> Vec<(usize, u64)> {
+        let blocks = self.header().counted.0.blocks.iter().enumerate();
+        blocks
+            .filter(|(_, count)| count.load(Relaxed) > 0)
+            .map(|(bucket, count)| (bucket, count.swap(0, Relaxed)))
+            .collect()
     }
 
     // ---- the consumer ----

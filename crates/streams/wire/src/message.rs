@@ -7,6 +7,7 @@
 
 use crate::{Cut, ProcessId};
 use strata_addr::{Gva, Range, space::Virtual};
+use strata_phases::BUCKETS;
 use strata_stream::{Event, Numbers, Pid};
 
 /// What a traced process tells the consumer.
@@ -38,6 +39,13 @@ pub enum Message {
         /// The new part; what precedes it says what it is made of.
         range: Range<Virtual>,
     },
+    /// Intervals are over in which blocks were counted.
+    Blocks {
+        /// How many: more than one where nobody looked for long.
+        intervals: u64,
+        /// Buckets of blocks, each with the instructions in it.
+        counts: Vec<(usize, u64)>,
+    },
     /// A signal is about to end the process, which has told everything that it knows.
     LastWord {
         /// The process.
@@ -57,6 +65,10 @@ const GROW: u8 = RUNS + 3;
 const NOTE: u8 = RUNS + 4;
 const WARNING: u8 = RUNS + 5;
 const LAST_WORD: u8 = RUNS + 6;
+const BLOCKS: u8 = RUNS + 7;
+
+/// Bits of a word that say which bucket, below those that say how many instructions.
+const BUCKET_BITS: u32 = BUCKETS.ilog2();
 
 /// Longest text, in bytes; a longer one is cut.
 const TEXT_BYTES: usize = 1024;
@@ -86,6 +98,11 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
         Message::Grow { pid, range } => {
             out.extend([pid.0.into(), range.start.get(), range.end.get()]);
             GROW
+        }
+        Message::Blocks { intervals, counts } => {
+            out.push(*intervals);
+            out.extend(counts.iter().map(|(bucket, count)| count << BUCKET_BITS | *bucket as u64));
+            BLOCKS
         }
         Message::LastWord { pid } => {
             out.push(pid.0.into());
@@ -143,6 +160,11 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
             Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 })
         }
         GROW => Message::Grow { pid: pid()?, range: range(1)? },
+        BLOCKS => {
+            let (intervals, counts) = fields.split_first()?;
+            let count = |word: &u64| ((word % BUCKETS as u64) as usize, word >> BUCKET_BITS);
+            Message::Blocks { intervals: *intervals, counts: counts.iter().map(count).collect() }
+        }
         LAST_WORD => Message::LastWord { pid: pid()? },
         NOTE => Message::Note(decode_text(fields)?),
         WARNING => Message::Warning(decode_text(fields)?),
@@ -182,6 +204,8 @@ mod tests {
             }),
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
             pid().prop_map(|pid| Message::LastWord { pid }),
+            (any::<u64>(), prop::collection::vec((0..BUCKETS, 0..1_u64 << 54), 0..9))
+                .prop_map(|(intervals, counts)| Message::Blocks { intervals, counts }),
             "\\PC{0,40}".prop_map(Message::Note),
             "\\PC{0,40}".prop_map(Message::Warning),
         ]
@@ -205,7 +229,7 @@ mod tests {
         fn no_words_make_the_decoder_fail(words in prop::collection::vec(any::<u64>(), 0..9)) {
             let _ = decode(&words);
             let mut framed = words.clone();
-            framed.insert(0, words.first().map_or(0, |tag| tag % 25) | (words.len() as u64 + 1) << 8);
+            framed.insert(0, words.first().map_or(0, |tag| tag % 32) | (words.len() as u64 + 1) << 8);
             let _ = decode(&framed);
         }
     }

@@ -34,7 +34,7 @@ pub use generate::Generator;
 pub use input::Input;
 pub use interruptible::Interruptible;
 pub use measured::Measured;
-pub use sampled::{Aim, Auto, Reach, Sampled, Touches};
+pub use sampled::{Aim, Aimed, Auto, Chooser, Marker, Phases, Reach, Sampled, Touches, profile};
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,13 +5,15 @@ mod common;
 use common::{Part, read_all};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use strata_addr::{Gva, Range, space::Virtual};
+use strata_phases::{Phase, Window, Windows};
 use strata_stream::{
     Access, Advice, Backing, Batch, Edge, Event, Fill, Pid, Protection, Sampling, Source,
     SourceError, Tid, WorkloadInfo,
 };
 use strata_workloads::record::{Encoder, Outcome, Reader};
-use strata_workloads::{Generator, Sampled};
+use strata_workloads::{Aimed, Generator, Marker, Phases, Sampled};
 
 const PAGE: u64 = 4096;
 
@@ -174,6 +176,42 @@ fn part() -> impl Strategy<Value = Part> {
     ]
 }
 
+/// Parts in which a child is a process that was not there before.
+fn with_new_children(mut parts: Vec<Part>) -> Vec<Part> {
+    for (index, part) in parts.iter_mut().enumerate() {
+        if let Part::Event(Event::Fork { child, .. }) = part {
+            child.0 = 100 + index as u32;
+        }
+    }
+    parts
+}
+
+/// Nothing is lost, nothing is read in a gap, and windows are as long as they are to be.
+fn is_of_the_whole(sampled: &[Part], parts: &[Part], window: u64) -> Result<(), TestCaseError> {
+    prop_assert_eq!(Twin::of(sampled), Twin::of(parts));
+    prop_assert_eq!(instructions(sampled), instructions(parts));
+    let (mut in_gap, mut counted, mut last) = (false, 0, None);
+    for part in sampled {
+        match part {
+            Part::Event(Event::Sampling(edge)) => {
+                if *edge == Edge::Gap {
+                    prop_assert_eq!(counted, window);
+                }
+                (in_gap, counted) = (matches!(edge, Edge::Interval | Edge::Gap), 0);
+                last = Some(*edge);
+            }
+            Part::Event(_) => {}
+            Part::Run { instructions, .. } => {
+                prop_assert!(!in_gap);
+                if last == Some(Edge::Window) {
+                    counted += instructions;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     /// At every moment at which pages go away, and at the end, those that are there are those of the
     /// whole stream; and no instruction is lost.
@@ -186,37 +224,49 @@ proptest! {
         whole in 0u64..200,
         seed: u64,
     ) {
-        // A child is a process that was not there before.
-        let mut parts = parts;
-        for (index, part) in parts.iter_mut().enumerate() {
-            if let Part::Event(Event::Fork { child, .. }) = part {
-                child.0 = 100 + index as u32;
-            }
-        }
+        let parts = with_new_children(parts);
         let interval = interval + window + warm;
         let sampling = Sampling { interval, window, warm, whole, adaptive: false, seed };
         let sampled = read_all(&mut Sampled::new(Made(parts.clone(), 0), sampling));
-        prop_assert_eq!(Twin::of(&sampled), Twin::of(&parts));
-        prop_assert_eq!(instructions(&sampled), instructions(&parts));
-        // Nothing is read in a gap, and windows are as long as they are to be.
-        let (mut in_gap, mut counted, mut last) = (false, 0, None);
+        is_of_the_whole(&sampled, &parts, window)?;
+    }
+
+    #[test]
+    fn windows_of_phases_are_of_the_whole_stream_too(
+        parts in prop::collection::vec(part(), 0..60),
+        gaps in prop::collection::vec(0u64..200, 1..9),
+        window in 1u64..40,
+        warm in 0u64..60,
+    ) {
+        let parts = with_new_children(parts);
+        let mut at = 0;
+        let starts: Vec<u64> = gaps.iter().map(|gap| {
+            at += gap + window;
+            at - window
+        }).collect();
+        let windows = starts.iter().enumerate();
+        let windows = windows.map(|(number, start)| Window { start: *start, phase: number % 2 });
+        let phase = Phase { intervals: 9, instructions: 9 * window };
+        let windows =
+            Windows { length: window, warm, phases: vec![phase; 2], windows: windows.collect() };
+        let phases = Phases { windows, marker: Marker::Memory };
+        let (sampling, aimed) = (phases.sampling(), Aimed::Phases(Arc::new(phases)));
+        let sampled = read_all(&mut Sampled::aimed(Made(parts.clone(), 0), sampling, aimed));
+        is_of_the_whole(&sampled, &parts, window)?;
+        // Each window begins where it was to.
+        let (mut clock, mut found) = (0, Vec::new());
         for part in &sampled {
             match part {
-                Part::Event(Event::Sampling(edge)) => {
-                    if *edge == Edge::Gap {
-                        prop_assert_eq!(counted, window);
-                    }
-                    (in_gap, counted) = (matches!(edge, Edge::Interval | Edge::Gap), 0);
-                    last = Some(*edge);
-                }
+                Part::Event(Event::Sampling(Edge::Window)) => found.push(clock),
+                Part::Event(Event::Skipped { instructions, .. }) => clock += instructions,
+                Part::Run { instructions, .. } => clock += instructions,
                 Part::Event(_) => {}
-                Part::Run { instructions, .. } => {
-                    prop_assert!(!in_gap);
-                    if last == Some(Edge::Window) {
-                        counted += instructions;
-                    }
-                }
             }
+        }
+        let reached = starts.into_iter().take_while(|start| *start < clock);
+        prop_assert!(found.len() <= gaps.len());
+        for (found, start) in found.iter().zip(reached) {
+            prop_assert_eq!(*found, start);
         }
     }
 }

@@ -254,6 +254,9 @@ impl Simulation {
             Event::Request { tid, mark } => return self.request(guest, *tid, *mark),
             Event::Called { tid, call } => return self.call(guest, *tid, *call),
             Event::Sampling(edge) => return self.edge(guest, *edge),
+            Event::Phase { phase, intervals, instructions } => {
+                return self.phase(guest, *phase, *intervals, *instructions);
+            }
             Event::Skipped { tid, instructions } => return self.skip(guest, *tid, *instructions),
             Event::Touched { pid, range, store } => {
                 return self.touched(guest, *pid, *range, *store);
@@ -493,6 +496,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Request { .. }
         | Event::Called { .. }
         | Event::Sampling(_)
+        | Event::Phase { .. }
         | Event::Skipped { .. } => None,
     }
 }

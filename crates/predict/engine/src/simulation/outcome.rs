@@ -173,7 +173,7 @@ impl Simulation {
                 trade.as_ref(),
             ),
             cpus: self.cpu_totals(guest, &counted),
-            notes: self.notes(guest, placement.as_ref(), trade.as_ref()),
+            notes: self.notes(guest, counted.instructions, placement.as_ref(), trade.as_ref()),
             explained: state.context.explain,
             explain: state.fullest.causes.clone(),
             parameters: state.context.parameters.clone(),
@@ -384,6 +384,7 @@ impl Simulation {
     fn notes(
         &self,
         guest: GuestId,
+        instructions: u64,
         placement: Option<&PlacementCounts>,
         trade: Option<&TradeCounts>,
     ) -> Vec<String> {
@@ -412,7 +413,7 @@ impl Simulation {
                  to save {row_gain} cycles and colours {colour_gain}: estimates, not measured"
             ));
         }
-        if let Some(note) = guest.sampling.note() {
+        if let Some(note) = guest.sampling.note(instructions) {
             notes.push(note);
         }
         if guest.context.plain_colours {

@@ -58,6 +58,13 @@ impl Simulation {
         (sampling.before, sampling.has_window, sampling.opened) = (now, false, None);
     }
 
+    /// What is known of a phase, which the next window is of.
+    pub(super) fn phase(&mut self, guest: GuestId, phase: u32, intervals: u64, instructions: u64) {
+        if let Some(strata) = &mut self.guests[guest].sampling.strata {
+            strata.phase(phase, intervals, instructions);
+        }
+    }
+
     /// Page faults of a guest's program so far.
     fn page_faults(&self, guest: GuestId) -> u64 {
         self.stack.kernel(self.guests[guest].node).counters().faults
@@ -184,7 +191,11 @@ impl Simulation {
         let sampling = &self.guests[guest].sampling;
         let strata = sampling.strata.as_ref()?;
         let cycles = self.machine.explain(totals).total();
-        let elapsed = Elapsed { cycles: elapsed as f64, share: elapsed as f64 / cycles.max(1.0) };
+        let elapsed = Elapsed {
+            instructions: totals.instructions,
+            cycles: elapsed as f64,
+            share: elapsed as f64 / cycles.max(1.0),
+        };
         let said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
         Some((said, Windows { strata: strata.clone(), elapsed }))
     }

@@ -28,8 +28,8 @@ impl Sampling {
         self.strata.is_some()
     }
 
-    /// What a reader must know of it.
-    pub(super) fn note(&self) -> Option<String> {
-        self.strata.as_ref()?.note()
+    /// What a reader must know of it, of a stream of so many instructions.
+    pub(super) fn note(&self, instructions: u64) -> Option<String> {
+        self.strata.as_ref()?.note(instructions)
     }
 }

@@ -4,6 +4,7 @@ mod accesses;
 mod dying;
 mod ends;
 mod mappings;
+mod phases;
 mod processes;
 mod refusals;
 mod requests;

@@ -4,7 +4,7 @@ use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use strata_capture::{Capture, Options};
 use strata_stream::{Access, Advice, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid};
-use strata_workloads::{Aim, Auto, Reach, Sampled};
+use strata_workloads::{Aim, Aimed, Auto, Reach, Sampled};
 
 const PAGE: u64 = 4096;
 
@@ -208,7 +208,7 @@ fn intervals_are_chosen_while_several_processes_and_threads_run() {
     let program = Program::build("dying", Linked::Static);
     let options = Options {
         sampling: Some(Sampling { whole: 1_000_000, ..Auto::sampling(1) }),
-        aim: Some(aim()),
+        aimed: Some(Aimed::Auto(aim())),
         ..Options::default()
     };
     let capture = Capture::spawn(program.path.as_os_str(), &program.arguments(&["long"]), options);
@@ -293,7 +293,7 @@ fn windows_are_parts_of_the_whole_stream_access_for_access() {
 }
 
 /// Where windows begin by the clock of all instructions, and how long each is.
-fn places(mut source: impl Source) -> Vec<(u64, u64)> {
+pub fn places(mut source: impl Source) -> Vec<(u64, u64)> {
     let (mut clock, mut places, mut batch) = (0, Vec::new(), Batch::new());
     loop {
         let fill = source.fill(&mut batch).unwrap();
@@ -324,12 +324,13 @@ fn a_whole_stream_sampled_afterwards_has_the_windows_of_the_live_one() {
     };
     let adaptive = Sampling { whole: 1_000_000, ..Auto::sampling(1) };
     let fixed = Sampling { interval: 3_000_000, window: 50_000, warm: 100_000, ..MANY };
-    for (sampling, aim) in [(fixed, None), (adaptive, Some(aim()))] {
-        let options = Options { sampling: Some(sampling), aim: aim.clone(), ..Options::default() };
+    for (sampling, aimed) in [(fixed, None), (adaptive, Some(Aimed::Auto(aim())))] {
+        let options =
+            Options { sampling: Some(sampling), aimed: aimed.clone(), ..Options::default() };
         let live = places(spawn(options));
         let whole = spawn(Options::default());
-        let afterwards = match aim {
-            Some(aim) => places(Sampled::adaptive(whole, sampling, aim)),
+        let afterwards = match aimed {
+            Some(aimed) => places(Sampled::aimed(whole, sampling, aimed)),
             None => places(Sampled::new(whole, sampling)),
         };
         assert!(live.len() >= 4, "{live:?}");

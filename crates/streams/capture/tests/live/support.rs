@@ -175,7 +175,7 @@ impl Record {
                         assert!(threads.contains_key(&tid));
                     }
                     Event::Touched { pid, .. } => assert!(processes.contains_key(&pid)),
-                    Event::Mark(_) | Event::Sampling(_) => {}
+                    Event::Mark(_) | Event::Sampling(_) | Event::Phase { .. } => {}
                 },
             }
         }

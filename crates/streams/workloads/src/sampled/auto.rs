@@ -256,7 +256,8 @@ impl Auto {
                 least.max(warm + window)
             }
         };
-        let placed = Placed { number, start, length, warm };
+        let mut placed = Placed { number, start, length, gap: 0, warm };
+        placed.gap = placed.drawn(&self.sampling);
         self.placed.push_back((placed, is_trial));
         placed
     }

@@ -1,13 +1,19 @@
 //! A stream of which only windows are kept, with what page tables show of the rest.
 
 mod auto;
+mod chooser;
 mod lru;
 mod pages;
+mod phases;
 mod pilot;
+mod profile;
 
 pub use auto::{Aim, Auto};
+pub use chooser::{Aimed, Chooser};
 pub use pages::Touches;
+pub use phases::{Marker, Phases};
 pub use pilot::Reach;
+pub use profile::profile;
 use strata_stream::{
     Access, Batch, Edge, Event, Fill, Sampling, Schedule, Source, SourceError, Step, Tid,
     WorkloadInfo,
@@ -25,8 +31,8 @@ pub struct Sampled<S> {
     in_gap: bool,
     /// Instructions in the gap that have not been told, by thread in order of appearance.
     skipped: Vec<(Tid, u64)>,
-    /// Chooses the intervals, if nobody else does.
-    auto: Option<Auto>,
+    /// Places the intervals, if their places are not drawn.
+    chooser: Option<Chooser>,
 }
 
 impl<S: Source> Sampled<S> {
@@ -40,13 +46,13 @@ impl<S: Source> Sampled<S> {
             clock: 0,
             in_gap: false,
             skipped: Vec::new(),
-            auto: None,
+            chooser: None,
         }
     }
 
-    /// What is left of `source` when intervals and warming are chosen as its windows show.
-    pub fn adaptive(source: S, sampling: Sampling, aim: Aim) -> Self {
-        Self { auto: Some(Auto::new(sampling, aim)), ..Self::new(source, sampling) }
+    /// What is left of `source` when windows lie as `aimed` says.
+    pub fn aimed(source: S, sampling: Sampling, aimed: Aimed) -> Self {
+        Self { chooser: Some(Chooser::new(sampling, aimed)), ..Self::new(source, sampling) }
     }
 
     /// Accesses by one thread, cut where the sampled parts begin and end; accesses are where they would be
@@ -80,8 +86,8 @@ impl<S: Source> Sampled<S> {
         self.clock += instructions;
         self.touches.run(tid, accesses, self.in_gap);
         if !self.in_gap {
-            if let Some(auto) = &mut self.auto {
-                auto.run(self.touches.owner(tid), instructions, accesses);
+            if let Some(chooser) = &mut self.chooser {
+                chooser.run(self.touches.owner(tid), instructions, accesses);
             }
             batch.run(tid, instructions, |out| out.extend_from_slice(accesses));
         } else if instructions > 0 {
@@ -100,11 +106,12 @@ impl<S: Source> Sampled<S> {
         self.tell_skipped(batch);
         self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
         batch.event(Event::Sampling(edge));
-        if let Some(auto) = &mut self.auto {
-            if let (Edge::Interval, Some(placed)) = (edge, auto.placed().next()) {
-                self.schedule.place(placed);
+        if let Some(chooser) = &mut self.chooser {
+            if let (Edge::Interval, Some(placed)) = (edge, chooser.placed().first()) {
+                self.schedule.place(*placed);
             }
-            auto.edge(edge);
+            chooser.told(edge).into_iter().for_each(|event| batch.event(event));
+            chooser.edge(edge);
         }
         self.schedule.advance();
     }
@@ -125,7 +132,7 @@ impl<S: Source> Sampled<S> {
 impl<S: Source> Source for Sampled<S> {
     fn info(&self) -> WorkloadInfo {
         let mut info = self.source.info();
-        info.notes.extend(self.auto.iter().flat_map(Auto::notes));
+        info.notes.extend(self.chooser.iter().flat_map(Chooser::notes));
         info
     }
 

@@ -128,6 +128,9 @@ pub fn event() -> impl Strategy<Value = Event> {
         mark().prop_map(Event::Mark),
         (any::<u32>(), mark()).prop_map(|(tid, mark)| Event::Request { tid: Tid(tid), mark }),
         (any::<u32>(), call()).prop_map(|(tid, call)| Event::Called { tid: Tid(tid), call }),
+        (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(phase, intervals, instructions)| {
+            Event::Phase { phase, intervals, instructions }
+        }),
     ]
 }
 

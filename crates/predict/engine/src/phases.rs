@@ -1,0 +1,268 @@
+//! What is estimated of a stream that is sampled by phases, and how far it may be off.
+//!
+//! Each phase is a stratum of intervals, of which some were drawn at random and are the windows. What these
+//! counted an instruction, times the instructions of the phase, is the estimate for the phase. How many
+//! instructions a phase has is known from an earlier run; how many there are of all, from this one.
+
+use crate::sampling::Figures;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use strata_counters::Count;
+use strata_hardware::HardwareCounters;
+use strata_stream::{Stratum, stratified_half_width};
+use strata_text::number::{count, percent};
+
+/// A program that is longer or shorter by more than this share is not the one that was profiled.
+const CHANGED: f64 = 0.01;
+
+/// One phase of a sampled stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseShare {
+    /// Its share of the instructions.
+    pub share: f64,
+    /// Its intervals, of which windows were drawn.
+    pub intervals: u64,
+    /// Windows that were counted.
+    pub windows: u64,
+}
+
+/// The phases of a stream, and what their windows counted so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Phases {
+    known: BTreeMap<u32, Phase>,
+    /// The phase of the next window.
+    present: u32,
+    /// Each single count, for an instruction of what was seen of phases.
+    rates: Vec<f64>,
+    /// Windows of all phases.
+    windows: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Phase {
+    intervals: u64,
+    instructions: f64,
+    /// Instructions of its windows, and each single count of them.
+    counted: f64,
+    sums: Vec<f64>,
+    /// Figures for an instruction, window by window.
+    drawn: Vec<Figures>,
+}
+
+impl Phases {
+    /// The next window is of this phase.
+    pub(crate) fn tell(&mut self, phase: u32, intervals: u64, instructions: u64) {
+        self.present = phase;
+        let known = self.known.entry(phase).or_default();
+        (known.intervals, known.instructions) = (intervals, instructions as f64);
+    }
+
+    /// A window is over, with these figures.
+    pub(crate) fn window(&mut self, counted: &HardwareCounters, figures: Figures) {
+        let instructions = counted.instructions as f64;
+        if instructions == 0.0 {
+            return;
+        }
+        let Some(phase) = self.known.get_mut(&self.present) else { return };
+        phase.counted += instructions;
+        let mut at = 0;
+        counted.visit(&mut |count| {
+            if at == phase.sums.len() {
+                phase.sums.push(0.0);
+            }
+            phase.sums[at] += count as f64;
+            at += 1;
+        });
+        phase.drawn.push(figures.map(|figure| figure / instructions));
+        self.windows += 1;
+        self.rates = self.weighed();
+    }
+
+    /// Phases that windows have shown.
+    fn seen(&self) -> impl Iterator<Item = &Phase> {
+        self.known.values().filter(|phase| phase.counted > 0.0)
+    }
+
+    /// Instructions of these.
+    fn seen_instructions(&self) -> f64 {
+        self.seen().map(|phase| phase.instructions).sum::<f64>().max(1.0)
+    }
+
+    fn weighed(&self) -> Vec<f64> {
+        let all = self.seen_instructions();
+        let mut rates = Vec::new();
+        for phase in self.seen() {
+            rates.resize(rates.len().max(phase.sums.len()), 0.0);
+            let weight = phase.instructions / all / phase.counted;
+            rates.iter_mut().zip(&phase.sums).for_each(|(rate, sum)| *rate += sum * weight);
+        }
+        rates
+    }
+
+    /// Windows that were counted.
+    pub(crate) fn windows(&self) -> u64 {
+        self.windows
+    }
+
+    /// What so many instructions count; `None` when no window has shown anything.
+    pub(crate) fn estimate(&self, instructions: u64) -> Option<HardwareCounters> {
+        if self.windows == 0 {
+            return None;
+        }
+        let mut rates = self.rates.iter();
+        let mut estimated = HardwareCounters::default();
+        estimated.set(&mut || {
+            rates.next().map_or(0, |rate| (rate * instructions as f64).round() as u64)
+        });
+        Some(estimated)
+    }
+
+    /// Half the width of the interval of a sum over so many instructions of what each window has, by number of
+    /// the window in the order of phases.
+    pub(crate) fn half(
+        &self,
+        instructions: u64,
+        figure: impl Fn(usize, &Figures) -> f64,
+    ) -> Option<f64> {
+        if self.known.values().any(|phase| phase.counted == 0.0) {
+            return None;
+        }
+        let scale = instructions as f64 / self.seen_instructions();
+        let mut number = 0;
+        let strata = self.known.values().map(|phase| {
+            let drawn = phase.drawn.iter().map(|rates| {
+                number += 1;
+                figure(number - 1, rates)
+            });
+            let drawn = drawn.collect();
+            Stratum { units: phase.intervals as f64, weight: phase.instructions * scale, drawn }
+        });
+        stratified_half_width(&strata.collect::<Vec<_>>())
+    }
+
+    /// A figure of each window, in the order of phases.
+    pub(crate) fn rates(&self, figure: usize) -> Vec<f64> {
+        self.known.values().flat_map(|phase| &phase.drawn).map(|rates| rates[figure]).collect()
+    }
+
+    /// The phases, for a result.
+    pub(crate) fn shares(&self) -> Vec<PhaseShare> {
+        let all = self.instructions().max(1.0);
+        let share = |phase: &Phase| PhaseShare {
+            share: phase.instructions / all,
+            intervals: phase.intervals,
+            windows: phase.drawn.len() as u64,
+        };
+        self.known.values().map(share).collect()
+    }
+
+    fn instructions(&self) -> f64 {
+        self.known.values().map(|phase| phase.instructions).sum()
+    }
+
+    /// What a reader must know of a stream that had so many instructions.
+    pub(crate) fn note(&self, instructions: u64) -> Option<String> {
+        let before = self.instructions();
+        let longer = (instructions as f64 - before) / before.max(1.0);
+        let mut parts = Vec::new();
+        if longer.abs() > CHANGED {
+            parts.push(format!(
+                "the stream had {} instructions, {} {} than when its phases were found, so windows may not be \
+                 of the phases that they stand for",
+                count(instructions),
+                percent(longer.abs()),
+                if longer > 0.0 { "more" } else { "fewer" },
+            ));
+        }
+        let lacking = |phase: &&Phase| {
+            (phase.drawn.len() as u64) < 2 && phase.intervals > phase.drawn.len() as u64
+        };
+        let lost: f64 = self.known.values().filter(lacking).map(|phase| phase.instructions).sum();
+        if lost > 0.0 {
+            parts.push(format!(
+                "of phases with {} of the instructions too few windows were over before the stream was to say \
+                 how far estimates are off",
+                percent(lost / before.max(1.0))
+            ));
+        }
+        (!parts.is_empty()).then(|| format!("sampled by phases: {}", parts.join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(instructions: u64, accesses: u64) -> HardwareCounters {
+        HardwareCounters { instructions, accesses, ..HardwareCounters::default() }
+    }
+
+    fn figures(accesses: u64) -> Figures {
+        let mut figures = Figures::default();
+        figures[0] = accesses as f64;
+        figures
+    }
+
+    /// Two phases: 900 instructions of some two accesses each, 100 of ten.
+    fn phases() -> Phases {
+        let mut phases = Phases::default();
+        phases.tell(0, 9, 900);
+        phases.tell(1, 1, 100);
+        for (phase, accesses) in [(0, 190), (1, 1000), (0, 210)] {
+            let (intervals, instructions) = if phase == 0 { (9, 900) } else { (1, 100) };
+            phases.tell(phase, intervals, instructions);
+            phases.window(&counted(100, accesses), figures(accesses));
+        }
+        phases
+    }
+
+    #[test]
+    fn a_phase_counts_as_much_as_it_has_instructions() {
+        let phases = phases();
+        let accesses = |instructions| phases.estimate(instructions).unwrap().accesses;
+        assert_eq!(accesses(1000), 900 * 2 + 100 * 10);
+        assert_eq!(accesses(2000), 2 * accesses(1000), "whatever the stream's length");
+        assert_eq!(phases.windows(), 3);
+        assert_eq!(Phases::default().estimate(1000), None);
+        let shares: Vec<_> =
+            phases.shares().iter().map(|p| (p.share, p.intervals, p.windows)).collect();
+        assert_eq!(shares, [(0.9, 9, 2), (0.1, 1, 1)]);
+        assert_eq!(phases.rates(0), [1.9, 2.1, 10.0]);
+    }
+
+    #[test]
+    fn bounds_are_of_how_windows_of_a_phase_differ() {
+        let phases = phases();
+        let found = phases.half(1000, |_, rates| rates[0]).unwrap();
+        let stratum = Stratum { units: 9.0, weight: 900.0, drawn: vec![1.9, 2.1] };
+        let expected = stratified_half_width(&[stratum]).unwrap();
+        assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+        let twice = phases.half(2000, |_, rates| rates[0]).unwrap();
+        assert!((twice / found - 2.0).abs() < 1e-9);
+        // Windows by number, as another run has them.
+        let other = phases.rates(0);
+        assert_eq!(
+            phases.half(1000, |number, rates| rates[0] - other[number]),
+            None,
+            "no difference"
+        );
+    }
+
+    #[test]
+    fn what_ended_early_or_was_of_another_length_is_told() {
+        assert_eq!(phases().note(1000), None);
+        assert_eq!(phases().note(1009), None);
+        let note = phases().note(1020).unwrap();
+        assert!(note.contains("2.0 % more than when its phases were found"), "{note}");
+        let mut short = Phases::default();
+        short.tell(0, 9, 900);
+        short.tell(1, 1, 100);
+        short.tell(0, 9, 900);
+        short.window(&counted(100, 200), figures(200));
+        let note = short.note(300).unwrap();
+        assert!(note.contains("fewer than when"), "{note}");
+        assert!(note.contains("of the instructions too few windows"), "{note}");
+        assert_eq!(short.half(300, |_, rates| rates[0]), None);
+        assert_eq!(short.estimate(300).unwrap().accesses, 600, "what was seen stands for the rest");
+    }
+}

@@ -55,7 +55,8 @@ fn a_program_runs_twice_and_is_seen_once() {
     let (own, whole) = (&found.runs[0], &full.runs[0]);
     assert!(close(own.instructions, whole.instructions, 0.01));
     assert!(close(own.accesses, whole.accesses, 0.1), "{} {}", own.accesses, whole.accesses);
-    assert!(close(own.faults.guest, whole.faults.guest, 0.02));
+    // Page tables show what the kernel maps along as well, some dozen pages of the shell's files.
+    assert!(own.faults.guest.abs_diff(whole.faults.guest) < 100, "{}", own.faults.guest);
 }
 
 #[test]
@@ -115,17 +116,16 @@ fn recordings_and_generators_have_phases_by_memory() {
         format!("run --policy base --seed 4 {SAMPLE} --workload btree:size=32MiB,accesses=2M");
     let once = run(&line);
     let table = String::from_utf8_lossy(&once.stdout).into_owned();
-    assert!(table.contains("by the pages that they access"), "{table}");
-    assert!(table.contains("Phases, by their share of the instructions: "), "{table}");
+    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("by the pages that they access"), "{table}");
+    assert!(words.contains("Phases, by their share of the instructions: "), "{table}");
     let of_phases = table.lines().filter(|row| row.trim_start().starts_with("phases  "));
     assert_eq!(of_phases.count(), 1, "{table}");
     assert_eq!(run(&line).stdout, once.stdout, "the same bytes");
     let directory = tempfile::tempdir().unwrap();
     let [whole, sampled] = ["w", "s"].map(|name| directory.path().join(name).display().to_string());
     assert!(
-        run(&format!("record -o {whole} --workload btree:size=32MiB,accesses=2M"))
-            .status
-            .success()
+        run(&format!("record -o {whole} --workload btree:size=32MiB,accesses=2M")).status.success()
     );
     assert!(run(&format!("record {SAMPLE} --seed 4 -o {sampled} {whole}")).status.success());
     let found = |line: &str| -> Report { serde_json::from_slice(&run(line).stdout).unwrap() };

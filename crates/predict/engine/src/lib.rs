@@ -11,6 +11,7 @@
 mod assemble;
 mod bill;
 mod counters;
+mod figures;
 pub mod gain;
 mod hosts;
 mod last_level;

@@ -12,6 +12,7 @@
 //! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
+use crate::figures::{CYCLES, FIGURES, Figures, figures};
 use crate::phases::{PhaseShare, Phases};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -83,22 +84,6 @@ pub struct Sampled {
     pub estimated: Vec<String>,
 }
 
-/// What has bounds: names in a result, and the figure of what was counted.
-pub(crate) const FIGURES: [&str; 7] = [
-    "accesses",
-    "tlb.l1_misses",
-    "tlb.l2_misses",
-    "walk_refs",
-    "walk_cycles",
-    "counters.strata.data_memory",
-    "cycles",
-];
-
-/// A value for each of them.
-pub(crate) type Figures = [f64; FIGURES.len()];
-
-const CYCLES: usize = FIGURES.len() - 1;
-
 /// What is estimated and has no bounds of its own, or those of another figure.
 const OTHERS: [&str; 13] = [
     "tlb.fills",
@@ -115,19 +100,6 @@ const OTHERS: [&str; 13] = [
     "cpus",
     "samples",
 ];
-
-/// The figures with bounds, of counters without what was charged.
-fn figures(counters: &HardwareCounters, machine: &Machine) -> Figures {
-    [
-        counters.accesses as f64,
-        counters.l1_misses as f64,
-        counters.l2_misses as f64,
-        counters.walk_refs as f64,
-        counters.walk_cycles as f64,
-        counters.data.memory as f64,
-        machine.explain(counters).total(),
-    ]
-}
 
 /// One interval of the stream.
 #[derive(Clone, Copy, Debug, PartialEq)]

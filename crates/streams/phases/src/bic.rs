@@ -6,8 +6,8 @@
 //! at least nine tenths of the way from the lowest to the highest.
 
 use crate::clusters::Clusters;
-use crate::profile::{DIMENSIONS, Vector};
 use crate::random::Random;
+use crate::sketch::{DIMENSIONS, Vector};
 
 /// Beginnings that are tried for each number of clusters; the one of least cost counts.
 const BEGINNINGS: u64 = 3;

@@ -1,8 +1,8 @@
 //! k-means: so many clusters of points that lie near each other (Lloyd, Least Squares Quantization in PCM, IEEE
 //! Transactions on Information Theory 28, 1982), begun as k-means++ begins (Arthur and Vassilvitskii, SODA 2007).
 
-use crate::profile::{DIMENSIONS, Vector};
 use crate::random::Random;
+use crate::sketch::{DIMENSIONS, Vector};
 
 /// Rounds after which it is good enough; it mostly takes a few.
 const ROUNDS: usize = 100;

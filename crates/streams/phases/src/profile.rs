@@ -1,12 +1,6 @@
 //! The vectors of a whole run, few enough whatever its length.
 
-use crate::sketch::direction;
-
-/// Dimensions that vectors are projected to, as in SimPoint 3.0.
-pub(crate) const DIMENSIONS: usize = 15;
-
-/// Where an interval lies: its share of instructions in each bucket, projected.
-pub(crate) type Vector = [f64; DIMENSIONS];
+use crate::sketch::{Vector, direction};
 
 /// Intervals that are kept at most. When there are more, pairs become one.
 const MOST: usize = 1 << 11;
@@ -130,6 +124,7 @@ impl Profiled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sketch::DIMENSIONS;
 
     /// Intervals of ten instructions, each in a bucket of its own.
     fn profile(most: usize, intervals: usize, rest: u64) -> Profiled {

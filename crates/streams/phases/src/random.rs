@@ -27,7 +27,7 @@ impl Random {
 
     /// One of `0..count`.
     pub(crate) fn below(&mut self, count: usize) -> usize {
-        (u128::from(self.next()) * count as u128 >> 64) as usize
+        ((u128::from(self.next()) * count as u128) >> 64) as usize
     }
 
     /// So many of a list, at random, in the order of the list.

@@ -3,8 +3,13 @@
 //! A program has tens of thousands of blocks, and vectors are projected to few dimensions anyway. So blocks
 //! share buckets, by a hash: that is a projection as well, and one that costs an addition for each block run.
 
-use crate::profile::{DIMENSIONS, Vector};
 use strata_stream::mixed;
+
+/// Dimensions that vectors are projected to, as in SimPoint 3.0.
+pub(crate) const DIMENSIONS: usize = 15;
+
+/// Where an interval lies: its share of instructions in each bucket, projected.
+pub(crate) type Vector = [f64; DIMENSIONS];
 
 /// Buckets that blocks are counted in.
 pub const BUCKETS: usize = 1 << 10;

@@ -47,10 +47,15 @@ pub fn run(
         HostError::Open { .. } => unopened(&OpenError(error.to_string()), interrupt),
     })?;
     let guest = outcomes.into_iter().flatten().flat_map(|outcome| outcome.guests).next();
-    guest.map(|guest| guest.run).ok_or_else(|| Failure {
+    let run = guest.map(|guest| guest.run).ok_or_else(|| Failure {
         message: format!("{} before the model ran", interrupt.reason()),
         status: interrupt.status(),
-    })
+    })?;
+    if run.instructions == 0 && !interrupt.happened() {
+        let name = program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+        return Err(Failure::failed(format!("{name} did not run under the model")));
+    }
+    Ok(run)
 }
 
 /// Standard input and output lead nowhere, for programs that are started, until this is dropped.

@@ -104,7 +104,7 @@ pub(crate) fn start(
         accept(&console, &mut child).and_then(|console| Ok((console, accept(&port, &mut child)?)));
     let (console, line) = match lines {
         Ok(lines) => lines,
-        Err(source) => return Err(gone(child, &errors, &source)),
+        Err(source) => return Err(gone(child, [&errors, &words], &source)),
     };
     // They are in its memory by now. The last is the initial file system, which is not ours.
     for (path, _) in placed.iter().take(2) {
@@ -148,10 +148,12 @@ pub(crate) fn put_aside(directory: &Path) -> Result<(), LabError> {
 }
 
 /// The error of an emulator that does not come up, which is ended.
-fn gone(mut child: Child, log: &Path, source: &std::io::Error) -> LabError {
+fn gone(mut child: Child, [log, words]: [&Path; 2], source: &std::io::Error) -> LabError {
     let _ = child.kill();
     let _ = child.wait();
     let said = fs::read_to_string(log).unwrap_or_default();
+    // Before its log is open its words are all there is.
+    let log = if said.is_empty() { words } else { log };
     let panic = said.lines().find_map(|line| Some(line.split_once(">>PANIC<<")?.1.trim()));
     LabError::Build {
         what: "starting the machine".into(),

@@ -1,10 +1,13 @@
 //! What machines estimate of streams that are sampled by phases, against what they find on the whole ones.
 
+mod common;
+
+use common::{figure, run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use strata_addr::{Gva, Range};
 use strata_engine::report::Choice;
-use strata_engine::{LayerFmfi, Report, RunResult, Setup, StackKind, Stop, catalogue};
+use strata_engine::{LayerFmfi, Report, Setup, StackKind};
 use strata_hardware::CpuModel;
 use strata_phases::{Profiled, Settings, Windows};
 use strata_stream::{
@@ -22,18 +25,6 @@ fn setup(policy: &str) -> Setup {
         memory: Some(256 << 20),
         fragmentation: LayerFmfi::everywhere(0.0),
         ..Setup::new(StackKind::Vm, policy, cpu)
-    }
-}
-
-fn run(setup: &Setup, mut source: impl Source) -> RunResult {
-    let mut run = (catalogue().build)(setup, &source.info(), &Stop::default()).unwrap();
-    let mut batch = Batch::new();
-    loop {
-        let fill = source.fill(&mut batch).unwrap();
-        run.consume(&batch);
-        if fill == Fill::End {
-            return run.finish();
-        }
     }
 }
 
@@ -130,21 +121,6 @@ fn phases(profiled: &Profiled, seed: u64) -> Arc<Phases> {
 
 fn sampled(phases: &Arc<Phases>, rounds: u64) -> Sampled<Turns> {
     Sampled::aimed(Turns::new(rounds), phases.sampling(), Aimed::Phases(phases.clone()))
-}
-
-/// A figure of a result by the name that its bounds have.
-fn figure(result: &RunResult, name: &str) -> f64 {
-    (match name {
-        "accesses" => result.accesses,
-        "tlb.l1_misses" => result.tlb.l1_misses,
-        "tlb.l2_misses" => result.tlb.l2_misses,
-        "walk_refs" => result.walk_refs,
-        "walk_cycles" => result.walk_cycles,
-        "counters.strata.data_memory" => result.counters["strata.data_memory"],
-        "cycles" => result.cycles,
-        "elapsed_cycles" => result.elapsed_cycles,
-        _ => panic!("{name}"),
-    }) as f64
 }
 
 /// Of 40 seeds 38 are to hold the truth. With 33 at least, a test of a right interval fails once in 300

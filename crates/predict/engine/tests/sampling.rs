@@ -1,5 +1,8 @@
 //! What machines estimate of sampled streams, against what they find on the whole ones.
 
+mod common;
+
+use common::{figure, run};
 use strata_engine::{LayerFmfi, Report, RunResult, Setup, StackKind, Stop, catalogue};
 use strata_hardware::CpuModel;
 use strata_stream::{Batch, Event, Fill, Pid, Sampling, Source, Step, Tid, WorkloadInfo};
@@ -17,18 +20,6 @@ fn setup(stack: StackKind, policy: &str) -> Setup {
     }
 }
 
-fn run(setup: &Setup, mut source: impl Source) -> RunResult {
-    let mut run = (catalogue().build)(setup, &source.info(), &Stop::default()).unwrap();
-    let mut batch = Batch::new();
-    loop {
-        let fill = source.fill(&mut batch).unwrap();
-        run.consume(&batch);
-        if fill == Fill::End {
-            return run.finish();
-        }
-    }
-}
-
 fn made(spec: &str) -> Generator {
     Generator::parse(spec).unwrap()
 }
@@ -41,21 +32,6 @@ const SAMPLING: Sampling = Sampling {
     adaptive: false,
     seed: 1,
 };
-
-/// A figure of a result by the name that its bounds have.
-fn figure(result: &RunResult, name: &str) -> f64 {
-    (match name {
-        "accesses" => result.accesses,
-        "tlb.l1_misses" => result.tlb.l1_misses,
-        "tlb.l2_misses" => result.tlb.l2_misses,
-        "walk_refs" => result.walk_refs,
-        "walk_cycles" => result.walk_cycles,
-        "counters.strata.data_memory" => result.counters["strata.data_memory"],
-        "cycles" => result.cycles,
-        "elapsed_cycles" => result.elapsed_cycles,
-        _ => panic!("{name}"),
-    }) as f64
-}
 
 /// Of 100 seeds 95 are to hold the truth. With 88 at least, a test of a right interval fails once in 500
 /// times; the seeds are fixed, so that it never does.

@@ -11,6 +11,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -127,7 +128,11 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Starts a machine that uses `directory` for its sockets.
-    pub(crate) fn start(hardware: &Hardware, directory: &Path) -> Result<Self, LabError> {
+    pub(crate) fn start(
+        hardware: &Hardware,
+        directory: &Path,
+        interrupt: &AtomicBool,
+    ) -> Result<Self, LabError> {
         let socket = directory.join(SOCKET);
         let listener = on(&socket, UnixListener::bind(&socket))?;
         let errors = directory.join("emulator.log");
@@ -146,7 +151,7 @@ impl Machine {
                 package: "qemu-system-x86",
             })?;
         let console = child.stdout.take().expect("it is piped");
-        let (port, connection) = match accept(&listener, &mut child) {
+        let (port, connection) = match accept(&listener, &mut child, interrupt) {
             Ok(port) => {
                 let copy = on(&socket, port.try_clone())?;
                 (port, copy)
@@ -154,6 +159,9 @@ impl Machine {
             Err(source) => {
                 let _ = child.kill();
                 let _ = child.wait();
+                if source.kind() == io::ErrorKind::Interrupted {
+                    return Err(LabError::Interrupted);
+                }
                 let said = fs::read_to_string(&errors).unwrap_or_default();
                 return Err(LabError::Build {
                     what: "starting the machine".into(),
@@ -261,7 +269,11 @@ pub(crate) fn each_line(stream: impl io::Read, mut take: impl FnMut(String) -> b
 }
 
 /// Waits for the emulator to connect its end of the port, or to end.
-pub(crate) fn accept(listener: &UnixListener, child: &mut Child) -> io::Result<UnixStream> {
+pub(crate) fn accept(
+    listener: &UnixListener,
+    child: &mut Child,
+    interrupt: &AtomicBool,
+) -> io::Result<UnixStream> {
     const LIMIT: Duration = Duration::from_secs(120);
     listener.set_nonblocking(true)?;
     let begin = Instant::now();
@@ -276,6 +288,9 @@ pub(crate) fn accept(listener: &UnixListener, child: &mut Child) -> io::Result<U
         }
         if let Some(status) = child.try_wait()? {
             return Err(io::Error::other(format!("the emulator ended with {status}")));
+        }
+        if interrupt.load(Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
         }
         if begin.elapsed() > LIMIT {
             return Err(io::Error::other("the emulator does not come up"));
@@ -330,4 +345,25 @@ pub(crate) fn port(socket: &str) -> [String; 6] {
         "-device".into(),
         format!("virtserialport,chardev=port,name={PORT_NAME}"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulator_is_waited_for_until_it_comes_ends_or_nobody_wants_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join(SOCKET);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut silent = Command::new("sleep").arg("60").spawn().unwrap();
+        let refused = accept(&listener, &mut silent, &AtomicBool::new(true)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::Interrupted);
+        let _comes = UnixStream::connect(&socket).unwrap();
+        assert!(accept(&listener, &mut silent, &AtomicBool::new(false)).is_ok());
+        silent.kill().unwrap();
+        silent.wait().unwrap();
+        let ended = accept(&listener, &mut silent, &AtomicBool::new(false)).unwrap_err();
+        assert!(ended.to_string().contains("the emulator ended with"), "{ended}");
+    }
 }

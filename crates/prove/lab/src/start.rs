@@ -284,8 +284,8 @@ impl<'a> Attempt<'a, '_> {
             let kernels = scenario.layers.iter().map(|layer| layer.kernel.clone());
             let journal = Journal::start(directory, kernels)?;
             let machine = match scenario.make() {
-                Make::Amd => Machine::start(&hardware, directory)?,
-                Make::Intel => intel::start(parts.bochs()?, &hardware, directory)?,
+                Make::Amd => Machine::start(&hardware, directory, self.interrupt)?,
+                Make::Intel => intel::start(parts.bochs()?, &hardware, directory, self.interrupt)?,
             };
             let slow = if scenario.make() == Make::Intel { INTEL_PATIENCE } else { 1 };
             let patience = slow * if scenario.is_checked() { PATIENCE } else { 1 };

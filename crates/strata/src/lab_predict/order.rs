@@ -65,8 +65,8 @@ pub fn in_order(regions: Vec<(u64, FoundRegion)>, free: Free<'_>) -> Vec<FoundRe
         let lists: Vec<&FreeList> =
             free.lists.iter().filter(|list| list.zone.name == *name).collect();
         if !lists.is_empty() {
-            let pages = |list: &&&FreeList| list.is_movable();
-            let (movable, others): (Vec<&FreeList>, _) = lists.iter().partition(pages);
+            let (movable, others): (Vec<&FreeList>, Vec<_>) =
+                lists.into_iter().partition(|list| list.is_movable());
             memory.give_small(zone, movable.iter().map(|list| list.small_pages()).sum());
             memory.keep_whole(zone, others.iter().map(|list| list.zone.free_huge()).sum());
         }

@@ -7,9 +7,11 @@ use crate::error::{LabError, on};
 use crate::machine::{Devices, Hardware, Heard, Machine, Ram, SOCKET, accept, each_line, listen};
 use crate::process::ends_with_us;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::thread;
 use strata_line::Numbers;
@@ -50,6 +52,7 @@ pub(crate) fn start(
     bochs: &Bochs,
     hardware: &Hardware,
     directory: &Path,
+    interrupt: &AtomicBool,
 ) -> Result<Machine, LabError> {
     let path = |name: &str| directory.join(name);
     let disk = path(DISK);
@@ -100,8 +103,8 @@ pub(crate) fn start(
         .spawn()
         .map_err(|source| LabError::File { path: bochs.program.clone(), source })?;
     let errors = path(LOG);
-    let lines =
-        accept(&console, &mut child).and_then(|console| Ok((console, accept(&port, &mut child)?)));
+    let mut accepted = |listener| accept(listener, &mut child, interrupt);
+    let lines = accepted(&console).and_then(|console| Ok((console, accepted(&port)?)));
     let (console, line) = match lines {
         Ok(lines) => lines,
         Err(source) => return Err(gone(child, [&errors, &words], &source)),
@@ -148,9 +151,12 @@ pub(crate) fn put_aside(directory: &Path) -> Result<(), LabError> {
 }
 
 /// The error of an emulator that does not come up, which is ended.
-fn gone(mut child: Child, [log, words]: [&Path; 2], source: &std::io::Error) -> LabError {
+fn gone(mut child: Child, [log, words]: [&Path; 2], source: &io::Error) -> LabError {
     let _ = child.kill();
     let _ = child.wait();
+    if source.kind() == io::ErrorKind::Interrupted {
+        return LabError::Interrupted;
+    }
     let said = fs::read_to_string(log).unwrap_or_default();
     // Before its log is open its words are all there is.
     let log = if said.is_empty() { words } else { log };

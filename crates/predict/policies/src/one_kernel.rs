@@ -83,6 +83,7 @@ impl OneKernel {
             backs: None,
             page,
             vma,
+            store: true,
             huge_possible: true,
         }
     }

@@ -345,7 +345,8 @@ impl Stack {
             while let Some(files) = space_of_files
                 && read * own.max(1) < of_files * (page + 1)
             {
-                self.guest_fault(policy, guest, files, first + read, false)?;
+                // It comes into the page cache now, as a store to it would have it come: by itself, and written.
+                self.guest_fault(policy, guest, files, first + read, true)?;
                 read += 1;
             }
         }

@@ -9,6 +9,7 @@ use crate::vma::{HugeAdvice, Vma};
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::Colour;
 use strata_paging::{Mapping, Region, Rights};
+use strata_stream::Backing;
 
 /// A fault on a page that is not mapped, for a policy to place.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub struct PageFault {
     pub page: Frame<Upper>,
     /// The area it is in.
     pub vma: Vma,
+    /// It was a store.
+    pub store: bool,
     /// A huge page may be mapped: the area covers the region, huge pages are allowed there, and
     /// no part of it is mapped.
     pub huge_possible: bool,
@@ -62,7 +65,12 @@ pub enum Faulted {
 impl Kernel {
     /// What the policy needs to know of a fault at `page`, or `None` when the page is mapped.
     /// The page must be in an area.
-    pub(crate) fn describe_fault(&self, space: SpaceId, page: Frame<Upper>) -> Option<PageFault> {
+    pub(crate) fn describe_fault(
+        &self,
+        space: SpaceId,
+        page: Frame<Upper>,
+        store: bool,
+    ) -> Option<PageFault> {
         let place = self.space(space)?;
         let vma = *place.vmas.find(page.addr())?;
         let huge_possible = match place.table.region(page.floor(PageSize::Huge)) {
@@ -76,7 +84,8 @@ impl Kernel {
             }
             Region::Absent => self.whole || self.thp.allows(&vma) && vma.fits_huge(page),
         };
-        Some(PageFault { space, vm: None, vm_page: None, backs: None, page, vma, huge_possible })
+        let (vm, vm_page, backs) = (None, None, None);
+        Some(PageFault { space, vm, vm_page, backs, page, vma, store, huge_possible })
     }
 
     /// Maps the page of `fault` where `placement` says. Where the program asked for huge pages, a
@@ -108,12 +117,30 @@ impl Kernel {
             }
         }
         self.note_fallback(fault, wanted.is_some());
-        let purpose = Purpose::Page(fault.space, fault.page);
-        let frame = self.base_page_at(placement, purpose).ok_or(OutOfMemory)?;
-        self.map_base(fault.space, fault.page, frame, &fault.vma)
-            .inspect_err(|_| self.frames.memory.free(frame, 0))?;
+        let frame = self.map_base(fault, placement)?;
         self.zeroed(frame, 0);
         Ok(PageSize::Base)
+    }
+
+    /// Maps a base page where `placement` says; the caller says what is in it. Gives its frame.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when there is no frame, or none for a page table; nothing is mapped then.
+    pub(crate) fn map_base(
+        &mut self,
+        fault: &PageFault,
+        placement: Placement,
+    ) -> Result<Frame<Lower>, OutOfMemory> {
+        let purpose = Purpose::Page(fault.space, fault.page);
+        let frame = self.base_page_at(placement, purpose).ok_or(OutOfMemory)?;
+        let (place, frames) = self.space_and_frames(fault.space);
+        let rights = rights_of_fault(fault);
+        if place.table.map(fault.page, PageSize::Base, frame, rights, frames).is_err() {
+            self.frames.memory.free(frame, 0);
+            return Err(OutOfMemory);
+        }
+        self.set_owner(frame, Owner::Page(fault.space, fault.page));
+        Ok(frame)
     }
 
     /// Takes a base page where `placement` says, else where the kernel places such pages.
@@ -239,23 +266,6 @@ impl Kernel {
         Ok(PageSize::Huge)
     }
 
-    /// Maps a base page to a frame taken already; the caller says what is in it.
-    pub(crate) fn map_base(
-        &mut self,
-        space: SpaceId,
-        page: Frame<Upper>,
-        frame: Frame<Lower>,
-        vma: &Vma,
-    ) -> Result<PageSize, OutOfMemory> {
-        let (place, frames) = self.space_and_frames(space);
-        place
-            .table
-            .map(page, PageSize::Base, frame, rights_of(vma), frames)
-            .map_err(|_| OutOfMemory)?;
-        self.set_owner(frame, Owner::Page(space, page));
-        Ok(PageSize::Base)
-    }
-
     /// Remembers why a region starts with base pages, once per region.
     fn note_fallback(&mut self, fault: &PageFault, tried_huge: bool) {
         let region = fault.page.floor(PageSize::Huge);
@@ -280,6 +290,14 @@ impl Kernel {
 #[inline]
 pub(crate) fn frame_of(mapping: &Mapping<Lower>, page: Frame<Upper>) -> Frame<Lower> {
     mapping.frame + page.index_in(mapping.size)
+}
+
+/// The rights of a base page that a fault maps. What was read of a file is the page cache's: the first store to it
+/// faults again, and gets a copy or marks it dirty.
+fn rights_of_fault(fault: &PageFault) -> Rights {
+    let rights = rights_of(&fault.vma);
+    let write = rights.write && (fault.store || fault.vma.backing != Backing::File);
+    Rights { write, ..rights }
 }
 
 /// An area without any rights, a guard or a reserve, is mapped readable when something touches

@@ -32,8 +32,12 @@ impl Stack {
     ) -> Result<Faulted, KernelOutOfMemory> {
         self.infer_area(guest, space, page);
         let kernel = &mut self.nodes[guest].kernel;
-        let outcome = match kernel.describe_fault(space, page) {
-            Some(fault) => Faulted::Mapped(self.kernel_fault(policy, guest, &fault)?),
+        let outcome = match kernel.describe_fault(space, page, store) {
+            Some(fault) => {
+                let size = self.kernel_fault(policy, guest, &fault)?;
+                self.map_around(policy, guest, &fault)?;
+                Faulted::Mapped(size)
+            }
             None if store => {
                 let mut outcome = kernel.write_fault(space, page, Placement::Linux);
                 if outcome.is_err() && policy.memory_short(guest, kernel) {
@@ -118,7 +122,7 @@ impl Stack {
         let hva = self.hva(vm, page);
         let &Vm { below, process, .. } = self.nodes[vm].vm();
         let writes = self.second_stage_writes;
-        if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva) {
+        if let Some(mut fault) = self.nodes[below].kernel.describe_fault(process, hva, store) {
             (fault.vm, fault.vm_page) = (Some(vm), Some(page));
             fault.backs = self.backs_of_fault(policy, below, vm, page);
             self.kernel_fault(policy, below, &fault)?;
@@ -169,9 +173,16 @@ impl Stack {
         let (mapping, vma) = (place.table.mapping(hva.addr()), place.vmas.find(hva.addr()));
         let (Some(mapping), Some(&vma)) = (mapping, vma) else { return Ok(()) };
         let placement = if kernel.is_shared(frame_of(&mapping, hva)) {
-            let (vm, vm_page, huge_possible) = (Some(vm), Some(page), false);
-            let fault =
-                PageFault { space: process, vm, vm_page, backs, page: hva, vma, huge_possible };
+            let fault = PageFault {
+                space: process,
+                vm: Some(vm),
+                vm_page: Some(page),
+                backs,
+                page: hva,
+                vma,
+                store: true,
+                huge_possible: false,
+            };
             policy.place(below, kernel, &fault)
         } else {
             Placement::Linux

@@ -15,6 +15,7 @@ mod end;
 mod events;
 mod exits;
 mod fault;
+mod fault_around;
 mod flow;
 mod found;
 mod frames;

@@ -1,0 +1,53 @@
+//! What a kernel maps besides the page of a file that a program reads.
+
+use crate::fault::PageFault;
+use crate::policy::Policy;
+use crate::stack::{KernelOutOfMemory, Stack};
+use crate::tree::NodeId;
+use crate::vma::Vma;
+use strata_addr::{Frame, PageSize, Range, space::Upper};
+use strata_stream::Backing;
+
+/// Pages that are mapped at once (Linux, `fault_around_bytes` at its default of 64 KiB).
+const PAGES: u64 = 16;
+
+/// The pages that Linux looks at for a fault on a page of an area (`do_fault_around`): 16 from a multiple of 16
+/// on, or from where the area begins, within one page table.
+fn around(page: Frame<Upper>, vma: &Vma) -> Range<Upper> {
+    let table = page.floor(PageSize::Huge).get();
+    let (first, end) = (vma.range.start.page().get(), vma.range.end.page().get());
+    let from = (page.get() / PAGES * PAGES).max(first);
+    let to = (from + PAGES).min(table + PageSize::Huge.base_pages()).min(end);
+    Range::new(Frame::<Upper>::new(from).addr(), Frame::<Upper>::new(to).addr())
+}
+
+impl Stack {
+    /// Maps what a kernel maps around a page of a file that was read, for reading only. All of the file is
+    /// taken to be in the page cache. Nobody has used these pages yet, so nothing is backed below for them.
+    ///
+    /// # Errors
+    /// [`KernelOutOfMemory`] of what the policy does about it. Where there is no frame left, fewer are mapped.
+    pub(crate) fn map_around(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        fault: &PageFault,
+    ) -> Result<(), KernelOutOfMemory> {
+        if fault.store || fault.vma.backing != Backing::File {
+            return Ok(());
+        }
+        let pages = around(fault.page, &fault.vma);
+        for page in pages.start.page().get()..pages.end.page().get() {
+            let kernel = &mut self.nodes[node].kernel;
+            let Some(fault) = kernel.describe_fault(fault.space, Frame::new(page), false) else {
+                continue;
+            };
+            let placement = policy.place(node, kernel, &fault);
+            if kernel.map_base(&fault, placement).is_err() {
+                break;
+            }
+            policy.mapped(self, node, &fault, PageSize::Base)?;
+        }
+        Ok(())
+    }
+}

@@ -9,7 +9,7 @@ use strata_text::number::count;
 const WHOLE: u64 = 20_000_000;
 
 /// What counts of each interval, in instructions.
-const WINDOW: u64 = 100_000;
+const WINDOW: u64 = 400_000;
 
 /// The first intervals, in instructions.
 const FIRST: u64 = 10_000_000;
@@ -27,7 +27,7 @@ const TRIALS: usize = 4;
 const AGAIN: u64 = 32;
 
 /// An interval is at least so many times as long as what is seen of it in detail.
-const SHARE: u64 = 20;
+const SHARE: u64 = 12;
 
 /// Nor are intervals shorter than this: each switch costs some.
 const LEAST: u64 = 4_000_000;

@@ -32,14 +32,16 @@ const FIGURES: [(&str, &str); 6] = [
 ];
 
 /// Programs, each a name and words; `%` is a file of some megabytes, `@` a C file.
-const PROGRAMS: [(&str, &[&str]); 10] = [
+const PROGRAMS: [(&str, &[&str]); 11] = [
     ("sqlite", &["sqlite3", ":memory:", SQL]),
     ("xz", &["xz", "-1", "-k", "-c", "%"]),
-    ("gcc", &["gcc", "-O2", "-S", "-o", "/dev/null", "@"]),
+    // The compiler itself: its driver would start it outside of plain emulation.
+    ("cc1", &["cc1", "-quiet", "-O2", "-o", "/dev/null", "@"]),
     (
         "python",
         &["python3", "-c", "d={}\nfor i in range(600000): d[i*7919%100003]=str(i)\nprint(len(d))"],
     ),
+    ("numpy", &["python3", "-c", NUMPY]),
     ("perl", &["perl", "-e", "for (1..1500000) { $h{$_*7919 % 50021} .= 'x' } print scalar(%h)"]),
     ("gzip", &["gzip", "-6", "-c", "%"]),
     ("sort", &["sort", "--parallel=1", "-S", "64M", "%"]),
@@ -53,6 +55,11 @@ const SQL: &str = "create table t(a integer primary key, b text, c integer);
     insert into t select i, hex(i*7919 % 100003), i*31 % 10007 from n;
     create index x on t(c); select count(*), sum(length(b)) from t where c between 100 and 5000;
     select c, count(*) from t group by c order by 2 desc limit 5;";
+
+const NUMPY: &str = "import numpy as np
+a = np.random.default_rng(1).random((300, 300))
+for i in range(12): a = a @ a / np.linalg.norm(a)
+b = np.sort(np.random.default_rng(2).random(600000)); print(a.sum(), b[:9])";
 
 fn main() {
     // As a test it has nothing to say.
@@ -95,7 +102,8 @@ fn command(words: &[&str], room: &Path) -> Option<Vec<String>> {
     let file = room.join("file");
     if !file.exists() {
         let emulator = std::fs::read(found("qemu-x86_64")?).ok()?;
-        std::fs::write(&file, &emulator[..emulator.len().min(6 << 20)]).ok()?;
+        let bytes: Vec<u8> = emulator.iter().copied().cycle().take(24 << 20).collect();
+        std::fs::write(&file, bytes).ok()?;
     }
     let source = room.join("source.c");
     if !source.exists() {
@@ -109,14 +117,24 @@ fn command(words: &[&str], room: &Path) -> Option<Vec<String>> {
             word => word.to_owned(),
         })
         .collect();
-    let mut path = found(words[0])?;
-    if words[0] == "python3" {
+    let path = match words[0] {
         // What is found may be a script that looks for it.
-        let said = Command::new(&path).args(["-c", "import sys; print(sys.executable)"]).output();
-        path = PathBuf::from(String::from_utf8(said.ok()?.stdout).ok()?.trim());
+        "python3" => told("python3", &["-c", "import sys; print(sys.executable)"])?,
+        "cc1" => told("gcc", &["-print-prog-name=cc1"])?,
+        name => found(name)?,
+    };
+    if words.contains(&NUMPY) {
+        told("python3", &["-c", "import numpy; print(numpy.__file__)"])?;
     }
     command[0] = path.canonicalize().ok()?.display().to_string();
     Some(command)
+}
+
+/// The path that a program tells; `None` if it is not there or fails.
+fn told(name: &str, words: &[&str]) -> Option<PathBuf> {
+    let said = Command::new(found(name)?).args(words).stderr(Stdio::null()).output().ok()?;
+    let path = String::from_utf8(said.stdout).ok()?;
+    said.status.success().then(|| PathBuf::from(path.trim()))
 }
 
 fn found(name: &str) -> Option<PathBuf> {

@@ -278,7 +278,7 @@ fn ctrl_c_in_a_gap_of_a_sampled_stream_ends_it_with_all_that_was_done() {
         // The loop was in the gap, and so were most pages of the shell touched first.
         let skipped = run.sampled.as_ref().unwrap().skipped_instructions;
         assert!(skipped > 1_000_000 && run.instructions > skipped, "{skipped}");
-        assert!(run.faults.guest > 100, "{}", run.faults.guest);
+        assert!(run.faults.guest > 30, "{}", run.faults.guest);
     }
     let record_line = format!("record {GAP} -o");
     let output = signalled(&directory, &record_line, loops, &[("-INT", To::Both)]);

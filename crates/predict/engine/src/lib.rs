@@ -48,5 +48,5 @@ pub use simulation::host::{HostSetup, VmSetup};
 pub use simulation::setup::catalogue;
 pub use simulation::together::{GuestOutcome, Host, HostCutShort, HostError, HostOutcome, OpenVm};
 pub use strata_colours::Colours;
-pub use strata_stack::{FoundRegion, PagePlacement, Paging, ThpMode, UnknownPlacement};
+pub use strata_stack::{Found, FoundRegion, PagePlacement, Paging, ThpMode, UnknownPlacement};
 pub use sweep::{Build, CutShort, Open, OpenError, Sweep, SweepError, Swept, sweep};

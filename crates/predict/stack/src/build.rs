@@ -2,7 +2,7 @@
 
 use crate::balloon_pages::BalloonParameters;
 use crate::costs::Costs;
-use crate::found::FoundRegion;
+use crate::found::Found;
 use crate::kernel::{Kernel, OutOfMemory};
 use crate::ksm_memory::KsmParameters;
 use crate::owner::Owner;
@@ -17,7 +17,6 @@ use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm};
 use crate::vm_advice::VmAdvice;
 use crate::vma::{HugeAdvice, Vma};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use strata_addr::{Frame, PageSize, Range, space::Lower};
 use strata_colours::{Colours, VirtualCache};
 use strata_frames::{
@@ -71,8 +70,8 @@ pub struct KernelConfig {
     pub placement: PagePlacement,
     /// The last-level cache that it is told of, as a VM; `None` for one like the host's.
     pub cache: Option<VirtualCache>,
-    /// What its memory was found to be used for, region by region of 2 MiB from its first frame on.
-    pub found: Arc<[FoundRegion]>,
+    /// What it was found like.
+    pub found: Found,
 }
 
 /// What a tree of kernels is made of.
@@ -130,7 +129,7 @@ impl StackConfig {
             seed: seed.wrapping_add((kernels.len() - 1 - index) as u64),
             placement: PagePlacement::Linux,
             cache: None,
-            found: Arc::default(),
+            found: Found::default(),
         };
         kernels.iter().enumerate().map(kernel).collect()
     }
@@ -262,7 +261,7 @@ impl Stack {
         }
         for (kernel, at) in config.kernels.iter().zip(&positions).skip(1) {
             go_on(stopped)?;
-            stack.back_found(policy, at.node, &kernel.found)?;
+            stack.back_found(policy, at.node, &kernel.found.regions)?;
         }
         if config.start.backed {
             let in_vms = config.kernels.iter().zip(&positions).zip(&settings).skip(1);

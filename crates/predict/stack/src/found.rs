@@ -7,7 +7,18 @@ use crate::owner::Owner;
 use crate::policy::Policy;
 use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::NodeId;
+use std::sync::Arc;
 use strata_addr::{Frame, PageSize, space::Lower};
+
+/// What a kernel was found like when the program began, if somebody looked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// What its memory was used for, region by region of 2 MiB from its first frame on.
+    pub regions: Arc<[FoundRegion]>,
+    /// It does not compact, neither at faults nor in the background: Linux with `never` in
+    /// `transparent_hugepage/defrag` and 0 in `khugepaged/defrag`.
+    pub without_compaction: bool,
+}
 
 /// What 2 MiB of a kernel's memory were found to be used for, in base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +33,11 @@ pub struct FoundRegion {
 
 impl Stack {
     /// Frames that somebody else held when the memory was looked at.
-    pub(crate) fn occupy(&mut self, node: NodeId, found: &[FoundRegion]) {
+    pub(crate) fn occupy(&mut self, node: NodeId, found: &Found) {
+        self.nodes[node].kernel.compacts &= !found.without_compaction;
         let memory = &mut self.nodes[node].kernel.frames.memory;
         let all = memory.frames();
-        for (first, region) in regions(found, all) {
+        for (first, region) in regions(&found.regions, all) {
             let (pinned, movable) = (u64::from(region.pinned), u64::from(region.movable));
             let owners = [(pinned, Owner::Pinned), (pinned + movable, Owner::Movable)];
             for i in 0..(pinned + movable).min(PageSize::Huge.base_pages()) {

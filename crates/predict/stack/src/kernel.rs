@@ -52,6 +52,8 @@ pub struct Kernel {
     pub(crate) thp: ThpMode,
     pub(crate) khugepaged: Khugepaged,
     pub(crate) compaction_cursor: u64,
+    /// Whether it empties regions by moving pages.
+    pub(crate) compacts: bool,
     pub(crate) fallbacks: FxHashMap<(SpaceId, u64), Fallback>,
     pub(crate) levels: u8,
     /// Whatever its programs touch is a huge page and stays one ([`AlignAreas::Needless`]).
@@ -69,6 +71,7 @@ impl Kernel {
             thp,
             khugepaged: Khugepaged::default(),
             compaction_cursor: 0,
+            compacts: true,
             fallbacks: FxHashMap::default(),
             levels,
             whole: false,

@@ -51,7 +51,7 @@ pub use build::{BuildError, KernelConfig, MemoryParameters, StackConfig};
 pub use costs::{Costs, KernelWork, Spending, Spent};
 pub use exits::ExitCounts;
 pub use fault::{Faulted, PageFault, Placement};
-pub use found::FoundRegion;
+pub use found::{Found, FoundRegion};
 pub use frames::{Change, KernelCounters};
 pub use kernel::{Kernel, OutOfMemory, PageTable, Space};
 pub use khugepaged::RegionPages;

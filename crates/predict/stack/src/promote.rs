@@ -317,6 +317,9 @@ impl Kernel {
     /// Empties one HPAS region by moving its pages elsewhere and takes it. Looks at `limit`
     /// regions from where it stopped last (Linux, `mm/compaction.c`: the migration scanner).
     pub(crate) fn compact(&mut self, limit: u64) -> Option<Frame<Lower>> {
+        if !self.compacts {
+            return None;
+        }
         // What is in page lists cannot be moved and need not be (Linux, `compact_zone_order`).
         self.frames.memory.drain();
         let regions = self.frames.memory.frames() / REGION;

@@ -4,7 +4,7 @@ use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
 use strata_nested::Instructions;
 use strata_stack::{
     AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
-    ExitCosts, ExitCounts, ExitReason, Flush, Kernel, KernelSettings, KsmParameters,
+    ExitCosts, ExitCounts, ExitReason, Flush, Found, Kernel, KernelSettings, KsmParameters,
     MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, SecondStageWrites,
     SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization, VmAdvice,
 };
@@ -373,11 +373,12 @@ fn setting_up_can_be_stopped_at_any_time() {
 
 /// A host with a VM on it. Every region of the host's memory has a page in it that can be moved, so that
 /// it has no huge page to give; how many the VM's hypervisor gets, and how many regions were emptied for that.
-fn huge_pages_of_a_fragmented_host(advice: VmAdvice) -> (u64, u64) {
-    let config = StackConfig {
+fn huge_pages_of_a_fragmented_host(advice: VmAdvice, without_compaction: bool) -> (u64, u64) {
+    let mut config = StackConfig {
         start: MemoryParameters { advice, movable: 1.0, ..MemoryParameters::default() },
         ..config(&[(128 * MIB, 1.0), (32 * MIB, 0.0)], ThpParameters::default())
     };
+    config.kernels[0].found = Found { without_compaction, ..Found::default() };
     let mut policy = Linux { huge_faults: true };
     let mut stack = Stack::build(&config, &mut policy, &|| false).unwrap();
     let guest = stack.guests().next().unwrap();
@@ -399,9 +400,11 @@ fn huge_pages_of_a_fragmented_host(advice: VmAdvice) -> (u64, u64) {
 /// says nothing gets base pages.
 #[test]
 fn hypervisors_compact_at_faults_because_qemu_advises_huge_pages() {
-    let (huge, compacted) = huge_pages_of_a_fragmented_host(VmAdvice::default());
+    let (huge, compacted) = huge_pages_of_a_fragmented_host(VmAdvice::default(), false);
     assert!(huge >= 8 && compacted >= 8, "{huge}, {compacted}");
-    assert_eq!(huge_pages_of_a_fragmented_host(VmAdvice::None), (0, 0));
+    assert_eq!(huge_pages_of_a_fragmented_host(VmAdvice::None, false), (0, 0));
+    // Nor does one that was told not to (`never` in `transparent_hugepage/defrag`).
+    assert_eq!(huge_pages_of_a_fragmented_host(VmAdvice::default(), true), (0, 0));
 }
 
 /// Two regions of a nested guest's memory filled page by page, then the first made huge by its hypervisor.

@@ -13,8 +13,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use strata_engine::{
-    HostError, HostSetup, Hosts, OpenError, OwnPolicy, Progress, RunResult, Setup, StackKind, Stop,
-    ThpMode, VmSetup, run_hosts,
+    Found, HostError, HostSetup, Hosts, OpenError, OwnPolicy, Progress, RunResult, Setup,
+    StackKind, Stop, ThpMode, VmSetup, run_hosts,
 };
 use strata_lab::Make;
 use strata_workloads::{Before, Part};
@@ -124,7 +124,11 @@ fn host(
     common.memory = layers.last().map(|guest| guest.memory_bytes);
     let mut host = HostSetup::single(&common, &workload);
     host.memory = layers.first().map(|host| host.memory_bytes);
-    host.found = layers.iter().map(|layer| Arc::from(&*layer.regions)).collect();
+    let found = |layer: &LayerState| Found {
+        regions: Arc::from(&*layer.regions),
+        without_compaction: layer.without_compaction,
+    };
+    host.found = layers.iter().map(found).collect();
     if let [_, l1, _] = layers {
         // A guest hypervisor of its own size.
         let inner = host.vms.pop().expect("there is one VM");
@@ -153,6 +157,7 @@ mod tests {
             used_bytes: 0,
             backed_bytes: 0,
             thp: thp.to_owned(),
+            without_compaction: false,
             free_huge_pages: 0,
             regions: vec![FoundRegion { pinned: mib as u16, ..FoundRegion::default() }],
         }
@@ -171,7 +176,7 @@ mod tests {
             let above = if count == 1 { layers } else { &layers[1..] };
             let wanted: Vec<_> = above.iter().rev().map(|layer| layer.memory_bytes).collect();
             assert_eq!(sizes, wanted);
-            let found: Vec<_> = host.found.iter().map(|found| found[0].pinned).collect();
+            let found: Vec<_> = host.found.iter().map(|found| found.regions[0].pinned).collect();
             let wanted: Vec<_> = layers.iter().map(|layer| layer.regions[0].pinned).collect();
             assert_eq!(found, wanted);
         }

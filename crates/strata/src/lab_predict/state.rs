@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use strata_engine::{FoundRegion, ThpMode};
 use strata_inspect::Snapshot;
+use strata_inspect::snapshot::model::Settings;
 use strata_inspect::snapshot::region::Region;
 use strata_lab::LabReport;
 
@@ -20,6 +21,8 @@ pub struct LayerState {
     pub backed_bytes: u64,
     /// Its setting of transparent huge pages.
     pub thp: String,
+    /// Whether its kernel was told not to compact for huge pages, neither at faults nor by khugepaged.
+    pub without_compaction: bool,
     /// Free huge pages that it had.
     pub free_huge_pages: u64,
     /// Its memory, region by region, in the order in which its kernel gives it to programs.
@@ -109,9 +112,18 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerSt
             .saturating_sub((freed + begun.listed) << 12),
         backed_bytes: bytes(|region| region.backed),
         thp: snapshot.head.settings.thp.get("enabled").cloned().unwrap_or_default(),
+        without_compaction: does_not_compact(&snapshot.head.settings),
         free_huge_pages: zones.iter().map(strata_inspect::text::buddy::Zone::free_huge).sum(),
         regions: in_order(ram(snapshot).zip(regions).collect(), free),
     }
+}
+
+/// Whether a kernel neither compacts at faults nor lets khugepaged do so.
+fn does_not_compact(settings: &Settings) -> bool {
+    let is = |values: &BTreeMap<String, String>, value| {
+        values.get("defrag").is_some_and(|given| given == value)
+    };
+    is(&settings.thp, "never") && is(&settings.khugepaged, "0")
 }
 
 /// The regions of a layer's memory that have any RAM, in order.
@@ -139,7 +151,7 @@ fn frames_of_vms(snapshot: &Snapshot) -> BTreeMap<u64, u16> {
 mod tests {
     use super::*;
     use strata_inspect::snapshot::BackedVm;
-    use strata_inspect::snapshot::model::{Head, Machine, Settings};
+    use strata_inspect::snapshot::model::{Head, Machine};
     use strata_inspect::snapshot::region::{Class, Run};
     use strata_inspect::snapshot::usage::Usage;
 
@@ -194,5 +206,19 @@ mod tests {
         assert_eq!(state.memory_bytes, 4 << 20);
         assert_eq!((state.used_bytes, state.backed_bytes), (87 << 12, 532 << 12));
         assert_eq!(state.mode(), ThpMode::Madvise);
+        assert!(!state.without_compaction);
+    }
+
+    #[test]
+    fn a_kernel_compacts_unless_it_is_told_not_to_at_faults_and_in_the_background() {
+        let given = |text: &str| BTreeMap::from([("defrag".to_owned(), text.to_owned())]);
+        for (fault, background, expected) in
+            [("never", "0", true), ("madvise", "0", false), ("never", "1", false)]
+        {
+            let (thp, khugepaged) = (given(fault), given(background));
+            let settings = Settings { thp, khugepaged, ..Settings::default() };
+            assert_eq!(does_not_compact(&settings), expected, "{fault} {background}");
+        }
+        assert!(!does_not_compact(&Settings::default()));
     }
 }

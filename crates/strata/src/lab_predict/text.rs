@@ -22,10 +22,11 @@ pub fn render(predicted: &Predicted) -> String {
         };
         let _ = writeln!(
             out,
-            "L{number}  {}, {} in use besides its VM{backed}, huge pages {}",
+            "L{number}  {}, {} in use besides its VM{backed}, huge pages {}{}",
             bytes(layer.memory_bytes),
             bytes(layer.used_bytes),
             layer.thp,
+            if layer.without_compaction { ", no compaction" } else { "" },
         );
     }
     let widest = predicted.rows.iter().map(|row| row.what.len()).max().unwrap_or(0);

@@ -2,11 +2,10 @@
 
 use crate::{Setup, SetupError, StackKind};
 use std::iter;
-use std::sync::Arc;
 use strata_colours::Colours;
 use strata_hardware::WayMask;
 use strata_policies::REGISTRY;
-use strata_stack::{FoundRegion, PagePlacement};
+use strata_stack::{Found, PagePlacement};
 use strata_stream::WorkloadInfo;
 
 /// A VM of a host, with a guest that runs a stream; or a guest hypervisor that only runs other VMs.
@@ -60,7 +59,7 @@ pub struct HostSetup {
     pub seed: u64,
     /// What the memories of a chain of kernels were found to be used for, the host's first; none where they are
     /// empty.
-    pub found: Vec<Arc<[FoundRegion]>>,
+    pub found: Vec<Found>,
     /// The VMs. The one of a native host is no VM, but its programs.
     pub vms: Vec<VmSetup>,
 }

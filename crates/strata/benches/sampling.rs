@@ -156,6 +156,8 @@ fn c_source() -> String {
 /// Seconds that a command takes.
 fn seconds(command: &mut Command) -> f64 {
     let begun = Instant::now();
+    // Python draws a seed for its hashes otherwise, and does something else each time.
+    command.env("PYTHONHASHSEED", "0");
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(status.is_ok_and(|status| status.success()), "{command:?}");
     begun.elapsed().as_secs_f64()

@@ -3,16 +3,15 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use strata_addr::space::{Space, Upper};
 use strata_addr::{Frame, Gva, Range};
 use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
-    FoundRegion, KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement,
-    Paging, PlacementCounts, Policy, SpaceId, Stack, StackConfig, ThpParameters, TradeCounts,
-    Virtualization,
+    Found, FoundRegion, KernelConfig, KsmParameters, MemoryParameters, NodeId, Owner,
+    PagePlacement, Paging, PlacementCounts, Policy, SpaceId, Stack, StackConfig, ThpParameters,
+    TradeCounts, Virtualization,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -223,7 +222,7 @@ impl World {
     pub fn found(found: &[Vec<FoundRegion>], policy: Box<dyn Policy>) -> Self {
         let mut config = config(chain(found.len(), 0.0));
         for (kernel, found) in config.kernels.iter_mut().zip(found) {
-            kernel.found = found.as_slice().into();
+            kernel.found = Found { regions: found.as_slice().into(), ..Found::default() };
         }
         Self::of(config, policy)
     }
@@ -282,7 +281,7 @@ impl World {
             seed,
             placement: PagePlacement::Linux,
             cache: None,
-            found: Arc::default(),
+            found: Found::default(),
         };
         Self::of(config((0..).zip(kernels).map(kernel).collect()), policy)
     }

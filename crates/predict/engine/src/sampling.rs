@@ -130,7 +130,7 @@ pub(crate) struct Strata {
     last_faults: u64,
     /// Page faults of all intervals that are over, as windows tell, and as they were.
     faults: [f64; 2],
-    /// What each single count of windows has to do with page faults.
+    /// What each single count has to do with page faults.
     slopes: Slopes,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
@@ -147,6 +147,7 @@ impl Strata {
     pub(crate) fn new(whole: HardwareCounters, faults: u64, machine: &Machine) -> Self {
         let mut strata =
             Self { whole: without_charges(whole), whole_faults: faults, ..Self::default() };
+        strata.slopes.add(&strata.whole, faults);
         strata.whole_figures = figures(&strata.whole, machine);
         strata.cycles = machine.explain(&strata.whole).total();
         strata.instructions = strata.whole.instructions as f64;
@@ -247,16 +248,12 @@ impl Strata {
             return totals;
         }
         let unseen = self.unseen_faults();
-        let share = self.share_of_whole();
-        let mut wholes = Vec::new();
-        self.whole.visit(&mut |count| wholes.push(count));
-        let mut sums = self.sums.iter().zip(wholes).enumerate();
+        let mut sums = self.sums.iter().enumerate();
         let mut estimated = HardwareCounters::default();
         estimated.set(&mut || {
-            sums.next().map_or(0, |(at, (sum, whole))| {
-                let slope = self.slopes.of(at, self.whole_point(share, whole as f64));
+            sums.next().map_or(0, |(at, sum)| {
                 // No fewer than nothing, which a slope may promise by chance.
-                (sum + slope * unseen).round().max(0.0) as u64
+                (sum + self.slopes.of(at) * unseen).round().max(0.0) as u64
             })
         });
         totals += &estimated;
@@ -348,27 +345,15 @@ impl Strata {
         Some(chance.hypot(2.0 * fit.error * self.unseen_faults()))
     }
 
-    /// What makes as much of the part run whole as a window is on average: it is one of many, though long.
-    fn share_of_whole(&self) -> f64 {
-        let windows = self.intervals.len().max(1) as f64;
-        let instructions = (self.whole.instructions as f64).max(1.0);
-        (self.window_instructions as f64 / windows / instructions).min(1.0)
-    }
-
-    /// The part run whole as one window more, of which this was counted.
-    fn whole_point(&self, share: f64, count: f64) -> Option<[f64; 3]> {
-        let Self { whole, whole_faults, .. } = self;
-        let point = [whole.instructions as f64, *whole_faults as f64, count];
-        (whole.instructions > 0).then(|| point.map(|sum| sum * share))
-    }
-
     /// A figure without what page faults have to do with it.
     fn fit(&self, figure: usize) -> Fit {
+        let whole = self.whole_figures[figure];
         let windows = self.intervals.iter().map(|stratum| {
             let Stratum { window, faults, rates, .. } = stratum;
             [*window, faults * window, rates[figure] * window]
         });
-        let first = self.whole_point(self.share_of_whole(), self.whole_figures[figure]);
+        let instructions = self.whole.instructions as f64;
+        let first = (instructions > 0.0).then_some([instructions, self.whole_faults as f64, whole]);
         let points: Vec<_> = first.into_iter().chain(windows).collect();
         let mut line = Line::default();
         points.iter().for_each(|point| line.add(*point));
@@ -499,11 +484,8 @@ impl Slopes {
         });
     }
 
-    /// What a page fault adds to a count, with a point besides those of windows.
-    fn of(&self, at: usize, more: Option<[f64; 3]>) -> f64 {
-        let mut line = self.0.get(at).copied().unwrap_or_default();
-        more.into_iter().for_each(|point| line.add(point));
-        line.slope().0
+    fn of(&self, at: usize) -> f64 {
+        self.0.get(at).map_or(0.0, |line| line.slope().0)
     }
 }
 

@@ -5,7 +5,8 @@ use crate::policy::Policy;
 use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::NodeId;
 use crate::vma::Vma;
-use strata_addr::{Frame, PageSize, Range, space::Upper};
+use std::ops::Range;
+use strata_addr::{Frame, PageSize, space::Upper};
 use strata_stream::Backing;
 
 /// Pages that are mapped at once (Linux, `fault_around_bytes` at its default of 64 KiB).
@@ -13,12 +14,11 @@ const PAGES: u64 = 16;
 
 /// The pages that Linux looks at for a fault on a page of an area (`do_fault_around`): 16 from a multiple of 16
 /// on, or from where the area begins, within one page table.
-fn around(page: Frame<Upper>, vma: &Vma) -> Range<Upper> {
+fn around(page: Frame<Upper>, vma: &Vma) -> Range<u64> {
     let table = page.floor(PageSize::Huge).get();
     let (first, end) = (vma.range.start.page().get(), vma.range.end.page().get());
     let from = (page.get() / PAGES * PAGES).max(first);
-    let to = (from + PAGES).min(table + PageSize::Huge.base_pages()).min(end);
-    Range::new(Frame::<Upper>::new(from).addr(), Frame::<Upper>::new(to).addr())
+    from..(from + PAGES).min(table + PageSize::Huge.base_pages()).min(end)
 }
 
 impl Stack {
@@ -36,8 +36,7 @@ impl Stack {
         if fault.store || fault.vma.backing != Backing::File {
             return Ok(());
         }
-        let pages = around(fault.page, &fault.vma);
-        for page in pages.start.page().get()..pages.end.page().get() {
+        for page in around(fault.page, &fault.vma) {
             let kernel = &mut self.nodes[node].kernel;
             let Some(fault) = kernel.describe_fault(fault.space, Frame::new(page), false) else {
                 continue;

@@ -34,7 +34,7 @@ pub struct FoundRegion {
 impl Stack {
     /// Frames that somebody else held when the memory was looked at.
     pub(crate) fn occupy(&mut self, node: NodeId, found: &Found) {
-        self.nodes[node].kernel.compacts &= !found.without_compaction;
+        self.nodes[node].kernel.compacts = !found.without_compaction;
         let memory = &mut self.nodes[node].kernel.frames.memory;
         let all = memory.frames();
         for (first, region) in regions(&found.regions, all) {

@@ -157,7 +157,7 @@ mod tests {
             used_bytes: 0,
             backed_bytes: 0,
             thp: thp.to_owned(),
-            without_compaction: false,
+            without_compaction: thp == "never",
             free_huge_pages: 0,
             regions: vec![FoundRegion { pinned: mib as u16, ..FoundRegion::default() }],
         }
@@ -179,6 +179,8 @@ mod tests {
             let found: Vec<_> = host.found.iter().map(|found| found.regions[0].pinned).collect();
             let wanted: Vec<_> = layers.iter().map(|layer| layer.regions[0].pinned).collect();
             assert_eq!(found, wanted);
+            let compacts = host.found.iter().map(|found| !found.without_compaction);
+            assert!(compacts.eq(layers.iter().map(|layer| layer.thp != "never")));
         }
     }
 }

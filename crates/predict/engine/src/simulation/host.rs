@@ -57,8 +57,7 @@ pub struct HostSetup {
     pub memory: Option<u64>,
     /// Seed of what is random about the host's memory.
     pub seed: u64,
-    /// What the memories of a chain of kernels were found to be used for, the host's first; none where they are
-    /// empty.
+    /// What a chain of kernels was found like, the host first; nothing where their memories are empty.
     pub found: Vec<Found>,
     /// The VMs. The one of a native host is no VM, but its programs.
     pub vms: Vec<VmSetup>,

@@ -29,11 +29,15 @@ const PROOFS: usize = 512;
 /// randomise it (`ADDR_NO_RANDOMIZE`) and places mappings upwards (`ADDR_COMPAT_LAYOUT`), as
 /// Linux does on x86-64 (`arch/x86/mm/mmap.c`, `arch/x86/include/asm/elf.h`): the program and its
 /// heap, mappings, the stack. The first is that of programs made for these machines.
+///
+/// All other programs of all layers are placed at random, somewhere in the 16 GiB below the end of
+/// the program's stack and in the 1 TiB above the program. So these windows are no larger than they
+/// must be, a stack that of `_STK_LIM`: one of them in such a window is taken for the program.
 pub const WINDOWS: [(u64, u64); 4] = [
     (0x6000_0000_0000, 0x6100_0000_0000),
-    (0x5555_5555_4000, 0x5556_5555_4000),
+    (0x5555_5555_4000, 0x5555_9555_4000),
     (0x2aaa_aaaa_a000, 0x2ac0_0000_0000),
-    (0x7fff_f000_0000, 0x7fff_ffff_f000),
+    (0x7fff_ff7f_f000, 0x7fff_ffff_f000),
 ];
 
 /// What is recorded.

@@ -4,16 +4,17 @@
 //! cargo bench -p strata --bench sampling             wall time over that of plain emulation, in pairs
 //! cargo bench -p strata --bench sampling -- errors   figures over those of the full trace
 //! cargo bench -p strata --bench sampling -- coverage how many of 100 seeds hold the truth, over recordings
+//! cargo bench -p strata --bench sampling -- whole    wall time of the full trace over that of recording it
 //! ```
 //!
-//! `errors` compares `auto` and `phases`; the others look at `auto`, or at `phases` if that is said. Another word
-//! chooses the programs whose names have it. Programs that are not installed are left out.
+//! `errors` compares `auto` and `phases`, `whole` samples nothing; the others look at `auto`, or at `phases` if that
+//! is said. Another word chooses the programs whose names have it. Programs that are not installed are left out.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Seeds for which intervals are looked at.
 const SEEDS: u64 = 100;
@@ -31,9 +32,10 @@ const FIGURES: [(&str, &str); 6] = [
     ("guest faults", "/faults/guest"),
 ];
 
-/// Programs, each a name and words; `%` is a file of some megabytes, `@` a C file.
-const PROGRAMS: [(&str, &[&str]); 11] = [
+/// Programs, each a name and words; `%` is a file of some megabytes, `@` a C file, `!` a socket where it is asked.
+const PROGRAMS: [(&str, &[&str]); 12] = [
     ("sqlite", &["sqlite3", ":memory:", SQL]),
+    ("redis", &["redis-server", "--port", "0", "--save", "", "--unixsocket", "!"]),
     ("xz", &["xz", "-1", "-k", "-c", "%"]),
     // The compiler itself: its driver would start it outside of plain emulation.
     ("cc1", &["cc1", "-quiet", "-O2", "-o", "/dev/null", "@"]),
@@ -61,6 +63,9 @@ a = np.random.default_rng(1).random((300, 300))
 for i in range(12): a = a @ a / np.linalg.norm(a)
 b = np.sort(np.random.default_rng(2).random(600000)); print(a.sum(), b[:9])";
 
+/// What its own benchmark asks of redis.
+const REQUESTS: [&str; 8] = ["-t", "set,get,lpush,zadd", "-n", "60000", "-r", "100000", "-P", "16"];
+
 fn main() {
     // As a test it has nothing to say.
     if !std::env::args().any(|word| word == "--bench") {
@@ -69,8 +74,9 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let errors = words.iter().any(|word| word == "errors");
     let coverage = words.iter().any(|word| word == "coverage");
+    let whole = words.iter().any(|word| word == "whole");
     let choice = if words.iter().any(|word| word == "phases") { "phases" } else { "auto" };
-    let others = ["errors", "coverage", "phases"];
+    let others = ["errors", "coverage", "whole", "phases"];
     let chosen = words.iter().find(|word| !others.contains(&word.as_str()));
     let room = tempfile::tempdir().expect("a directory for what is made");
     let programs =
@@ -83,6 +89,9 @@ fn main() {
     } else if errors {
         println!("| program | {} | bounds hold |", FIGURES.map(|(name, _)| name).join(" | "));
         println!("| --- |{} ---: |", " ---: |".repeat(FIGURES.len()));
+    } else if whole {
+        println!("| program | recording | full trace, one policy |");
+        println!("| --- | ---: | ---: |");
     } else {
         println!("| program | plain emulation | one policy | five policies |");
         println!("| --- | ---: | ---: | ---: |");
@@ -91,6 +100,7 @@ fn main() {
         match command(words, room.path()) {
             Some(command) if coverage => cover(name, &command, choice, room.path()),
             Some(command) if errors => compare(name, &command, room.path()),
+            Some(command) if whole => full(name, &command, room.path()),
             Some(command) => time(name, &command, choice),
             None => println!("| {name} | not installed |"),
         }
@@ -114,6 +124,7 @@ fn command(words: &[&str], room: &Path) -> Option<Vec<String>> {
         .map(|word| match *word {
             "%" => file.display().to_string(),
             "@" => source.display().to_string(),
+            "!" => room.join("socket").display().to_string(),
             word => word.to_owned(),
         })
         .collect();
@@ -126,7 +137,7 @@ fn command(words: &[&str], room: &Path) -> Option<Vec<String>> {
     if words.contains(&NUMPY) {
         told("python3", &["-c", "import numpy; print(numpy.__file__)"])?;
     }
-    command[0] = path.canonicalize().ok()?.display().to_string();
+    command[0] = path.display().to_string();
     Some(command)
 }
 
@@ -153,13 +164,34 @@ fn c_source() -> String {
     (0..60).map(function).collect()
 }
 
-/// Seconds that a command takes.
+/// Seconds that a command takes. One that is asked at a socket is asked and told to end.
 fn seconds(command: &mut Command) -> f64 {
+    let words: Vec<_> = command.get_args().map(PathBuf::from).collect();
+    let socket = words.iter().skip_while(|word| *word != Path::new("--unixsocket")).nth(1).cloned();
     let begun = Instant::now();
     // Python draws a seed for its hashes otherwise, and does something else each time.
-    command.env("PYTHONHASHSEED", "0");
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    assert!(status.is_ok_and(|status| status.success()), "{command:?}");
+    command.env("PYTHONHASHSEED", "0").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    if let Some(socket) = socket {
+        while !socket.exists() && child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ask = |client: &str, words: &[&str]| {
+            let mut client = Command::new(client);
+            client
+                .arg("-s")
+                .arg(&socket)
+                .args(words)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+        };
+        let asked = ask("redis-benchmark", &REQUESTS);
+        assert!(asked.is_ok_and(|status| status.success()), "redis-benchmark of {command:?}");
+        // It has no answer for who tells it to end.
+        let _ = ask("redis-cli", &["shutdown", "nosave"]);
+    }
+    assert!(child.wait().is_ok_and(|status| status.success()), "{command:?}");
     begun.elapsed().as_secs_f64()
 }
 
@@ -169,11 +201,12 @@ fn strata(options: &[&str], program: &[String]) -> Command {
     command
 }
 
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
 fn time(name: &str, program: &[String], choice: &str) {
-    let median = |mut times: Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
     let (mut plain, mut one, mut five) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..PAIRS {
         // Each beside its own: the machine may be busier at one time than at another.
@@ -184,6 +217,19 @@ fn time(name: &str, program: &[String], choice: &str) {
     }
     let (plain, one, five) = (median(plain), median(one), median(five));
     println!("| {name} | {plain:.2} s | {one:.2} | {five:.2} |");
+}
+
+fn full(name: &str, program: &[String], room: &Path) {
+    let recording = room.join(format!("{name}.strata"));
+    let (mut record, mut run) = (Vec::new(), Vec::new());
+    for _ in 0..PAIRS {
+        let _ = std::fs::remove_file(&recording);
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_strata"));
+        let own = seconds(recorder.args(["record", "-o"]).arg(&recording).arg("--").args(program));
+        record.push(own);
+        run.push(seconds(&mut strata(&["--policy", "base"], program)) / own);
+    }
+    println!("| {name} | {:.2} s | {:.2} |", median(record), median(run));
 }
 
 /// The first run of a report.

@@ -166,4 +166,33 @@ mod tests {
         two.stack.wake(&mut policy, two.guest, 1.0, feedback).unwrap();
         assert_eq!(promoted(&two), 20);
     }
+
+    /// "For the well-aligned huge pages that have been freed after use" the bucket keeps their regions, and gives
+    /// them back "when the memory space becomes scarce".
+    #[test]
+    fn gemini_5_the_bucket_fills_as_programs_free_and_empties_as_memory_is_short() {
+        let mut policy = Gemini::new(GeminiSettings::default());
+        let mut two = TwoKernels::new(&mut policy);
+        let region = two.used_and_freed(&mut policy);
+        let (guest, is_kept) = (two.guest, |two: &TwoKernels| {
+            two.stack.kernel(two.guest).memory().is_reserved(region)
+        });
+        assert!(is_kept(&two));
+        assert!(policy.memory_short(guest, two.stack.kernel_mut(guest)));
+        assert!(!is_kept(&two));
+        assert!(!policy.memory_short(guest, two.stack.kernel_mut(guest)), "there is no more");
+    }
+
+    #[test]
+    fn it_is_woken_when_the_first_of_its_periods_is_over() {
+        for (scan, booking) in [(5.0, 2.0), (3.0, 7.0)] {
+            let mut settings = GeminiSettings::default();
+            (settings.scan.period, settings.booking.period) = (scan, booking);
+            let (mut two, mut policy) = misaligned(settings);
+            let feedback = Feedback { frequency: 1e9, ..Feedback::default() };
+            assert_eq!(policy.next_wake(two.guest), scan.min(booking));
+            two.stack.wake(&mut policy, two.guest, 10.0, feedback).unwrap();
+            assert_eq!(policy.next_wake(two.guest), 10.0 + scan.min(booking));
+        }
+    }
 }

@@ -89,3 +89,18 @@ impl From<&PolicyParameters> for GeminiSettings {
         Self { scan: parameters.get(), allocator: parameters.get(), booking: parameters.get() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promoter_is_found_by_its_name_and_printed_with_it() {
+        for (promoter, name) in [(Promoter::Khugepaged, "khugepaged"), (Promoter::Own, "own")] {
+            assert_eq!(Promoter::parse("gemini.promoter", name, "").unwrap(), promoter);
+            assert_eq!(promoter.print(), name);
+        }
+        let error = Promoter::parse("gemini.promoter", "", "").unwrap_err();
+        assert!(error.to_string().contains("khugepaged or own"), "{error}");
+    }
+}

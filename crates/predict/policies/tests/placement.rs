@@ -346,19 +346,38 @@ fn balloons_take_and_give_back_colour_by_colour() {
 /// Of colours that it holds as many pages of, a balloon takes the one that the host is shortest of.
 #[test]
 fn the_colours_that_the_host_is_short_of_are_taken_first() {
-    let mut world = life_of("xplace", 3, 0.0, false, &[]);
-    let scarce = [3, 8, 12];
-    // The host is left few frames of these colours.
-    let host = world.stack.kernel_mut(NodeId::HOST).memory_mut();
-    for colour in scarce.map(Colour::new) {
-        while host.free_of(colour) > 5 {
-            host.take_coloured(colour).unwrap();
+    for (policy, layers) in [("coplace", 2), ("xplace", 3)] {
+        let mut world = life_of(policy, layers, 0.0, false, &[]);
+        let scarce = [3, 8, 12];
+        // The host is left few frames of these colours.
+        let host = world.stack.kernel_mut(NodeId::HOST).memory_mut();
+        for colour in scarce.map(Colour::new) {
+            while host.free_of(colour) > 5 {
+                host.take_coloured(colour).unwrap();
+            }
         }
+        world.balloon(scarce.len() as i64);
+        let counts = balloon_by_colour(&world);
+        let taken = (0..counts.len() as u32).filter(|at| counts[*at as usize] > 0);
+        assert_eq!(taken.collect::<Vec<_>>(), scarce, "{policy}");
     }
-    world.balloon(scarce.len() as i64);
-    let counts = balloon_by_colour(&world);
-    let taken: Vec<_> = (0..counts.len() as u32).filter(|at| counts[*at as usize] > 0).collect();
-    assert_eq!(taken, scarce);
+}
+
+/// A VM that comes later in the place of one that ended is not taken for it.
+#[test]
+fn what_a_vm_that_ended_was_told_is_forgotten() {
+    for (name, layers) in [("coplace", 2), ("xplace", 3)] {
+        let mut world = life_of(name, layers, 0.0, false, &[]);
+        touch_all(&mut world);
+        let mut policy = (find(name).unwrap().make)(&PolicyParameters::default());
+        let guest = world.guest;
+        assert_eq!(policy.placement(&world.stack, guest).unwrap().violations, 0);
+        let one = VirtualCache { colours: Colours::counted(1).unwrap(), first: 0 };
+        policy.told_of_cache(guest, one);
+        assert!(policy.placement(&world.stack, guest).unwrap().violations > 0, "{name}");
+        policy.ended(&mut world.stack, &[guest]);
+        assert_eq!(policy.placement(&world.stack, guest).unwrap().violations, 0, "{name}");
+    }
 }
 
 /// Equal pages share a frame for each colour that they must have, and no page another's.

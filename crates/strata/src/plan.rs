@@ -41,6 +41,8 @@ pub struct Plan {
     pub memory: Option<GuestMemory>,
     /// Which parts of the stream are run in detail; `None` runs all.
     pub sampling: Option<Choice>,
+    /// An option that needs all of the stream, and why.
+    pub needs_all: Option<(&'static str, &'static str)>,
     /// How often requests arrive.
     pub request_load: RequestLoad,
     /// Page tables captured from a real machine, instead of modelled stacks.
@@ -97,6 +99,7 @@ pub fn plan(mut args: RunArgs, catalogue: &Catalogue) -> Result<Plan, Failure> {
     let (setups, part) = setups(&args, catalogue, pairs, &[])?;
     Ok(Plan {
         options: again::options(&args, &setups),
+        needs_all: unsampled::refused(&args),
         sampling: args.sample.map(|sample| sample.choice(setups[0].seed, &setups[0].cpu)),
         setups,
         request_load,

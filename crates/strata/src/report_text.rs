@@ -244,7 +244,9 @@ fn sampled(lines: &mut Lines<'_>) {
     ] {
         lines.row(label, |run| {
             let bounds = run.sampled.as_ref().and_then(|sampled| sampled.bounds.get(figure));
-            bounds.map_or("-".to_owned(), |bounds| format!("±{}", percent(bounds.relative())))
+            bounds.map_or("-".to_owned(), |bounds| {
+                format!("±{}", percent(bounds.relative(run.bounded(figure))))
+            })
         });
     }
 }

@@ -169,8 +169,15 @@ impl FromStr for Sample {
                 count(interval)
             ));
         }
-        Ok(Self::Given { interval, window, warm, whole: whole.unwrap_or(0) })
+        let whole = whole.unwrap_or(usual_whole(interval));
+        Ok(Self::Given { interval, window, warm, whole })
     }
+}
+
+/// What is run whole at the beginning if nothing is said: the first interval, so that a program that ends before
+/// there is a window is not judged by nothing; of a very long one what `auto` runs.
+fn usual_whole(interval: u64) -> u64 {
+    interval.min(Auto::sampling(0).whole)
 }
 
 /// What a reader must know of intervals that are wider than asked for, if any are. Of what takes hardly any
@@ -192,7 +199,7 @@ pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
             .filter(|(_, _, share)| *share >= SMALL)
             .filter_map(|(label, name, _)| {
                 let bounds = sampled.bounds.get(name)?;
-                Some((bounds.relative(), label, run))
+                Some((bounds.relative(run.bounded(name)), label, run))
             })
             .collect::<Vec<_>>()
         },
@@ -286,7 +293,7 @@ impl fmt::Display for Sample {
             }
             Self::Given { interval, window, warm, whole } => {
                 write!(f, "interval={interval},window={window},warm={warm}")?;
-                if *whole > 0 {
+                if *whole != usual_whole(*interval) {
                     write!(f, ",whole={whole}")?;
                 }
                 Ok(())

@@ -18,9 +18,17 @@ pub fn check_recording(sample: Option<Sample>, input: &args::Input) -> Result<()
 /// # Errors
 /// When there is one, with what to do.
 pub fn check(args: &RunArgs) -> Result<(), Failure> {
-    if args.sample.is_none() {
-        return Ok(());
+    match (args.sample, refused(args)) {
+        (Some(_), Some((option, why))) => Err(Failure::usage(format!(
+            "--sample does not go with {option} ({why}); leave one of them out"
+        ))),
+        _ => Ok(()),
     }
+}
+
+/// The first option given whose results cannot be estimated from windows, and why; of a recording that holds only
+/// windows as well.
+pub fn refused(args: &RunArgs) -> Option<(&'static str, &'static str)> {
     let input = &args.input;
     let refused = [
         (!args.vm.is_empty(), "--vm", "windows of several streams do not meet"),
@@ -34,10 +42,5 @@ pub fn check(args: &RunArgs) -> Result<(), Failure> {
         (input.limit.is_some(), "--limit", "accesses in gaps are not counted"),
         (input.marked == Some(true), "--marked", "what comes before a mark would be sampled too"),
     ];
-    match refused.iter().find(|(given, ..)| *given) {
-        Some((_, option, why)) => Err(Failure::usage(format!(
-            "--sample does not go with {option} ({why}); leave one of them out"
-        ))),
-        None => Ok(()),
-    }
+    refused.into_iter().find(|(given, ..)| *given).map(|(_, option, why)| (option, why))
 }

@@ -232,11 +232,17 @@ impl Input {
 /// # Errors
 /// When it is one.
 pub fn refuse_sampled(info: &WorkloadInfo) -> Result<(), OpenError> {
+    refuse_sampled_with(info, "--sample, --skip, --limit and --marked")
+}
+
+/// Refuses a recording that does not hold all of a stream, for which these options make no sense.
+///
+/// # Errors
+/// When it is one.
+pub fn refuse_sampled_with(info: &WorkloadInfo, options: &str) -> Result<(), OpenError> {
     let notes = info.recorded.iter().flat_map(|outcome| &outcome.notes);
     if notes.into_iter().any(|note| note.starts_with(sample::NOTE)) {
-        return Err(OpenError(
-            "the recording is sampled: leave --sample, --skip, --limit and --marked out".to_owned(),
-        ));
+        return Err(OpenError(format!("the recording is sampled: leave {options} out")));
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ fn a_program_runs_twice_and_is_seen_once() {
     assert_eq!(said.choice, Choice::Phases);
     assert!(said.phases.len() >= 2 && said.windows >= 4, "{said:?}");
     assert_eq!(found.runs[1].sampled.as_ref().unwrap().phases, said.phases);
-    let of_phases = |note: &String| note.contains("sampled by phases");
+    let of_phases = |note: &String| note.contains("when its phases were found");
     assert!(!found.runs[0].notes.iter().any(of_phases), "{:?}", found.runs[0].notes);
     // Against all of it.
     live("", &json, Stdio::null());
@@ -85,6 +85,13 @@ fn a_program_that_does_the_same_again_gives_the_same_bytes() {
     // A sampled recording is no stream to sample.
     let line = format!("run --policy base --sample phases {}", recordings[0].display());
     refused(&run(&line), 1, "the recording is sampled");
+    // Nor one for what cannot be estimated.
+    for option in ["--warmup 1k", "--llc cpu", "--llc-misses", "--request-load 0.5"] {
+        let line = format!("run --policy base {option} {}", recordings[0].display());
+        refused(&run(&line), 1, "the recording is sampled: leave --");
+    }
+    let line = format!("run --vm a:trace={} --vm b:workload=gups", recordings[0].display());
+    refused(&run(&line), 1, "the recording is sampled: leave it");
 }
 
 #[test]

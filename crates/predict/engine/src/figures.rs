@@ -16,6 +16,9 @@ pub(crate) const FIGURES: [&str; 7] = [
 /// A value for each of them.
 pub(crate) type Figures = [f64; FIGURES.len()];
 
+/// The place of accesses among them.
+pub(crate) const ACCESSES: usize = 0;
+
 /// The place of cycles among them.
 pub(crate) const CYCLES: usize = FIGURES.len() - 1;
 

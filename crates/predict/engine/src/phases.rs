@@ -185,6 +185,13 @@ impl Phases {
                 percent(lost / before.max(1.0))
             ));
         }
+        if self.known.values().any(|phase| phase.intervals > phase.drawn.len() as u64) {
+            parts.push(
+                "what few intervals of a phase do, as touching new memory, its windows may all miss, and bounds \
+                 do not say so"
+                    .to_owned(),
+            );
+        }
         (!parts.is_empty()).then(|| format!("sampled by phases: {}", parts.join("; ")))
     }
 }
@@ -250,8 +257,11 @@ mod tests {
 
     #[test]
     fn what_ended_early_or_was_of_another_length_is_told() {
-        assert_eq!(phases().note(1000), None);
-        assert_eq!(phases().note(1009), None);
+        for length in [1000, 1009] {
+            let note = phases().note(length).unwrap();
+            assert!(!note.contains("when its phases were found"), "{note}");
+            assert!(note.contains("its windows may all miss"), "{note}");
+        }
         let note = phases().note(1020).unwrap();
         assert!(note.contains("2.0 % more than when its phases were found"), "{note}");
         let mut short = Phases::default();

@@ -431,6 +431,25 @@ impl RunResult {
         (self.elapsed_cycles > 0 && self.accesses > 0)
             .then(|| self.accesses as f64 / self.elapsed_cycles as f64)
     }
+
+    /// The figure that bounds of this name are around (`sampled.bounds`); 0 if there is none.
+    pub fn bounded(&self, name: &str) -> f64 {
+        let count = match name {
+            "relative_throughput" => return self.relative_throughput.unwrap_or(0.0),
+            "accesses" => self.accesses,
+            "tlb.l1_misses" => self.tlb.l1_misses,
+            "tlb.l2_misses" => self.tlb.l2_misses,
+            "walk_refs" => self.walk_refs,
+            "walk_cycles" => self.walk_cycles,
+            "cycles" => self.cycles,
+            "elapsed_cycles" => self.elapsed_cycles,
+            name => {
+                let counter = name.strip_prefix("counters.").unwrap_or(name);
+                self.counters.get(counter).copied().unwrap_or(0)
+            }
+        };
+        count as f64
+    }
 }
 
 /// What was run.

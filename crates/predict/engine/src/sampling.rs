@@ -12,7 +12,7 @@
 //! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
-use crate::figures::{CYCLES, FIGURES, Figures, figures};
+use crate::figures::{ACCESSES, CYCLES, FIGURES, Figures, figures};
 use crate::phases::{PhaseShare, Phases};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,10 +40,9 @@ impl Bounds {
         (self.high - self.low) / 2.0
     }
 
-    /// Half the width, relative to the middle; 0 around nothing.
-    pub fn relative(&self) -> f64 {
-        let middle = (self.low + self.high) / 2.0;
-        if middle > 0.0 { self.half() / middle } else { 0.0 }
+    /// How far the figure may be off, relative to the value that the bounds are around; 0 around nothing.
+    pub fn relative(&self, value: f64) -> f64 {
+        if value > 0.0 { (self.high - value).max(value - self.low) / value } else { 0.0 }
     }
 }
 
@@ -124,6 +123,8 @@ pub(crate) struct Strata {
     whole_faults: u64,
     /// Each single count of all intervals that are over.
     sums: Vec<f64>,
+    /// Each single count of all windows.
+    seen: Vec<u64>,
     intervals: Vec<Stratum>,
     /// What the last window counted, and its page faults.
     last: HardwareCounters,
@@ -172,6 +173,15 @@ impl Strata {
         self.last = without_charges(counted);
         self.last_faults = faults;
         self.slopes.add(&self.last, faults);
+        let mut at = 0;
+        let seen = &mut self.seen;
+        self.last.visit(&mut |count| {
+            if at == seen.len() {
+                seen.push(0);
+            }
+            seen[at] += count;
+            at += 1;
+        });
         self.cycles += machine.explain(&self.last).total();
         self.instructions += self.last.instructions as f64;
         self.window_instructions += self.last.instructions;
@@ -248,14 +258,21 @@ impl Strata {
             return totals;
         }
         let unseen = self.unseen_faults();
-        let mut sums = self.sums.iter().enumerate();
-        let mut estimated = HardwareCounters::default();
-        estimated.set(&mut || {
-            sums.next().map_or(0, |(at, sum)| {
-                // No fewer than nothing, which a slope may promise by chance.
-                (sum + self.slopes.of(at) * unseen).round().max(0.0) as u64
-            })
-        });
+        let corrected = |by: f64| {
+            let mut sums = self.sums.iter().enumerate();
+            let mut counters = HardwareCounters::default();
+            counters.set(&mut || {
+                sums.next().map_or(0, |(at, sum)| {
+                    let seen = self.seen.get(at).copied().unwrap_or(0);
+                    estimate(sum + self.slopes.of(at) * by, seen)
+                })
+            });
+            counters
+        };
+        let mut estimated = corrected(unseen);
+        // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
+        let HardwareCounters { accesses, loads, stores, page_crossings, .. } = corrected(0.0);
+        estimated = HardwareCounters { accesses, loads, stores, page_crossings, ..estimated };
         totals += &estimated;
         totals.instructions = exact.instructions;
         totals.charged = exact.charged;
@@ -338,24 +355,34 @@ impl Strata {
         if self.intervals.iter().all(|stratum| stratum.rates[figure] == 0.0) {
             return None;
         }
-        let fit = self.fit(figure);
+        let fit = if figure == ACCESSES { self.uncorrected(figure) } else { self.fit(figure) };
         let lengths = self.intervals.iter().map(|stratum| stratum.instructions);
         let chance = half_width(lengths.zip(fit.rates.iter().copied()))?;
         // The slope is known from the same windows, and not for sure.
         Some(chance.hypot(2.0 * fit.error * self.unseen_faults()))
     }
 
-    /// A figure without what page faults have to do with it.
-    fn fit(&self, figure: usize) -> Fit {
-        let whole = self.whole_figures[figure];
+    /// A figure that page faults have nothing to do with.
+    fn uncorrected(&self, figure: usize) -> Fit {
+        let rates = self.intervals.iter().map(|stratum| stratum.rates[figure]).collect();
+        Fit { rates, error: 0.0 }
+    }
+
+    /// Instructions, page faults and a figure of each part that was seen.
+    fn points(&self, figure: usize) -> Vec<[f64; 3]> {
+        let instructions = self.whole.instructions as f64;
+        let whole = [instructions, self.whole_faults as f64, self.whole_figures[figure]];
+        let first = (instructions > 0.0).then_some(whole);
         let windows = self.intervals.iter().map(|stratum| {
             let Stratum { window, faults, rates, .. } = stratum;
             [*window, faults * window, rates[figure] * window]
         });
-        let instructions = self.whole.instructions as f64;
-        let first = (instructions > 0.0).then_some([instructions, self.whole_faults as f64, whole]);
-        let points: Vec<_> = first.into_iter().chain(windows).collect();
-        let (slope, error) = slope_of(&points);
+        first.into_iter().chain(windows).collect()
+    }
+
+    /// A figure without what page faults have to do with it.
+    fn fit(&self, figure: usize) -> Fit {
+        let (slope, error) = slope_of(&self.points(figure));
         let rates = self.intervals.iter();
         let rates = rates.map(|stratum| stratum.rates[figure] - slope * stratum.faults).collect();
         Fit { rates, error }
@@ -479,6 +506,11 @@ fn slope_of(points: &[[f64; 3]]) -> (f64, f64) {
     (slope, ((all - 1.0) / all * (squares - sum * sum / all)).max(0.0).sqrt())
 }
 
+/// A count that was estimated: no less than there was in windows, which a slope may promise by chance.
+fn estimate(corrected: f64, seen: u64) -> u64 {
+    (corrected.round() as u64).max(seen)
+}
+
 /// The same for each single count.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Slopes(Vec<Line>);
@@ -543,6 +575,12 @@ mod tests {
             assert_eq!(line.slope().0, 0.0);
         }
         assert_eq!(Line::default().slope(), (0.0, 0.0));
+    }
+
+    #[test]
+    fn an_estimate_is_no_less_than_windows_counted() {
+        assert_eq!([estimate(-500.0, 0), estimate(-500.0, 7), estimate(6.4, 7)], [0, 7, 7]);
+        assert_eq!([estimate(7.6, 7), estimate(0.2, 0)], [8, 0]);
     }
 
     #[test]

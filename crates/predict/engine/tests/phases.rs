@@ -167,7 +167,7 @@ fn a_result_says_which_phases_there_are_and_what_is_exact_stays_exact() {
     assert!((said.phases.iter().map(|phase| phase.share).sum::<f64>() - 1.0).abs() < 1e-9);
     assert!(said.phases[0].share > 0.45, "the first is half of the program: {:?}", said.phases);
     assert!(
-        found.notes.iter().all(|note| !note.contains("sampled by phases")),
+        found.notes.iter().all(|note| !note.contains("when its phases were found")),
         "{:?}",
         found.notes
     );

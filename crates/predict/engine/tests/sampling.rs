@@ -101,8 +101,11 @@ fn faults_exits_and_memory_are_exact() {
 }
 
 /// Two phases in turn, each shorter than an interval; the second touches new memory and nothing else does.
+#[derive(Default)]
 struct Phases {
     round: u64,
+    /// Whether four rounds of sixteen do nothing but touch new memory, and the others touch none.
+    by_bursts: bool,
 }
 
 impl Source for Phases {
@@ -123,7 +126,16 @@ impl Source for Phases {
             batch.event(Event::Map { pid, range, backing, protection, fixed: false });
         }
         let start = (1 << 32) + (self.round << 16);
+        let (is_burst, by_bursts) = (self.round % 16 < 4, self.by_bursts);
         batch.run(tid, 20_000, |out| {
+            if by_bursts && is_burst {
+                out.extend((0..16_000).map(|at| Access::store(Gva::new(start + at * 4), 4)));
+                return;
+            }
+            if by_bursts {
+                out.extend((0..200).map(|at| Access::load(Gva::new((1 << 32) + at % 64 * 8), 8)));
+                return;
+            }
             out.extend((0..16).map(|page| Access::store(Gva::new(start + page * 4096), 8)));
             out.extend((0..5000).map(|at| Access::load(Gva::new((1 << 32) + at % 64 * 8), 8)));
         });
@@ -135,7 +147,7 @@ impl Source for Phases {
 #[test]
 fn short_phases_and_touches_between_windows_are_found() {
     let setup = setup(StackKind::Native, "base");
-    let whole = run(&setup, Phases { round: 0 });
+    let whole = run(&setup, Phases::default());
     assert_eq!(whole.faults.guest, 8000);
     let mut held = 0;
     for seed in 0..100 {
@@ -148,7 +160,7 @@ fn short_phases_and_touches_between_windows_are_found() {
             adaptive: false,
             seed,
         };
-        let found = run(&setup, Sampled::new(Phases { round: 0 }, sampling));
+        let found = run(&setup, Sampled::new(Phases::default(), sampling));
         assert_eq!((found.faults.guest, found.instructions), (8000, whole.instructions));
         assert!(found.accesses.abs_diff(whole.accesses) < whole.accesses / 10);
         let bounds = found.sampled.unwrap().bounds["accesses"];
@@ -197,6 +209,73 @@ fn throughput_is_related_window_by_window() {
         assert!(relative.half() / truth < 3.0 * own.half() / own.high + 0.01);
     }
     assert!(held >= 16, "{held} of 20 hold {truth}");
+}
+
+/// Policies have different page faults, and what they say of the rest must not be what the program is.
+#[test]
+fn a_program_is_the_same_under_all_policies_and_so_they_are_compared() {
+    let bursts = || Phases { by_bursts: true, ..Phases::default() };
+    let sampling = Sampling { interval: 100_000, window: 10_000, warm: 10_000, ..SAMPLING };
+    for seed in 0..5 {
+        let sampled = |policy| {
+            let sampling = Sampling { seed, ..sampling };
+            run(&setup(StackKind::Native, policy), Sampled::new(bursts(), sampling))
+        };
+        let report = Report::new(WorkloadInfo::default(), vec![sampled("base"), sampled("thp")]);
+        let [base, thp] = &report.runs[..] else { panic!() };
+        assert_ne!(base.faults.guest, thp.faults.guest);
+        assert_eq!(base.accesses, thp.accesses);
+        assert!(thp.relative_throughput.is_some());
+        assert!(thp.sampled.as_ref().unwrap().bounds.contains_key("relative_throughput"));
+    }
+}
+
+#[test]
+fn copies_after_a_fork_that_gaps_hide_are_told_of() {
+    let told = |forks: bool| {
+        let mut batch = Batch::new();
+        let pid = Pid(0);
+        batch.event(Event::ProcessStart { pid });
+        batch.event(Event::ThreadStart { pid, tid: Tid(0) });
+        for round in 0..10 {
+            batch.run(Tid(0), 100_000, |_| ());
+            if forks && round == 7 {
+                batch.event(Event::Fork { parent: pid, child: Pid(1) });
+            }
+        }
+        let found = run(&setup(StackKind::Native, "base"), Sampled::new(Once(batch), SAMPLING));
+        found.notes.iter().any(|note| note.contains("the program forks (1 times)"))
+    };
+    assert!(told(true) && !told(false));
+}
+
+/// A stream of one batch.
+struct Once(Batch);
+
+impl Source for Once {
+    fn info(&self) -> WorkloadInfo {
+        WorkloadInfo::default()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        *batch = std::mem::take(&mut self.0);
+        Ok(Fill::End)
+    }
+}
+
+/// A recording that was cut off says nowhere else that it is sampled.
+#[test]
+fn a_sampled_stream_is_not_sampled_again() {
+    let sampled = Sampled::new(made("churn:size=16MiB,accesses=500k"), SAMPLING);
+    let (mut twice, mut batch) = (Sampled::new(sampled, SAMPLING), Batch::new());
+    let error = loop {
+        match twice.fill(&mut batch) {
+            Ok(Fill::More) => {}
+            Ok(Fill::End) => panic!("it ended"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("sampled already"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::plan::Plan;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::vm_args::VmArgs;
+use crate::workload::refuse_sampled_with;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
@@ -29,7 +30,9 @@ impl Streams<'_> {
         let vm = self.plan.vms.iter().find(|vm| vm.name == name).expect("hosts have these VMs");
         let Some(recording) = self.recordings.get(name) else {
             let input = vm.input.as_ref().expect("guests run something");
-            return input.open(self.plan.part, Before::Touches, &self.interrupt.flag);
+            let source = input.open(self.plan.part, Before::Touches, &self.interrupt.flag)?;
+            refuse_sampled_with(&source.info(), "it, as windows of several streams do not meet,")?;
+            return Ok(source);
         };
         // A file without a name, opened anew: every reader has a place of its own in it.
         let path = PathBuf::from(format!("/proc/self/fd/{}", recording.as_raw_fd()));

@@ -277,6 +277,10 @@ impl Simulation {
                     self.release_cpus(guest, *pid);
                 }
             }
+            Event::Fork { .. } => {
+                let sampling = &mut self.guests[guest].sampling;
+                sampling.forks += u64::from(sampling.is_sampled());
+            }
             Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => {
                 self.note_state_if_grown(guest);
             }

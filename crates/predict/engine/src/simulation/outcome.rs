@@ -413,9 +413,7 @@ impl Simulation {
                  to save {row_gain} cycles and colours {colour_gain}: estimates, not measured"
             ));
         }
-        if let Some(note) = guest.sampling.note(instructions) {
-            notes.push(note);
-        }
+        notes.extend(guest.sampling.notes(instructions));
         if guest.context.plain_colours {
             notes.push(
                 "cache colours are those of a last-level cache of one piece; that of this CPU has slices \

@@ -142,6 +142,12 @@ impl<S: Source> Source for Sampled<S> {
         let filled = self.source.fill(&mut read);
         for step in read.steps() {
             match step {
+                // A recording that was cut off does not say so anywhere else.
+                Step::Event(Event::Sampling(_)) => {
+                    return Err(SourceError::Invalid(
+                        "the recording is sampled already: leave --sample out".to_owned(),
+                    ));
+                }
                 Step::Event(event) => self.event(event, batch),
                 Step::Run { tid, instructions, accesses } => {
                     self.run(tid, instructions, accesses, batch);

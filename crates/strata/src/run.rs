@@ -6,7 +6,7 @@ use crate::interrupt::Interrupt;
 use crate::plan::{Plan, plan};
 use crate::room::Machines;
 use crate::sample::{Choice, Parts};
-use crate::workload::{nothing_left, part_taken, refuse_sampled_with, unopened};
+use crate::workload::{nothing_left, part_taken, refuse_sampled_where, unopened};
 use crate::{again, bill, captured_tables, config, hosts, phases, progress, report_text};
 use std::io::{IsTerminal, stderr, stdout};
 use std::num::NonZeroUsize;
@@ -245,7 +245,7 @@ fn open(
 ) -> Result<Box<dyn Source>, OpenError> {
     let source = plan.input.open_sampled(plan.part, Before::Touches, parts, &interrupt.flag)?;
     if let Some((option, why)) = plan.needs_all {
-        refuse_sampled_with(&source.info(), &format!("{option}, as {why},"))?;
+        refuse_sampled_where(&source.info(), &format!("leave {option} out ({why})"))?;
     }
     Ok(source)
 }

@@ -232,17 +232,17 @@ impl Input {
 /// # Errors
 /// When it is one.
 pub fn refuse_sampled(info: &WorkloadInfo) -> Result<(), OpenError> {
-    refuse_sampled_with(info, "--sample, --skip, --limit and --marked")
+    refuse_sampled_where(info, "leave --sample, --skip, --limit and --marked out")
 }
 
-/// Refuses a recording that does not hold all of a stream, for which these options make no sense.
+/// Refuses a recording that does not hold all of a stream where all of it is needed, with what to do.
 ///
 /// # Errors
 /// When it is one.
-pub fn refuse_sampled_with(info: &WorkloadInfo, options: &str) -> Result<(), OpenError> {
+pub fn refuse_sampled_where(info: &WorkloadInfo, remedy: &str) -> Result<(), OpenError> {
     let notes = info.recorded.iter().flat_map(|outcome| &outcome.notes);
     if notes.into_iter().any(|note| note.starts_with(sample::NOTE)) {
-        return Err(OpenError(format!("the recording is sampled: leave {options} out")));
+        return Err(OpenError(format!("the recording is sampled: {remedy}")));
     }
     Ok(())
 }

@@ -91,7 +91,7 @@ fn a_program_that_does_the_same_again_gives_the_same_bytes() {
         refused(&run(&line), 1, "the recording is sampled: leave --");
     }
     let line = format!("run --vm a:trace={} --vm b:workload=gups", recordings[0].display());
-    refused(&run(&line), 1, "the recording is sampled: leave it");
+    refused(&run(&line), 1, "the recording is sampled: give the VM one that is not");
 }
 
 #[test]

@@ -123,8 +123,8 @@ pub(crate) struct Strata {
     whole_faults: u64,
     /// Each single count of all intervals that are over.
     sums: Vec<f64>,
-    /// Each single count of all windows.
-    seen: Vec<u64>,
+    /// What all windows counted.
+    seen: HardwareCounters,
     intervals: Vec<Stratum>,
     /// What the last window counted, and its page faults.
     last: HardwareCounters,
@@ -135,7 +135,6 @@ pub(crate) struct Strata {
     slopes: Slopes,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
-    window_instructions: u64,
     /// Cycles of the hardware, and instructions, in what counts.
     cycles: f64,
     instructions: f64,
@@ -173,18 +172,9 @@ impl Strata {
         self.last = without_charges(counted);
         self.last_faults = faults;
         self.slopes.add(&self.last, faults);
-        let mut at = 0;
-        let seen = &mut self.seen;
-        self.last.visit(&mut |count| {
-            if at == seen.len() {
-                seen.push(0);
-            }
-            seen[at] += count;
-            at += 1;
-        });
+        self.seen += &self.last;
         self.cycles += machine.explain(&self.last).total();
         self.instructions += self.last.instructions as f64;
-        self.window_instructions += self.last.instructions;
         if let Some(phases) = &mut self.phases {
             phases.window(&self.last, figures(&self.last, machine));
         }
@@ -258,14 +248,14 @@ impl Strata {
             return totals;
         }
         let unseen = self.unseen_faults();
+        let mut seen = Vec::new();
+        self.seen.visit(&mut |count| seen.push(count));
         let corrected = |by: f64| {
-            let mut sums = self.sums.iter().enumerate();
+            let mut sums = self.sums.iter().zip(&seen).enumerate();
             let mut counters = HardwareCounters::default();
             counters.set(&mut || {
-                sums.next().map_or(0, |(at, sum)| {
-                    let seen = self.seen.get(at).copied().unwrap_or(0);
-                    estimate(sum + self.slopes.of(at) * by, seen)
-                })
+                sums.next()
+                    .map_or(0, |(at, (sum, seen))| estimate(sum + self.slopes.of(at) * by, *seen))
             });
             counters
         };
@@ -314,7 +304,7 @@ impl Strata {
             phases: phases.map(Phases::shares).unwrap_or_default(),
             windows: phases.map_or(self.intervals.len() as u64, Phases::windows),
             whole_instructions: self.whole.instructions,
-            window_instructions: self.window_instructions,
+            window_instructions: self.seen.instructions,
             skipped_instructions: skipped,
             confidence: 95,
             bounds,

@@ -4,7 +4,7 @@ use super::plan::Plan;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::vm_args::VmArgs;
-use crate::workload::refuse_sampled_with;
+use crate::workload::refuse_sampled_where;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
@@ -31,7 +31,8 @@ impl Streams<'_> {
         let Some(recording) = self.recordings.get(name) else {
             let input = vm.input.as_ref().expect("guests run something");
             let source = input.open(self.plan.part, Before::Touches, &self.interrupt.flag)?;
-            refuse_sampled_with(&source.info(), "it, as windows of several streams do not meet,")?;
+            let remedy = "give the VM one that is not (windows of several streams do not meet)";
+            refuse_sampled_where(&source.info(), remedy)?;
             return Ok(source);
         };
         // A file without a name, opened anew: every reader has a place of its own in it.

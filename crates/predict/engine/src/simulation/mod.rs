@@ -279,7 +279,7 @@ impl Simulation {
             }
             Event::Fork { .. } => {
                 let sampling = &mut self.guests[guest].sampling;
-                sampling.forks += u64::from(sampling.is_sampled());
+                sampling.forked |= sampling.is_sampled();
             }
             Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => {
                 self.note_state_if_grown(guest);

@@ -18,8 +18,8 @@ pub(super) struct Sampling {
     pub(super) skipped: u64,
     /// Cycles of the hardware that first touches took in the present gap: part of what the gap takes.
     pub(super) touching: f64,
-    /// Forks in what is not run whole.
-    pub(super) forks: u64,
+    /// Whether the program forked after what is run whole.
+    pub(super) forked: bool,
     /// Parts of cycles of gaps that have not passed.
     pub(super) rest: f64,
 }
@@ -33,12 +33,10 @@ impl Sampling {
     /// What a reader must know of it, of a stream of so many instructions.
     pub(super) fn notes(&self, instructions: u64) -> Vec<String> {
         let Some(strata) = &self.strata else { return Vec::new() };
-        let copies = (self.forks > 0).then(|| {
-            format!(
-                "the program forks ({} times): copies of pages that are stored to in gaps only are not seen, so \
-                 faults and exits are too few, and memory in use is",
-                self.forks
-            )
+        let copies = self.forked.then(|| {
+            "the program forks: copies of pages that are stored to in gaps only are not seen, so that faults, \
+             exits and memory in use are too low"
+                .to_owned()
         });
         strata.note(instructions).into_iter().chain(copies).collect()
     }

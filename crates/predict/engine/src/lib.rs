@@ -20,6 +20,7 @@ pub mod memory;
 pub mod options;
 mod pass;
 mod phases;
+mod regression;
 mod replay;
 pub mod report;
 pub mod requests;

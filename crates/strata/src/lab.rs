@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::lab_parts::{TIMED_OUT, binaries, companion, failure, load, parts, say};
 use crate::output::Target;
-use crate::{drawn, junit, lab_predict, lab_text, terminal};
+use crate::{drawn, junit, lab_levels, lab_predict, lab_text, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::libc;
 use std::cell::Cell;
@@ -36,6 +36,7 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
         LabCommand::Build { kernel, machine } => build(&cache, &kernel, machine.into()),
         LabCommand::Run(args) => return run(&args, &cache),
         LabCommand::Predict(args) => return lab_predict::predict(&args, &cache),
+        LabCommand::Levels(args) => return lab_levels::levels(&args, &cache),
         LabCommand::Shell { level, scenario, machine, afresh } => {
             return shell((&scenario, machine), level, afresh, &cache)
                 .map(status)

@@ -29,6 +29,7 @@ mod interrupt;
 mod join;
 mod junit;
 mod lab;
+mod lab_levels;
 mod lab_parts;
 mod lab_predict;
 mod lab_text;

@@ -24,6 +24,7 @@ mod packages;
 mod parts;
 mod process;
 mod programs;
+mod readings;
 pub mod recording;
 mod report;
 mod run;
@@ -49,6 +50,7 @@ pub use intel::Bochs;
 pub use kernel::{BuildProgress, KernelVariant, LabKernel};
 pub use make::{MachineReport, Make};
 pub use parts::Parts;
+pub use readings::Readings;
 pub use report::{Alignment, LabReport, LayerReport};
 pub use run::{Choices, PROGRAM_LIMIT, run, shell};
 pub use scenario::{

@@ -1,13 +1,13 @@
 //! What happens once all layers run.
 
 use crate::boot;
-use crate::counters::Counters;
 use crate::error::{LabError, on};
 use crate::journal::Program;
 use crate::link::{Link, ORDER_LIMIT};
 use crate::orders::{guest_argv, guest_status, kill, qmp, write};
 use crate::parts::Parts;
 use crate::programs::with_path;
+use crate::readings::Readings;
 use crate::sampling;
 use crate::scenario::{Scenario, Step};
 use crate::stress::{StressReport, Stressors};
@@ -55,19 +55,19 @@ pub struct StepReport {
     /// computer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub snapshots_at: Vec<f64>,
+    /// What all layers counted while it ran, if the scenario asks for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Readings>,
 }
 
-/// What all layers counted while a program ran, L0 first.
+/// What all layers counted while a program ran, and what they were like before.
 #[derive(Clone, Debug, Serialize)]
 pub struct Counted {
     /// The layers when it began.
     pub snapshots: Vec<PathBuf>,
-    /// Before `before`, with nothing between the two: the difference is what reading costs.
-    pub idle: Vec<Counters>,
-    /// When it began.
-    pub before: Vec<Counters>,
-    /// When it rested, or was held at its end.
-    pub after: Vec<Counters>,
+    /// What they counted.
+    #[serde(flatten)]
+    pub readings: Readings,
 }
 
 impl StepReport {
@@ -147,9 +147,10 @@ impl Steps<'_, '_> {
     /// do is an error.
     pub(crate) fn carry_out(&mut self, step: &Step) -> Result<(), LabError> {
         match step {
-            Step::Run { id, layer, program, stay, stress, limit } => {
+            Step::Run { id, layer, program, stay, stress, count, limit } => {
                 let layer = layer.unwrap_or(self.layers - 1);
-                self.run(layer, program, (*stay, *stress), Duration::from_secs(*limit))?;
+                let limit = Duration::from_secs(*limit);
+                self.run(layer, program, (*stay, *stress, *count), limit)?;
                 if let Some(report) = self.done.last_mut() {
                     report.id.clone_from(id);
                 }
@@ -234,12 +235,13 @@ impl Steps<'_, '_> {
         &mut self,
         layer: u8,
         argv: &[String],
-        (stay, stress): (bool, bool),
+        (stay, stress, count): (bool, bool, bool),
         limit: Duration,
     ) -> Result<(), LabError> {
         let innermost = layer + 1 == self.layers;
         let how = if innermost { self.how(!stay) } else { Started::default() };
         let counting = self.begin_counting(innermost)?;
+        let reading = count.then(|| self.begin_reading()).transpose()?;
         self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             let name = steps.start(layer, argv, how)?;
             let ready = |program: &Program| {
@@ -254,6 +256,7 @@ impl Steps<'_, '_> {
                 steps.link.program_within(layer, &name, limit, ready)?
             };
             steps.end_counting(counting)?;
+            report.counters = steps.end_reading(reading)?;
             if how.watched {
                 steps.stop_watching(layer)?;
             }
@@ -301,16 +304,28 @@ impl Steps<'_, '_> {
         }
         self.scan()?;
         let snapshots = self.done.last().map(|step| step.snapshots.clone()).unwrap_or_default();
-        let idle = sampling::read_all(self.link, self.scenario)?;
-        let before = sampling::read_all(self.link, self.scenario)?;
-        Ok(Some(Counted { snapshots, idle, before, after: Vec::new() }))
+        Ok(Some(Counted { snapshots, readings: self.begin_reading()? }))
     }
 
     fn end_counting(&mut self, begun: Option<Counted>) -> Result<(), LabError> {
-        let Some(counted) = begun else { return Ok(()) };
-        let after = sampling::read_all(self.link, self.scenario)?;
-        self.counted = Some(Counted { after, ..counted });
+        let Some(Counted { snapshots, readings }) = begun else { return Ok(()) };
+        let readings = self.end_reading(Some(readings))?;
+        self.counted = readings.map(|readings| Counted { snapshots, readings });
         Ok(())
+    }
+
+    /// Reads the counters of all layers before a program starts.
+    fn begin_reading(&mut self) -> Result<Readings, LabError> {
+        let idle = sampling::read_all(self.link, self.scenario)?;
+        let before = sampling::read_all(self.link, self.scenario)?;
+        Ok(Readings { idle, before, after: Vec::new() })
+    }
+
+    /// And when it is over.
+    fn end_reading(&mut self, begun: Option<Readings>) -> Result<Option<Readings>, LabError> {
+        let Some(readings) = begun else { return Ok(None) };
+        let after = sampling::read_all(self.link, self.scenario)?;
+        Ok(Some(Readings { after, ..readings }))
     }
 
     /// How a program of the innermost layer is started: the first one is traced, if any is.

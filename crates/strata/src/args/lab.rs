@@ -25,6 +25,9 @@ pub enum LabCommand {
     /// Run a program in the layers and through the model of the same machine, and set side by side what both
     /// count.
     Predict(Box<LabPredictArgs>),
+    /// Do small things again and again in VMs and nested VMs of several kinds, and tell what one costs in exits,
+    /// beside what the model says.
+    Levels(LabLevelsArgs),
     /// Boot the layers and look around in one of them.
     Shell {
         /// The layer: 0 for L0, 1 for L1, 2 for L2.
@@ -125,6 +128,31 @@ pub struct LabPredictArgs {
     /// A program to run instead of the scenario's, after --.
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Options of `strata lab levels`.
+#[derive(Args, Clone, Debug)]
+pub struct LabLevelsArgs {
+    /// The layers, whose steps are left out: a name from 'strata list scenarios', or a file; may be given again
+    /// [default: each below levels/ that is for the machine].
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub scenario: Vec<String>,
+
+    /// The machine instead of the scenarios' [default: amd].
+    #[arg(long, value_name = "MACHINE", value_enum)]
+    pub machine: Option<MachineChoice>,
+
+    /// Write both counts as JSON; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Boot the layers, even where an earlier run kept the same ones running, and keep nothing.
+    #[arg(long)]
+    pub afresh: bool,
+
+    /// Seconds that each program may take; then it is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>(1, u64::MAX))]
+    pub limit: u64,
 }
 
 /// Options of `strata lab run`.

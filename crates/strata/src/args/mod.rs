@@ -12,7 +12,7 @@ mod workloads;
 pub use calibrate::CalibrateArgs;
 pub use check::CheckArgs;
 pub use input::{Input, RecordArgs};
-pub use lab::{KernelChoice, LabCommand, LabPredictArgs, LabRunArgs, MachineChoice};
+pub use lab::{KernelChoice, LabCommand, LabLevelsArgs, LabPredictArgs, LabRunArgs, MachineChoice};
 pub use paper::{PaperArgs, PaperChoice};
 pub use run::{Fragmentation, RunArgs};
 pub use sweep::SweepArgs;

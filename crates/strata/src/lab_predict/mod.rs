@@ -31,7 +31,7 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     if let Some(innermost) = scenario.layers.last_mut() {
         innermost.files.extend(args.with.iter().cloned());
     }
-    if let Some(layer) = scenario.layers.iter().position(shadows) {
+    if let Some(layer) = scenario.layers.iter().position(Layer::shadows) {
         return Err(Failure::usage(format!(
             "L{layer} of the scenario {} has nested paging off, and the model has no shadow paging in several layers: \
              choose another scenario",
@@ -85,14 +85,6 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     }
     output::to_stdout(text::render(&predicted).as_bytes())?;
     Ok(0)
-}
-
-/// Whether a layer is to do without nested paging.
-fn shadows(layer: &Layer) -> bool {
-    layer.modules.values().any(|parameters| {
-        let off = |word: &str| matches!(word, "npt=0" | "npt=N" | "ept=0" | "ept=N");
-        parameters.split_whitespace().any(off)
-    })
 }
 
 /// The program as this computer runs it, which the model follows to its end.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use strata_engine::RunResult;
 use strata_engine::report::{EntryCounts, LayerMemory};
-use strata_lab::{Counted, Counters, LabReport};
+use strata_lab::{Counters, LabReport, Readings};
 
 /// A thing that both count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,14 +41,12 @@ impl Row {
     }
 }
 
-/// What one run counted, with what reading the counters costs taken off.
-struct Difference<'a>(&'a Counted, usize);
+/// What one run counted in a layer.
+struct Difference<'a>(&'a Readings, usize);
 
 impl Difference<'_> {
     fn of(&self, count: impl Fn(&Counters) -> u64) -> u64 {
-        let [idle, before, after] =
-            [&self.0.idle, &self.0.before, &self.0.after].map(|all| count(&all[self.1]));
-        after.saturating_sub(before).saturating_sub(before.saturating_sub(idle))
+        self.0.counted(self.1, count)
     }
 }
 
@@ -208,7 +206,8 @@ impl Rows<'_> {
         predicted: Option<u64>,
     ) {
         let counted = |report: &LabReport| {
-            report.counted.as_ref().map_or(0, |counted| count(&Difference(counted, layer)))
+            let counted = report.counted.as_ref();
+            counted.map_or(0, |counted| count(&Difference(&counted.readings, layer)))
         };
         self.add_of_report(layer, what, counted, predicted);
     }
@@ -267,26 +266,5 @@ mod tests {
         assert_eq!(row([100, 200], Some(300)).ratio(), Some(1.5));
         assert_eq!(row([0, 0], Some(3)).ratio(), None);
         assert_eq!(row([1, 1], None).ratio(), None);
-    }
-
-    #[test]
-    fn what_reading_the_counters_costs_is_taken_off() {
-        let at = |npf: u64, huge: u64| Counters {
-            exits: [("NPF".to_owned(), npf)].into(),
-            vmstat: [("thp_fault_alloc".to_owned(), huge)].into(),
-            kvm: [("pages_4k".to_owned(), npf)].into(),
-            ..Counters::default()
-        };
-        let counted = Counted {
-            snapshots: Vec::new(),
-            idle: vec![at(100, 5)],
-            before: vec![at(130, 5)],
-            after: vec![at(1160, 53)],
-        };
-        let difference = Difference(&counted, 0);
-        assert_eq!(difference.of(named(|c| &c.exits, "NPF")), 1000);
-        assert_eq!(difference.of(named(|c| &c.exits, "HLT")), 0);
-        assert_eq!(difference.of(|c| c.vmstat("thp_fault_alloc")), 48);
-        assert_eq!(difference.of(|c| c.kvm("pages_4k")), 1000);
     }
 }

@@ -51,7 +51,7 @@ pub fn states(report: &LabReport) -> Result<Vec<LayerState>, Failure> {
         .map(|path| strata_inspect::read(path))
         .collect::<Result<_, _>>()
         .map_err(|error| Failure::failed(error.to_string()))?;
-    let counters = report.counted.iter().flat_map(|counted| &counted.before);
+    let counters = report.counted.iter().flat_map(|counted| &counted.readings.before);
     let begun: Vec<Begun> = counters
         .map(|counters| Begun {
             free: counters.free_bytes >> 12,

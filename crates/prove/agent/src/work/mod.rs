@@ -1,5 +1,6 @@
 //! The lab's own workloads: small programs with known memory.
 
+mod chore;
 mod corrupt;
 mod exits;
 mod fragment;
@@ -38,6 +39,8 @@ enum Work {
     Corrupt(corrupt::Corrupt),
     /// Watch the exits of this layer's VMs.
     Exits(exits::Exits),
+    /// Do the same small thing again and again: what it costs in a layer can be counted.
+    Chore(chore::Chore),
 }
 
 /// Runs the workload that the command line names.
@@ -51,6 +54,7 @@ pub fn main() -> ExitCode {
         Work::Collapse(target) => other::collapse(&target).map(|()| 0),
         Work::Corrupt(corrupt) => corrupt::run(&corrupt).map(|()| 0),
         Work::Exits(exits) => exits::run(&exits).map(|()| 0),
+        Work::Chore(chore) => chore::run(&chore).map(|()| 0),
     };
     match done {
         Ok(status) => ExitCode::from(status),

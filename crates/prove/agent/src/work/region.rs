@@ -2,7 +2,7 @@
 //! `unsafe`.
 
 use nix::libc;
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 use nix::sys::ptrace;
 use std::ffi::c_void;
 use std::fs::File;
@@ -37,6 +37,12 @@ impl Region {
         }
         .map_err(|error| format!("cannot map {length} bytes at {address:#x}: {error}"))?;
         Ok(Self { start, length: bytes.get() })
+    }
+
+    /// Gives it back to the kernel.
+    pub(super) fn unmap(self) -> Result<(), nix::Error> {
+        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        unsafe { munmap(self.start, self.length) }
     }
 
     /// Pages of the region.
@@ -125,6 +131,16 @@ impl Region {
             .map(|entry| u64::from_ne_bytes(*entry))
             .map(|entry| if entry & PRESENT != 0 { entry & FRAME } else { 0 })
             .collect())
+    }
+}
+
+/// Forks. The child does `act` and ends: this process has a single thread, so that it may do anything.
+pub(super) fn child(act: impl FnOnce() -> i32) -> nix::Result<nix::unistd::Pid> {
+    // SAFETY: no other thread holds a lock.
+    match unsafe { nix::unistd::fork()? } {
+        nix::unistd::ForkResult::Parent { child } => Ok(child),
+        // SAFETY: ends the process, without what its parent would do at an end.
+        nix::unistd::ForkResult::Child => unsafe { libc::_exit(act()) },
     }
 }
 

@@ -123,12 +123,29 @@ impl Layer {
 
     /// The make of the machine's processors, as L0 says.
     pub(crate) fn make(&self) -> Make {
-        self.machine.as_deref().and_then(Make::named).unwrap_or_default()
+        self.names_make().unwrap_or_default()
+    }
+
+    /// The make that L0 names, if it does.
+    pub(super) fn names_make(&self) -> Option<Make> {
+        self.machine.as_deref().and_then(Make::named)
     }
 
     /// Gives the machine processors of this make.
     pub(super) fn set_make(&mut self, make: Make) {
         self.machine = Some(make.to_string());
+    }
+
+    /// Whether its KVM is to do without nested paging.
+    pub fn shadows(&self) -> bool {
+        self.has_parameter(&["npt=0", "npt=N", "ept=0", "ept=N"])
+    }
+
+    /// Whether a kernel module is given one of these parameters.
+    pub fn has_parameter(&self, any: &[&str]) -> bool {
+        self.modules
+            .values()
+            .any(|values| values.split_whitespace().any(|word| any.contains(&word)))
     }
 
     /// The machine type that the layer below gives it, in QEMU's words.

@@ -81,6 +81,11 @@ impl Scenario {
         self.layers[0].make()
     }
 
+    /// Whether it is for machines of this make: those are that name no make, and those that name this one.
+    pub fn runs_on(&self, make: Make) -> bool {
+        self.layers[0].names_make().is_none_or(|named| named == make)
+    }
+
     /// Has the scenario, of this name, run on a machine of another make.
     ///
     /// # Errors

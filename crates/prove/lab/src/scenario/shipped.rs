@@ -9,11 +9,11 @@ pub(super) fn text(name: &str) -> Option<&'static str> {
     SHIPPED.get_file(format!("{name}.toml"))?.contents_utf8()
 }
 
-/// Names of the shipped scenarios: those that show what stacks do, then those below `causes/`, each
+/// Names of the shipped scenarios: those that show what stacks do, then those below `causes/` and `levels/`, each
 /// kind in alphabetical order.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let causes = SHIPPED.dirs().flat_map(|directory| directory.files());
-    SHIPPED.files().chain(causes).filter_map(|file| file.path().to_str()?.strip_suffix(".toml"))
+    let below = SHIPPED.dirs().flat_map(|directory| directory.files());
+    SHIPPED.files().chain(below).filter_map(|file| file.path().to_str()?.strip_suffix(".toml"))
 }
 
 /// Names of shipped scenarios beside this one: of its own directory only, for nobody reads the names of

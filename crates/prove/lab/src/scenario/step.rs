@@ -28,6 +28,9 @@ pub enum Step {
         /// The scenario's stressors are at work meanwhile.
         #[serde(default)]
         stress: bool,
+        /// The counters of all layers are read before it starts and when it is over: `steps[].counters`.
+        #[serde(default)]
+        count: bool,
         /// Seconds it may take.
         #[serde(default = "ten_minutes")]
         limit: u64,

@@ -95,6 +95,7 @@ impl Steps {
             program: words.into_iter().map(Into::into).collect(),
             stay: false,
             stress: false,
+            count: false,
             limit: LIMIT,
         })
     }

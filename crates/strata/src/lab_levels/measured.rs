@@ -1,0 +1,212 @@
+//! What a chore costs in real layers, by the piece.
+
+use super::chore::Chore;
+use super::model::Predicted;
+use super::reasons;
+use super::report::Count;
+use std::collections::BTreeMap;
+use strata_lab::{Counters, LabReport, Make, Readings};
+use strata_nested::ExitReason;
+
+/// A chore's two programs, as the layers counted them.
+pub struct Pair<'a> {
+    readings: [&'a Readings; 2],
+    /// How many pieces more the second did.
+    pieces: f64,
+}
+
+impl<'a> Pair<'a> {
+    /// Of this chore, if the report has it.
+    pub fn of(chore: &Chore, report: &'a LabReport) -> Option<Self> {
+        let [few, many] = chore.times.map(|times| {
+            let id = chore.step(times);
+            let step = report.steps.iter().find(|step| step.id.as_deref() == Some(&id))?;
+            step.counters.as_ref()
+        });
+        let pieces = (chore.times[1] - chore.times[0]) as f64 / chore.piece();
+        Some(Self { readings: [few?, many?], pieces })
+    }
+
+    /// What one costs of something that a layer counts.
+    pub fn each(&self, layer: usize, count: impl Fn(&Counters) -> u64) -> f64 {
+        let [few, many] = self.readings.map(|readings| readings.counted(layer, &count) as f64);
+        (many - few).max(0.0) / self.pieces
+    }
+
+    /// Seconds of one by a layer's clock.
+    pub fn seconds(&self, layer: usize) -> f64 {
+        let took = |readings: &Readings| readings.after[layer].at - readings.before[layer].at;
+        let [few, many] = self.readings.map(took);
+        (many - few).max(0.0) / self.pieces
+    }
+
+    /// What one costs by each name in such a map of a layer's.
+    fn by_name(
+        &self,
+        layer: usize,
+        of: fn(&Counters) -> &BTreeMap<String, u64>,
+    ) -> BTreeMap<&'a str, f64> {
+        let names = of(&self.readings[1].after[layer]).keys();
+        let each = |name: &'a String| {
+            (name.as_str(), self.each(layer, |c| of(c).get(name).copied().unwrap_or(0)))
+        };
+        names.map(each).collect()
+    }
+}
+
+/// Exits less often than this are not told: a timer's now and then.
+const SELDOM: f64 = 0.005;
+
+/// The exits of one, as L0 saw them: of each VM, and by reason. What L1 executes is that part of all it executed
+/// which goes with exits that the model has; all else is measured alone.
+pub fn exits(
+    pair: &Pair<'_>,
+    layers: usize,
+    make: Make,
+    predicted: Option<&Predicted>,
+) -> Vec<Count> {
+    if layers < 2 {
+        return Vec::new();
+    }
+    let all = pair.by_name(0, |counters| &counters.exits);
+    let nested = pair.by_name(0, |counters| &counters.nested_exits);
+    let reflected = pair.by_name(0, |counters| &counters.reflected_exits);
+    let of = |map: &BTreeMap<&str, f64>, name: &str| map.get(name).copied().unwrap_or(0.0);
+    let is_modelled = |name: &str| reasons::of(name).is_some_and(|reason| !reason.is_instruction());
+    let share = {
+        let handed: f64 = reflected.values().sum();
+        let ours: f64 =
+            reflected.iter().filter(|(name, _)| is_modelled(name)).map(|(_, n)| n).sum();
+        if handed > 0.0 { ours / handed } else { 0.0 }
+    };
+    let mut table = Table { rows: Vec::new(), predicted };
+    let innermost = layers - 1;
+    if layers == 3 {
+        for name in nested.keys().filter(|name| is_modelled(name)) {
+            table.exits(innermost, name, of(&nested, name));
+        }
+        let ours = reflected.iter().filter(|(name, _)| is_modelled(name)).map(|(_, n)| n).sum();
+        table.add(innermost, "  of these handed on to L1", ours, Some(ExitReason::HandedOn));
+    }
+    let mut rest = 0.0;
+    for (name, count) in &all {
+        let own = (count - of(&nested, name)).max(0.0);
+        match reasons::of(name) {
+            Some(reason) if reason.is_instruction() => {
+                table.exits(1, name, own * share);
+                rest += own * (1.0 - share);
+            }
+            Some(_) => table.exits(1, name, own),
+            None => rest += own,
+        }
+    }
+    let of_l2: f64 = nested.iter().filter(|(name, _)| !is_modelled(name)).map(|(_, n)| n).sum();
+    table.add(1, &format!("timers, devices and the rest{}", rest_of(layers)), rest + of_l2, None);
+    table.lacking(make, layers);
+    table.rows
+}
+
+fn rest_of(layers: usize) -> &'static str {
+    if layers == 3 { ", L2's too" } else { "" }
+}
+
+struct Table<'a> {
+    rows: Vec<Count>,
+    predicted: Option<&'a Predicted>,
+}
+
+impl Table<'_> {
+    fn exits(&mut self, vm: usize, name: &str, measured: f64) {
+        self.add(vm, name, measured, reasons::of(name));
+    }
+
+    fn add(&mut self, vm: usize, what: &str, measured: f64, reason: Option<ExitReason>) {
+        let predicted = match (self.predicted, reason) {
+            (Some(predicted), Some(reason)) => Some(predicted.exits(vm, reason)),
+            _ => None,
+        };
+        // Names that the model does not tell apart are one row.
+        let same = |row: &&mut Count| {
+            row.vm == format!("L{vm}") && reason.is_some() && row.reason == reason
+        };
+        if let Some(row) = self.rows.iter_mut().find(same) {
+            row.measured += measured;
+            return;
+        }
+        if measured < SELDOM && predicted.unwrap_or(0.0) < SELDOM {
+            return;
+        }
+        self.rows.push(Count {
+            vm: format!("L{vm}"),
+            what: what.to_owned(),
+            measured,
+            predicted,
+            reason,
+        });
+    }
+
+    /// What the model has and the layers did not see.
+    fn lacking(&mut self, make: Make, layers: usize) {
+        for vm in 1..layers {
+            for reason in ExitReason::ALL {
+                let is_told =
+                    |row: &Count| row.vm == format!("L{vm}") && row.reason == Some(reason);
+                if let Some(name) = reasons::name(reason, make)
+                    && !self.rows.iter().any(is_told)
+                {
+                    self.add(vm, name, 0.0, Some(reason));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counters of L0, with these exits by name: in all, of L2, and handed on to L1.
+    fn counters(exits: &[(&str, [u64; 3])]) -> Counters {
+        let of = |which: usize| -> BTreeMap<String, u64> {
+            exits.iter().map(|(name, counts)| ((*name).to_owned(), counts[which])).collect()
+        };
+        Counters {
+            exits: of(0),
+            nested_exits: of(1),
+            reflected_exits: of(2),
+            ..Counters::default()
+        }
+    }
+
+    fn readings(exits: &[(&str, [u64; 3])]) -> Readings {
+        let none = || vec![Counters::default(); 3];
+        let mut after = none();
+        after[0] = counters(exits);
+        Readings { idle: none(), before: none(), after }
+    }
+
+    #[test]
+    fn what_the_second_program_costs_more_is_told_by_vm_and_reason() {
+        let few = readings(&[("PF", [500, 400, 300]), ("VMRUN", [500, 0, 0]), ("INTR", [9, 9, 9])]);
+        // A thousand pieces more: three page faults of L2 each, of which L1 sees two, and one of L1's own; and
+        // a tenth as many of L2's exits that L1 sees are timers.
+        let many = readings(&[
+            ("PF", [4500, 3400, 2300]),
+            ("VMRUN", [2700, 0, 0]),
+            ("INTR", [209, 209, 209]),
+        ]);
+        let pair = Pair { readings: [&few, &many], pieces: 1000.0 };
+        let found = exits(&pair, 3, Make::Amd, None);
+        let of = |vm: &str, what: &str| {
+            found.iter().find(|count| count.vm == vm && count.what.trim() == what).unwrap().measured
+        };
+        assert_eq!(of("L2", "PF"), 3.0);
+        assert_eq!(of("L2", "of these handed on to L1"), 2.0);
+        assert_eq!(of("L1", "PF"), 1.0);
+        // 2.2 of them, of which 2 of 2.2 are for page faults.
+        assert!((of("L1", "VMRUN") - 2.0).abs() < 1e-9);
+        assert!((of("L1", "timers, devices and the rest, L2's too") - 0.4).abs() < 1e-9);
+        assert!(found.iter().all(|count| count.predicted.is_none()));
+        assert!(exits(&pair, 1, Make::Amd, None).is_empty());
+    }
+}

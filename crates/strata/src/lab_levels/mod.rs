@@ -1,0 +1,119 @@
+//! `strata lab levels`: what a level costs, by the piece, in real layers and beside it by the model.
+
+mod chore;
+mod measured;
+mod model;
+mod reasons;
+mod report;
+mod text;
+
+use crate::args::{LabLevelsArgs, MachineChoice};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::lab_parts::{TIMED_OUT, failure, load, parts, say};
+use crate::output::{self, Target};
+use chore::CHORES;
+use report::{Levels, Stack};
+use std::time::Duration;
+use strata_lab::{Cache, Choices, LabError, LabReport, Make, Scenario};
+
+/// Where the shipped stacks are among the scenarios.
+const SHIPPED: &str = "levels/";
+
+/// Runs the chores in each stack, and tells. Gives the exit status.
+///
+/// # Errors
+/// What the lab or the model could not do.
+pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
+    let json = args.json.as_deref().map(Target::named);
+    json.iter().try_for_each(Target::check)?;
+    let scenarios = scenarios(args).map_err(|error| failure(&error))?;
+    let interrupt = Interrupt::watch_all();
+    let mut stacks = Vec::new();
+    for (number, (name, scenario)) in scenarios.iter().enumerate() {
+        say(&format!("{name}, {} of {}: {}", number + 1, scenarios.len(), scenario.about));
+        let report = measure(name, scenario, args, cache, &interrupt);
+        let report = report.map_err(|error| match &error {
+            LabError::Interrupted => {
+                Failure { message: interrupt.reason(), status: interrupt.status() }
+            }
+            error => failure(error),
+        })?;
+        succeeded(name, &report)?;
+        stacks.push(Stack::new(scenario, &report));
+    }
+    let found = Levels { stacks };
+    if let Some(target) = &json {
+        let mut text = serde_json::to_vec_pretty(&found).expect("numbers and texts");
+        text.push(b'\n');
+        target.plain(&text)?;
+        if *target == Target::Stdout {
+            return Ok(0);
+        }
+    }
+    output::to_stdout(text::render(&found).as_bytes())?;
+    Ok(0)
+}
+
+/// The stacks asked for by name, or all that come with Strata and are for the machine; with the chores as
+/// their steps.
+fn scenarios(args: &LabLevelsArgs) -> Result<Vec<(String, Scenario)>, LabError> {
+    let machine = args.machine.unwrap_or(MachineChoice::Amd);
+    let make: Make = machine.into();
+    let of_name = |name: &str| match args.scenario.is_empty() {
+        true => load(name, Some(machine)),
+        false => load(name, args.machine),
+    };
+    let names: Vec<String> = match args.scenario.is_empty() {
+        true => {
+            let shipped = strata_lab::names().filter(|name| name.starts_with(SHIPPED));
+            let is_for = |name: &&str| Scenario::load(name).is_ok_and(|stack| stack.runs_on(make));
+            shipped.filter(is_for).map(str::to_owned).collect()
+        }
+        false => args.scenario.clone(),
+    };
+    let with_chores = |name: String| {
+        let mut scenario = of_name(&name)?;
+        scenario.steps = CHORES.iter().flat_map(|chore| chore.steps(args.limit)).collect();
+        scenario.stress.clear();
+        Ok((name, scenario))
+    };
+    names.into_iter().map(with_chores).collect()
+}
+
+fn measure(
+    name: &str,
+    scenario: &Scenario,
+    args: &LabLevelsArgs,
+    cache: &Cache,
+    interrupt: &Interrupt,
+) -> Result<LabReport, LabError> {
+    let choices = Choices {
+        name: name.to_owned(),
+        scenario: scenario.clone(),
+        program: Vec::new(),
+        input: None,
+        limit: Duration::from_secs(args.limit),
+        trace: None,
+        afresh: args.afresh,
+        counting: false,
+    };
+    let parts = parts(cache, choices.scenario.make())?;
+    strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line))
+}
+
+/// Whether every chore was done.
+fn succeeded(name: &str, report: &LabReport) -> Result<(), Failure> {
+    for step in &report.steps {
+        if step.timed_out {
+            let message =
+                format!("{name}: {} was killed, its time over: --limit gives it more", step.what);
+            return Err(Failure { message, status: TIMED_OUT });
+        }
+        if step.status.is_some_and(|status| status != 0) {
+            let why = step.errors.join("; ");
+            return Err(Failure::failed(format!("{name}: {} failed: {why}", step.what)));
+        }
+    }
+    Ok(())
+}

@@ -90,14 +90,14 @@ impl Hands {
             Command::Boot { argv } => {
                 let (vm, pid) = Vm::boot(&argv, &self.reporter)?;
                 *lock(&self.vm) = Some(vm);
-                return Ok(Reply::Started { pid });
+                return Ok(Reply::Started { pid, faults: None });
             }
-            Command::Start { name, argv, layout, hold, watched } => {
-                let how = How { layout, hold, watched };
-                let program = program::start(&name, &argv, how, &self.reporter)?;
+            Command::Start { name, argv, layout, hold, count, watched } => {
+                let how = How { layout, hold, count, watched };
+                let (program, faults) = program::start(&name, &argv, how, &self.reporter)?;
                 let pid = program.pid;
                 lock(&self.programs).insert(name, program);
-                return Ok(Reply::Started { pid });
+                return Ok(Reply::Started { pid, faults });
             }
             Command::Terminal { name, argv, size } => {
                 let terminal = Terminal::start(&name, &argv, size, &self.reporter)?;

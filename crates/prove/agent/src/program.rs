@@ -10,10 +10,10 @@ use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use strata_protocol::{Event, INPUT_FILE, Layout};
+use strata_protocol::{Event, INPUT_FILE, Layout, page_faults};
 
 /// A program that was started.
 #[derive(Debug)]
@@ -29,16 +29,18 @@ pub(crate) struct Program {
 pub(crate) struct How {
     pub(crate) layout: Layout,
     pub(crate) hold: bool,
+    pub(crate) count: bool,
     pub(crate) watched: bool,
 }
 
-/// Starts a program and reports what it prints and how it ends.
+/// Starts a program and reports what it prints and how it ends. Gives how many page faults it has had when it
+/// begins, if that is asked for.
 pub(crate) fn start(
     name: &str,
     argv: &[String],
-    How { layout, hold, watched }: How,
+    How { layout, hold, count, watched }: How,
     reporter: &Reporter,
-) -> Result<Program, String> {
+) -> Result<(Program, Option<u64>), String> {
     let (file, arguments) = argv.split_first().ok_or("there is no program to start")?;
     let input = File::open(INPUT_FILE).ok().filter(|_| hold).map_or_else(Stdio::null, Stdio::from);
     let mut command = Command::new(file);
@@ -49,7 +51,7 @@ pub(crate) fn start(
             if layout == Layout::Apart {
                 personality::set(Persona::ADDR_COMPAT_LAYOUT | Persona::ADDR_NO_RANDOMIZE)?;
             }
-            if hold {
+            if hold || count {
                 ptrace::traceme()?;
             }
             if watched {
@@ -72,11 +74,15 @@ pub(crate) fn start(
             relay(child.stdout.take(), &name, false, &reporter),
             relay(child.stderr.take(), &name, true, &reporter),
         ];
+        let pid = Pid::from_raw(child.id() as i32);
+        let faults = if hold || count { begun(pid, count) } else { None };
         // Nobody waits if the other side gave up, which it does not.
-        let _ = started.send(Ok(child.id()));
+        let _ = started.send(Ok((child.id(), faults)));
         let status = if hold {
-            hold_at_exit(&child, &name, &reporter, &released).unwrap_or(-1)
+            hold_at_exit(pid, &name, &reporter, &released).unwrap_or(-1)
         } else {
+            // A program that is not traced is not let go either.
+            let _ = ptrace::detach(pid, None);
             child.wait().map_or(-1, status)
         };
         for output in outputs.into_iter().flatten() {
@@ -86,7 +92,7 @@ pub(crate) fn start(
         reporter.tell(Event::Exited { name, status });
     });
     match start.recv() {
-        Ok(Ok(pid)) => Ok(Program { pid, release }),
+        Ok(Ok((pid, faults))) => Ok((Program { pid, release }, faults)),
         Ok(Err(error)) => Err(format!("cannot start {file}: {error}")),
         Err(_) => Err(format!("cannot start {file}")),
     }
@@ -97,16 +103,21 @@ pub(crate) fn status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
-/// Follows a traced child to its end and stops it just before, while its memory is whole.
+/// Waits until a traced child has executed its program, and stands still before the first instruction. Gives the
+/// page faults it had until then, if they are asked for.
+fn begun(pid: Pid, count: bool) -> Option<u64> {
+    waitpid(pid, None).ok()?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().filter(|_| count)?;
+    page_faults(&stat)
+}
+
+/// Follows a traced child that stands still to its end and stops it just before, while its memory is whole.
 fn hold_at_exit(
-    child: &Child,
+    pid: Pid,
     name: &str,
     reporter: &Reporter,
     released: &Receiver<()>,
 ) -> nix::Result<i32> {
-    let pid = Pid::from_raw(child.id() as i32);
-    // The stop at exec.
-    waitpid(pid, None)?;
     ptrace::setoptions(pid, Options::PTRACE_O_TRACEEXIT | Options::PTRACE_O_EXITKILL)?;
     ptrace::cont(pid, None)?;
     loop {

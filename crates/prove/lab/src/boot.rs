@@ -313,6 +313,7 @@ fn fragment(link: &mut Link, at: u8, choice: Option<Fragmentation>) -> Result<()
         argv: argv.into(),
         layout: Layout::Usual,
         hold: false,
+        count: false,
         watched: false,
     };
     link.order(at, "fragment its memory", command, ORDER_LIMIT)?;

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use strata_protocol::{Command, Layout, Reply};
+use strata_protocol::{Command, Layout, Reply, page_faults};
 
 /// Time a snapshot of a layer may take.
 const SCAN_LIMIT: Duration = Duration::from_secs(300);
@@ -65,6 +65,8 @@ pub struct StepReport {
 pub struct Counted {
     /// The layers when it began.
     pub snapshots: Vec<PathBuf>,
+    /// Page faults of the program itself and of its processes that have ended, from its first instruction on.
+    pub faults: Option<u64>,
     /// What they counted.
     #[serde(flatten)]
     pub readings: Readings,
@@ -101,6 +103,8 @@ pub(crate) struct Steps<'a, 'b> {
     watched: bool,
     /// What the first program of the innermost layer does is to be counted.
     counting: bool,
+    /// The process of that program, and the page faults it had when it began.
+    begun: Option<(u32, u64)>,
     /// What was counted.
     pub(crate) counted: Option<Counted>,
 }
@@ -110,6 +114,7 @@ pub(crate) struct Steps<'a, 'b> {
 struct Started {
     layout: Layout,
     hold: bool,
+    count: bool,
     watched: bool,
 }
 
@@ -132,6 +137,7 @@ impl<'a, 'b> Steps<'a, 'b> {
             tracing,
             watched: false,
             counting: false,
+            begun: None,
             counted: None,
         }
     }
@@ -182,8 +188,8 @@ impl Steps<'_, '_> {
     /// Runs a program in the innermost layer, held at its end for a snapshot of all layers.
     pub(crate) fn run_program(&mut self, argv: &[String], limit: Duration) -> Result<(), LabError> {
         let layer = self.layers - 1;
-        let how = self.how(true);
         let counting = self.begin_counting(true)?;
+        let how = Started { count: counting.is_some(), ..self.how(true) };
         let mut name = String::new();
         self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             name = steps.start(layer, argv, how)?;
@@ -239,8 +245,9 @@ impl Steps<'_, '_> {
         limit: Duration,
     ) -> Result<(), LabError> {
         let innermost = layer + 1 == self.layers;
-        let how = if innermost { self.how(!stay) } else { Started::default() };
         let counting = self.begin_counting(innermost)?;
+        let how = if innermost { self.how(!stay) } else { Started::default() };
+        let how = Started { count: counting.is_some(), ..how };
         let reading = count.then(|| self.begin_reading()).transpose()?;
         self.timed(format!("L{layer}: {}", command_line(argv)), |steps, report| {
             let name = steps.start(layer, argv, how)?;
@@ -304,14 +311,26 @@ impl Steps<'_, '_> {
         }
         self.scan()?;
         let snapshots = self.done.last().map(|step| step.snapshots.clone()).unwrap_or_default();
-        Ok(Some(Counted { snapshots, readings: self.begin_reading()? }))
+        Ok(Some(Counted { snapshots, faults: None, readings: self.begin_reading()? }))
     }
 
     fn end_counting(&mut self, begun: Option<Counted>) -> Result<(), LabError> {
-        let Some(Counted { snapshots, readings }) = begun else { return Ok(()) };
+        let Some(Counted { snapshots, readings, .. }) = begun else { return Ok(()) };
         let readings = self.end_reading(Some(readings))?;
-        self.counted = readings.map(|readings| Counted { snapshots, readings });
+        let faults = self.faults()?;
+        self.counted = readings.map(|readings| Counted { snapshots, faults, readings });
         Ok(())
+    }
+
+    /// Page faults of the program that is counted, since it began.
+    fn faults(&mut self) -> Result<Option<u64>, LabError> {
+        let Some((pid, before)) = self.begun else { return Ok(None) };
+        let path = format!("/proc/{pid}/stat");
+        let command = Command::Read { paths: vec![path.clone()] };
+        let reply = self.link.order(self.layers - 1, "tell page faults", command, ORDER_LIMIT)?;
+        let Reply::Texts { texts, .. } = reply else { return Ok(None) };
+        let now = texts.get(&path).and_then(|stat| page_faults(stat));
+        Ok(now.map(|now| now.saturating_sub(before)))
     }
 
     /// Reads the counters of all layers before a program starts.
@@ -331,7 +350,8 @@ impl Steps<'_, '_> {
     /// How a program of the innermost layer is started: the first one is traced, if any is.
     fn how(&mut self, hold: bool) -> Started {
         let watched = self.tracing && !std::mem::replace(&mut self.watched, true);
-        Started { layout: if watched { Layout::Apart } else { Layout::Usual }, hold, watched }
+        let layout = if watched { Layout::Apart } else { Layout::Usual };
+        Started { layout, hold, count: false, watched }
     }
 
     /// Ends the recording and waits until it is whole: the machine stands still meanwhile.
@@ -346,10 +366,13 @@ impl Steps<'_, '_> {
     fn start(&mut self, layer: u8, argv: &[String], how: Started) -> Result<String, LabError> {
         self.programs += 1;
         let name = format!("program {}", self.programs);
-        let Started { layout, hold, watched } = how;
+        let Started { layout, hold, count, watched } = how;
         let argv = with_path(argv);
-        let command = Command::Start { name: name.clone(), argv, layout, hold, watched };
-        self.link.order(layer, "start a program", command, ORDER_LIMIT)?;
+        let command = Command::Start { name: name.clone(), argv, layout, hold, count, watched };
+        let reply = self.link.order(layer, "start a program", command, ORDER_LIMIT)?;
+        if let (true, Reply::Started { pid, faults }) = (count, reply) {
+            self.begun = faults.map(|faults| (pid, faults));
+        }
         Ok(name)
     }
 

@@ -184,8 +184,14 @@ impl Stressor<'_> {
     ) -> Waiting {
         let name = format!("{} {}", self.choice.name, self.begun);
         let layout = Layout::Usual;
-        let command =
-            Command::Start { name: name.clone(), argv, layout, hold: false, watched: false };
+        let command = Command::Start {
+            name: name.clone(),
+            argv,
+            layout,
+            hold: false,
+            count: false,
+            watched: false,
+        };
         link.send(layer, command);
         let limit = Instant::now() + link.patient(Duration::from_secs(limit));
         Waiting::End(End { layer, name, guest, die, limit })

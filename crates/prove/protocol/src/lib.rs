@@ -132,6 +132,9 @@ pub enum Command {
         /// Stops it in the last moment of its life, its memory whole, until [`Command::Release`].
         #[serde(default)]
         hold: bool,
+        /// Tells how many page faults it has had when it begins: [`Reply::Started`].
+        #[serde(default)]
+        count: bool,
         /// Asks whoever watches the machine to begin recording just before the program does.
         #[serde(default)]
         watched: bool,
@@ -289,6 +292,9 @@ pub enum Reply {
     Nothing,
     /// A process runs.
     Started {
+        /// Page faults it has had when it begins, if they were asked for.
+        #[serde(default)]
+        faults: Option<u64>,
         /// Its number in that layer.
         pid: u32,
     },
@@ -313,9 +319,28 @@ pub enum Reply {
     },
 }
 
+/// The page faults of a process and of its children that were waited for, by what `/proc/PID/stat` says (man 5
+/// proc).
+pub fn page_faults(stat: &str) -> Option<u64> {
+    // Of the fields behind the name, which may have spaces and brackets in it, the eighth to the eleventh: minor
+    // ones, those of children, major ones, those of children.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let faults: Vec<u64> =
+        fields.split_whitespace().skip(7).take(4).map_while(|field| field.parse().ok()).collect();
+    (faults.len() == 4).then(|| faults.iter().sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_faults_are_those_of_a_process_and_its_children() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 20 3 4 5 6 7";
+        assert_eq!(page_faults(stat), Some(127));
+        assert_eq!(page_faults("7 (a) S 1 7 7 0 -1 4194304 100"), None);
+        assert_eq!(page_faults(""), None);
+    }
 
     #[test]
     fn a_message_is_one_line_and_reads_back() {
@@ -327,6 +352,7 @@ mod tests {
                 argv: vec!["/bin/true".into()],
                 layout: Layout::Apart,
                 hold: true,
+                count: false,
                 watched: false,
             },
         };

@@ -66,7 +66,10 @@ pub fn rows(reports: &[LabReport], run: &RunResult) -> Vec<Row> {
     let names = ["host", "l1"];
     let name = |layer: usize| if layer == innermost { "guest" } else { names[layer] };
     let faults = Some(run.faults.guest);
-    table.add(innermost, "page faults", |d| d.of(|c| c.vmstat("pgfault")), faults);
+    let own = |report: &LabReport| {
+        report.counted.as_ref().and_then(|counted| counted.faults).unwrap_or(0)
+    };
+    table.add_of_report(innermost, "page faults", own, faults);
     for layer in (0..layers).rev() {
         let what = "page faults answered with a huge page";
         let huge = memory(name(layer)).map(|memory| memory.huge_faults);

@@ -29,7 +29,9 @@ pub const SETS: &[ParameterSet] =
 pub fn policy(parameters: &PolicyParameters) -> XGemini {
     let mut settings = XGeminiSettings::default();
     settings.reused.booking = parameters.get();
-    XGemini::with_worker(settings, Worker::new(parameters.get()))
+    let worker: StrataParameters = parameters.get();
+    settings.xgemini.l1_thp = worker.l1_thp;
+    XGemini::with_worker(settings, Worker::new(worker))
 }
 
 /// Pages of a guest's region that its hypervisor maps one by one.

@@ -25,6 +25,8 @@ strata_params::parameters! {
         fill_ahead: bool = true, "strata.fill_ahead", "";
         /// Pages of a booked region go there one by one as they are mapped.
         one_by_one: bool = true, "strata.one_by_one", "";
+        /// Transparent huge pages of the unmodified guest hypervisor: stock kernels have `always`.
+        l1_thp: bool = true, "strata.l1_thp", "";
     }
 }
 

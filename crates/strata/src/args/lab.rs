@@ -103,6 +103,10 @@ pub struct LabPredictArgs {
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
     pub scenario: String,
 
+    /// The kernel of L0 instead of the scenario's; one with alignment is the policy strata in the model.
+    #[arg(long, value_name = "KERNEL", value_enum)]
+    pub kernel: Option<KernelChoice>,
+
     /// The machine instead of the scenario's.
     #[arg(long, value_name = "MACHINE", value_enum)]
     pub machine: Option<MachineChoice>,

@@ -13,12 +13,13 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::lab_parts::{AGENT, TIMED_OUT, companion, failure, load, parts, say};
 use crate::output::{self, Target};
+use model::Machine;
 use report::Predicted;
 use rows::rows;
 use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
-use strata_lab::{Cache, Choices, LabError, LabReport, Layer, Scenario};
+use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Layer, Scenario};
 
 /// Runs both, and tells. Gives the exit status.
 ///
@@ -31,6 +32,10 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     if let Some(innermost) = scenario.layers.last_mut() {
         innermost.files.extend(args.with.iter().cloned());
     }
+    if let Some(kernel) = args.kernel {
+        scenario.layers[0].kernel = Kernel::Lab(kernel.into());
+    }
+    let aligned = model::aligned(&scenario.layers[0]);
     if let Some(layer) = scenario.layers.iter().position(Layer::shadows) {
         return Err(Failure::usage(format!(
             "L{layer} of the scenario {} has nested paging off, and the model has no shadow paging in several layers: \
@@ -61,7 +66,8 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     let first = &reports[0];
     let found = states(first)?;
     say("the model runs it");
-    let run = model::run((&found, scenario.make()), &program, &interrupt)?;
+    let of = Machine { layers: &found, make: scenario.make(), aligned };
+    let run = model::run(&of, &program, &interrupt)?;
     if interrupt.happened() {
         return Err(interrupted());
     }

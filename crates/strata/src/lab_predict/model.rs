@@ -16,24 +16,59 @@ use strata_engine::{
     Found, HostError, HostSetup, Hosts, OpenError, OwnPolicy, Progress, RunResult, Setup,
     StackKind, Stop, ThpMode, VmSetup, run_hosts,
 };
-use strata_lab::Make;
+use strata_lab::{Layer, Make};
 use strata_workloads::{Before, Part};
 
 /// The name of what governs its kernels.
 const LINUX: &str = "linux";
 
-/// Runs a program through the model of a machine of this make whose layers were in these states.
+/// What governs them where L0's is the kernel with alignment.
+const ALIGNED: &str = "strata";
+
+/// A machine that the layers were.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    /// What the program found, L0 first.
+    pub layers: &'a [LayerState],
+    /// The make of its processors.
+    pub make: Make,
+    /// What the policy of L0's kernel is told, if that is the one with alignment, and it is on.
+    pub aligned: Option<Vec<(String, String)>>,
+}
+
+/// What the policy of a layer's kernel is told, if that is the one with alignment, and it is on: its settings are the
+/// module's (docs/kernel.md).
+pub fn aligned(layer: &Layer) -> Option<Vec<(String, String)>> {
+    if !(layer.kernel.is_patched() && layer.has_parameter(&["nested_align=1", "nested_align=Y"])) {
+        return None;
+    }
+    let given = layer.modules.values().flat_map(|values| values.split_whitespace());
+    let told = given.filter_map(|given| {
+        let (name, value) = given.split_once('=')?;
+        let number: f64 = value.parse().ok()?;
+        let (name, value) = match name {
+            "nested_align_cpu_percent" => ("strata.share", number / 100.0),
+            "nested_align_period_ms" => ("strata.period", number / 1000.0),
+            "nested_align_min_present" => ("strata.min_present", number),
+            _ => return None,
+        };
+        Some((name.to_owned(), value.to_string()))
+    });
+    Some(told.collect())
+}
+
+/// Runs a program through the model of a machine.
 ///
 /// # Errors
 /// When the program cannot be run, or the machine not be built.
 pub fn run(
-    (layers, make): (&[LayerState], Make),
+    machine: &Machine<'_>,
     program: &[OsString],
     interrupt: &Interrupt,
 ) -> Result<RunResult, Failure> {
     let input = Input::Live(program.to_vec());
     let known = input.live_info().unwrap_or_default();
-    let setup = host(layers, make, known)?;
+    let setup = host(machine, known)?;
     let open = |_: &str| input.open(Part::default(), Before::Touches, &interrupt.flag);
     let (stop, progress) = (Stop(interrupt.flag.clone()), Progress::default());
     // As in the layers, nothing comes in; what it prints they have printed.
@@ -102,10 +137,11 @@ fn lead(number: RawFd, to: &impl AsRawFd) -> io::Result<()> {
 
 /// The machine.
 fn host(
-    layers: &[LayerState],
-    make: Make,
+    machine: &Machine<'_>,
     workload: strata_stream::WorkloadInfo,
 ) -> Result<HostSetup, Failure> {
+    let Machine { layers, make, aligned } = machine;
+    let (layers, make) = (*layers, *make);
     let mut cpu = cpu(match make {
         Make::Amd => "zen2",
         Make::Intel => "skylake-gold-6138",
@@ -117,8 +153,16 @@ fn host(
     }
     let stack = StackKind::of_layers(layers.len()).expect("a scenario has at most three layers");
     let modes: Vec<ThpMode> = layers.iter().map(LayerState::mode).collect();
-    let mut common = Setup::new(stack, LINUX, cpu);
-    common.own.push(OwnPolicy::linux(LINUX, &modes));
+    let mut common = if let Some(told) = aligned {
+        let mut common = Setup::new(stack, ALIGNED, cpu);
+        common.overrides.extend(told.iter().cloned());
+        common.overrides.extend(l1_huge_pages(&modes)?);
+        common
+    } else {
+        let mut common = Setup::new(stack, LINUX, cpu);
+        common.own.push(OwnPolicy::linux(LINUX, &modes));
+        common
+    };
     // What L1 runs, in which it reads few fields of a VMCS at an exit.
     common.overrides.push(("nested.hypervisor".to_owned(), "kvm-6.12".to_owned()));
     common.memory = layers.last().map(|guest| guest.memory_bytes);
@@ -146,6 +190,21 @@ fn host(
     Ok(host)
 }
 
+/// What the policy of the aligned kernel is told of these settings of huge pages: those of L0 and of the guest are
+/// on for it.
+fn l1_huge_pages(modes: &[ThpMode]) -> Result<Option<(String, String)>, Failure> {
+    match modes {
+        [ThpMode::Always, .., ThpMode::Never, ThpMode::Always] => {
+            Ok(Some(("strata.l1_thp".to_owned(), "no".to_owned())))
+        }
+        modes if modes.iter().all(|mode| *mode == ThpMode::Always) => Ok(None),
+        _ => Err(Failure::usage(
+            "the model of the kernel with alignment has huge pages on in L0 and in the innermost layer, and either \
+             on or off in L1: choose another scenario, or another kernel",
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +227,8 @@ mod tests {
         let layers = [layer(300, "always"), layer(200, "never"), layer(100, "madvise")];
         for count in 1..=3 {
             let layers = &layers[3 - count..];
-            let host = host(layers, Make::Amd, Default::default()).unwrap();
+            let machine = Machine { layers, make: Make::Amd, aligned: None };
+            let host = host(&machine, Default::default()).unwrap();
             assert_eq!(host.memory, Some(layers[0].memory_bytes));
             let mut sizes: Vec<_> = host.vms.iter().filter_map(|vm| vm.memory).collect();
             sizes.reverse();
@@ -182,5 +242,30 @@ mod tests {
             let compacts = host.found.iter().map(|found| !found.without_compaction);
             assert!(compacts.eq(layers.iter().map(|layer| layer.thp != "never")));
         }
+    }
+
+    #[test]
+    fn the_kernel_with_alignment_is_a_policy_with_the_settings_of_its_module() {
+        use strata_lab::{Kernel, KernelVariant, Scenario};
+        let mut l0 = Scenario::load("scattered").unwrap().layers.swap_remove(0);
+        assert_eq!(aligned(&l0), None, "the kernel is the vanilla one");
+        l0.kernel = Kernel::Lab(KernelVariant::Aligned);
+        let told = aligned(&l0).unwrap();
+        assert_eq!(told, [("strata.share".to_owned(), "0.5".to_owned())]);
+        l0.modules.clear();
+        assert_eq!(aligned(&l0), None, "it is off by default");
+        let setup = |l1: &str, guest: &str| {
+            let layers = [layer(300, "always"), layer(200, l1), layer(100, guest)];
+            let aligned = Some(told.clone());
+            host(&Machine { layers: &layers, make: Make::Amd, aligned }, Default::default())
+        };
+        let has_l1_thp = |host: HostSetup| {
+            let told = host.vms.last().unwrap().overrides.iter().map(|(name, _)| name.clone());
+            told.chain(host.overrides.iter().map(|(name, _)| name.clone()))
+                .any(|name| name == "strata.l1_thp")
+        };
+        assert!(!has_l1_thp(setup("always", "always").unwrap()));
+        assert!(has_l1_thp(setup("never", "always").unwrap()));
+        assert!(setup("never", "never").unwrap_err().message.contains("huge pages on"));
     }
 }

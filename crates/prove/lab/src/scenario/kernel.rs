@@ -49,7 +49,7 @@ impl Kernel {
     }
 
     /// The kernel has code of ours.
-    pub(crate) fn is_patched(&self) -> bool {
+    pub fn is_patched(&self) -> bool {
         matches!(self, Self::Lab(variant) if variant.is_patched())
     }
 }

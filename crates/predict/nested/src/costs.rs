@@ -20,7 +20,7 @@ strata_params::parameters! {
         handed_on: u64 = 10_000, "exit.handed_on", "cycles";
         /// A guest hypervisor's write to its second stage: as a violation.
         second_stage_write: u64 = 2000, "exit.second_stage_write", "cycles";
-        /// A guest hypervisor's INVEPT or INVLPGA: as a violation. `?`
+        /// A guest hypervisor's INVEPT, INVVPID or INVLPGA, or an INVLPG that exits: as a violation. `?`
         invalidation: u64 = 2000, "exit.invalidation", "cycles";
         /// VMREAD: the direct cost of an exit; looking up a field is little beside it. `?`
         vmread: u64 = 2000, "exit.vmread", "cycles";

@@ -14,8 +14,9 @@ pub enum ExitReason {
     HandedOn = 1,
     /// A hypervisor in the VM wrote an entry of its own second stage, which is write-protected.
     SecondStageWrite = 2,
-    /// A hypervisor in the VM invalidated cached translations of a guest of its own (INVEPT, SDM
-    /// volume 3C, section 31.3; INVLPGA, APM volume 3).
+    /// A hypervisor in the VM invalidated cached translations of a guest of its own (INVEPT, INVVPID, SDM
+    /// volume 3C, section 31.3; INVLPGA, APM volume 3), or the VM one of a page of its own of whose table its
+    /// hypervisor keeps a shadow (INVLPG, SDM volume 3C, section 26.1.3; APM volume 2, section 15.9).
     Invalidation = 3,
     /// A hypervisor in the VM read a field of a VMCS (VMREAD, SDM volume 3C, section 31.3).
     Vmread = 4,

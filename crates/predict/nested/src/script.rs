@@ -85,11 +85,14 @@ pub enum Work {
     Serve,
     /// Take an interrupt, and give the VM the one that is meant for it.
     Interrupt,
+    /// Bring the entry of a page that a VM invalidates into line in the shadow of the VM's page table, and invalidate
+    /// what hardware caches of it.
+    Forget,
 }
 
 impl Work {
     /// Every kind of work, in their order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Map,
         Self::HandOn,
         Self::Enter,
@@ -101,6 +104,7 @@ impl Work {
         Self::Emulate,
         Self::Serve,
         Self::Interrupt,
+        Self::Forget,
     ];
 
     /// Whether it is for an exit of any guest, not of a hypervisor only.
@@ -387,7 +391,8 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
         Work::Map | Work::Follow => [&EXIT[..], &LOG, &VIOLATION].into_iter().for_each(read),
         Work::Shadow | Work::Inject => [&EXIT[..], &LOG, &FAULT].into_iter().for_each(read),
         Work::Emulate => [&EXIT[..], &LOG, &FAULT, &EMULATE_READ].into_iter().for_each(read),
-        Work::Serve => [&EXIT[..], &LOG, &SERVE_READ].into_iter().for_each(read),
+        // `handle_invlpg` reads what `handle_cr` does, the address in place of the register.
+        Work::Serve | Work::Forget => [&EXIT[..], &LOG, &SERVE_READ].into_iter().for_each(read),
         Work::Interrupt => [&EXIT[..], &LOG, &INTERRUPT_READ].into_iter().for_each(read),
         Work::HandOn => [&EXIT[..], &VIOLATION, &HAND_ON_READ].into_iter().for_each(read),
         Work::Enter => [&EXIT[..], &LOG, &ENTER_READ].into_iter().for_each(read),
@@ -412,7 +417,7 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
         Work::Map | Work::Follow | Work::Shadow => {}
         Work::Inject => write(&INJECT_WRITE),
         Work::Emulate => write(&EMULATE_WRITE),
-        Work::Serve => write(&SERVE_WRITE),
+        Work::Serve | Work::Forget => write(&SERVE_WRITE),
         Work::Interrupt => write(&INTERRUPT_WRITE),
         Work::HandOn => {
             write(&HAND_ON_WRITE);
@@ -437,7 +442,8 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
 fn same(work: Work) -> Option<Step> {
     match work {
         Work::Follow => Some(Step::Same(SecondStageWrite)),
-        Work::Invalidate => Some(Step::Same(Invalidation)),
+        // For a page of the VM's own: INVVPID (`vmx_flush_tlb_gva`), INVLPGA (`svm_flush_tlb_gva`).
+        Work::Invalidate | Work::Forget => Some(Step::Same(Invalidation)),
         _ => None,
     }
 }

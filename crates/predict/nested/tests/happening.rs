@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use strata_nested::ExitReason::{Apic, ExternalInterrupt, Halt, Io};
 use strata_nested::modes::{Level, Machine, Setup, Switches};
 use strata_nested::vmx::Event;
-use strata_nested::{ExitCosts, ExitReason, Happening, Hypervisor, Nesting};
+use strata_nested::{
+    ExitCosts, ExitReason, Happening, Hypervisor, Instructions, Nesting, Virtualization,
+};
 
 const PORT: Event = Event::Io { port: 0x1f0, bytes: 1 };
 
@@ -62,14 +64,20 @@ fn happens(machine: &mut Machine, what: Happening, hypervisors: u8, accesses: u6
 }
 
 #[test]
-fn what_is_counted_is_what_happens_on_vmcss() {
+fn what_is_counted_is_what_happens_on_vmcss_and_vmcbs() {
+    let native = Setup::native();
+    let amd = Virtualization { instructions: Instructions::Svm, ..native.cpu };
+    let cpus = [
+        native.cpu,
+        Virtualization { vmcs_shadowing: true, ..native.cpu },
+        amd,
+        Virtualization { vls: true, vgif: true, ..amd },
+    ];
     for hypervisor in Hypervisor::ALL {
-        for vmcs_shadowing in [false, true] {
+        for cpu in cpus {
             for hypervisors in 1..=2 {
-                let native = Setup::native();
-                let cpu = strata_nested::Virtualization { vmcs_shadowing, ..native.cpu };
                 let levels = vec![Level::Nested; usize::from(hypervisors)];
-                let setup = Setup { levels, hypervisor, cpu, ..native };
+                let setup = Setup { levels, hypervisor, cpu, ..native.clone() };
                 let costs = ExitCosts { hypervisor, ..ExitCosts::default() };
                 let nesting = Nesting::new(cpu, costs.clone(), hypervisors);
                 for what in Happening::ALL {

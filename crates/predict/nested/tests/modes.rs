@@ -9,7 +9,9 @@ use Level::{Nested, Shadow};
 use proptest::prelude::*;
 use strata_nested::modes::{Level, Machine, Refused, Setup, Switches};
 use strata_nested::vmx::Event;
-use strata_nested::{Access, ExitReason, Instructions, SecondStageWrites, Virtualization};
+use strata_nested::{
+    Access, ExitReason, Hypervisor, Instructions, SecondStageWrites, Virtualization,
+};
 
 const STACKS: [&[Level]; 6] =
     [&[], &[Shadow], &[Nested], &[Shadow, Shadow], &[Nested, Shadow], &[Nested, Nested]];
@@ -246,16 +248,24 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
+    // For each stack some dozens on either CPU.
+    #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn hardware_gets_where_the_kernels_meant_it_to(
         ops in prop::collection::vec(op(), 1..120),
         levels in prop::sample::select(STACKS.to_vec()),
         bypass in any::<bool>(),
         unsync in any::<bool>(),
+        hypervisor in prop::sample::select(Hypervisor::ALL.to_vec()),
+        is_amd in any::<bool>(),
     ) {
         let writes = if unsync { SecondStageWrites::Unsync } else { SecondStageWrites::Trap };
-        let bypass = bypass && levels.contains(&Shadow);
-        let mut machine = Machine::new(setup(levels, bypass, writes)).unwrap();
+        let bypass = bypass && levels.contains(&Shadow) && !is_amd;
+        let mut setup = Setup { hypervisor, ..setup(levels, bypass, writes) };
+        if is_amd {
+            setup.cpu.instructions = Instructions::Svm;
+        }
+        let mut machine = Machine::new(setup).unwrap();
         let mut touched = std::collections::BTreeSet::new();
         for op in ops {
             match op {

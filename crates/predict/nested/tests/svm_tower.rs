@@ -2,11 +2,12 @@
 //! each with what is its own.
 
 use proptest::prelude::*;
+use strata_nested::script::Work;
 use strata_nested::svm::Vmcb;
 use strata_nested::svm::exits::Event;
 use strata_nested::svm::vmcb::Place;
 use strata_nested::tower::svm::Tower;
-use strata_nested::tower::{MemoryMode, Route};
+use strata_nested::tower::{Cause, MemoryMode, Route};
 use strata_nested::{ExitCosts, ExitReason, Hypervisor, Instructions, Nesting, Virtualization};
 
 const fn amd(vls: bool, vgif: bool) -> Virtualization {
@@ -84,6 +85,11 @@ fn l1_finds_the_exit_of_l2_in_its_own_vmcb_and_not_those_that_l0_handles() {
     assert_eq!(tower.place(1, Place::EXIT_CODE), 0x400);
     tower.guest_exits(1, ExitReason::Io);
     assert_eq!(tower.place(1, Place::EXIT_CODE), 0x7b);
+    let reason = ExitReason::Invalidation;
+    let invlpg = Cause { reason, work: Work::Forget, error_code: 0 };
+    tower.guest_exits_for(1, invlpg, Vec::new());
+    assert_eq!(tower.place(1, Place::EXIT_CODE), 0x79);
+    tower.guest_exits(1, ExitReason::Io);
     tower.guest_exits(0, ExitReason::ExternalInterrupt);
     assert_eq!(tower.place(1, Place::EXIT_CODE), 0x7b, "L0's own are not L1's affair");
     assert_eq!(tower.merged(0, Place::EXIT_CODE), 0x60);
@@ -161,6 +167,11 @@ fn where_exits_lead_is_for_the_vmcbs_to_say() {
     let tower = Tower::with_memory(&modes, amd(true, true), Hypervisor::Kvm612);
     assert_eq!(tower.route(Event::Exception(14), nobody), Route::Handler(1));
     assert_eq!(tower.route(Event::WriteCr(3), nobody), Route::Handler(1));
+    assert_eq!(tower.route(Event::Invlpg, nobody), Route::Handler(1));
+    // The second stage is L0's then, and so are its violations.
+    assert_eq!(tower.route(Event::NestedPageFault, nobody), Route::Handler(0));
+    let tower = Tower::with_memory(&[modes[1]; 2], amd(true, true), Hypervisor::Kvm612);
+    assert_eq!(tower.route(Event::NestedPageFault, nobody), Route::NoExit);
 }
 
 /// Words of the intercepts, of which VMRUN's is always set.

@@ -1,5 +1,7 @@
 //! Hypervisors in each other's VMs: what they do on real VMCSs takes the exits that are counted without.
 
+use strata_nested::script::Work;
+use strata_nested::tower::Cause;
 use strata_nested::tower::vmx::Tower;
 use strata_nested::vmx::Field;
 use strata_nested::{
@@ -91,6 +93,10 @@ fn l1_finds_the_exit_of_l2_in_its_own_vmcs_and_l0s_copy_has_the_same() {
         for field in [Field::EXIT_REASON, Field::GUEST_CR3, Field::PIN_CONTROLS] {
             assert_eq!(tower.field(1, field), tower.copied_field(0, field), "{field:?}");
         }
+        let reason = ExitReason::Invalidation;
+        tower.guest_exits_for(1, Cause { reason, work: Work::Forget, error_code: 0 }, Vec::new());
+        assert_eq!(tower.field(1, Field::EXIT_REASON), 14, "INVLPG");
+        tower.guest_exits(1, ExitReason::SecondStageViolation);
         tower.guest_exits(0, ExitReason::Invalidation);
         assert_eq!(tower.field(1, Field::EXIT_REASON), 48, "L0's own exits are not L1's affair");
     }

@@ -330,6 +330,17 @@ impl Machine {
         }
     }
 
+    /// The guest invalidates a page: its entry is read anew if its leaf table went unsync, and that it stays
+    /// (`kvm_mmu_invalidate_addr`).
+    pub(super) fn resynchronise_page(&mut self, page: u64) {
+        let walk = self.guest.walk(page);
+        let shadow = self.shadow();
+        let is_unsync = walk.last().is_some_and(|table| shadow.is_unsync(*table));
+        if is_unsync && shadow.table.get(page).is_some() {
+            self.mend(page, 1);
+        }
+    }
+
     // L0, for a nested guest.
 
     /// L0 gives L1 a frame of its own.
@@ -428,18 +439,34 @@ impl Machine {
     fn mend_forwarded(&mut self, page: u64, level: u8) {
         let Some(memory) = &self.memory else { return };
         let walk = memory.table().walk(page).len();
-        let is_there = memory.table().get(page).is_some();
         if level > 1 {
             if walk <= usize::from(LEVELS - level) + 1 {
                 let (first, end) = region(page, level);
                 self.drop_forwarded(first, end);
             }
-        } else if is_there {
+        } else {
+            self.take_entry_over(page);
+        }
+        self.forwarded().mended(page);
+    }
+
+    /// L0's shadow gets what L1's table maps a page to, or nothing if that does not map it.
+    fn take_entry_over(&mut self, page: u64) {
+        if self.memory.as_ref().is_some_and(|memory| memory.table().get(page).is_some()) {
             self.forward(page);
         } else {
             self.drop_forwarded(page, page + 1);
         }
-        self.forwarded().mended(page);
+    }
+
+    /// Whether L0's shadow has what L1's table maps a page to.
+    fn is_forwarded(&self, page: u64) -> bool {
+        let (Some(memory), Some(Below { l1, shadow: Some(shadow) })) = (&self.memory, &self.below)
+        else {
+            return false;
+        };
+        let own = memory.table().get(page).map(|(frame, write)| (l1.behind(frame), write));
+        shadow.table.get(page).map(|(frame, write)| (Some(frame), write)) == own
     }
 
     fn drop_forwarded(&mut self, first: u64, end: u64) {
@@ -455,15 +482,19 @@ impl Machine {
         shadow.expect("L0 shadows L1's table")
     }
 
-    /// L0 enters L2 with a page table that L1 made: leaf tables of it that went unsync are read anew. A
-    /// second stage is read anew only when L1 says so (INVEPT), which it does not for entries it adds.
+    /// L0 reads leaf tables of L1's that went unsync anew, and protects them again.
     pub(super) fn forward_all(&mut self) {
-        if self.setup.levels[..] != [Level::Shadow, Level::Shadow] {
-            return;
-        }
         for (frame, first) in self.forwarded().unsync() {
-            for page in self.forwarded().table.mapped(first, first + LEAF_TABLE) {
-                self.mend_forwarded(page, 1);
+            let pages = self.forwarded().table.mapped(first, first + LEAF_TABLE);
+            for page in &pages {
+                if !self.is_forwarded(*page) {
+                    self.take_entry_over(*page);
+                }
+            }
+            // Of a page table the last of them counts as an entry mended after a write, as NestCloud's tables here have
+            // it; nothing was written, so that a second stage has it not.
+            if let ([.., Level::Shadow], Some(last)) = (&self.setup.levels[..], pages.last()) {
+                self.forwarded().mended(*last);
             }
             self.forwarded().synchronised(frame);
             self.give_l1(frame);
@@ -472,7 +503,7 @@ impl Machine {
 }
 
 /// The pages that an entry of this level leads to which leads to a page.
-const fn region(page: u64, level: u8) -> (u64, u64) {
+pub(super) const fn region(page: u64, level: u8) -> (u64, u64) {
     let pages = LEAF_TABLE.pow(level as u32 - 1);
     let first = page / pages * pages;
     (first, first + pages)

@@ -1,13 +1,15 @@
 //! The machine: whoever touches a page, what faults, and who mends it.
 
+use super::faults::region;
 use super::guest::Guest;
 use super::hypervisor::Memory;
 use super::setup::{Level, Refused, Setup};
 use super::shadow::{LEAF_TABLE, Shadow};
 use super::table::Table;
+use super::tower::Tower;
 use crate::costs::ExitCosts;
 use crate::reason::ExitReason;
-use crate::tower::vmx::Tower;
+use crate::script::Work;
 use crate::tower::{Cause, Route};
 use crate::vmx::Event;
 
@@ -96,10 +98,7 @@ impl Machine {
             };
             Below { l1, shadow: table.map(Shadow::new) }
         });
-        let tower = (!setup.levels.is_empty()).then(|| {
-            let access = setup.switches.access;
-            Tower::with_memory(&setup.modes(), setup.cpu, setup.hypervisor, access)
-        });
+        let tower = (!setup.levels.is_empty()).then(|| Tower::new(&setup));
         Ok(Self {
             guest: Guest::new(),
             memory: setup.levels.last().map(of),
@@ -150,17 +149,29 @@ impl Machine {
     }
 
     /// The guest's program gives pages back, from a first one on, as munmap does: entries are cleared,
-    /// translations flushed once, and tables that are empty freed.
+    /// translations flushed, few of them one by one, and tables that are empty freed.
     pub fn unmap(&mut self, first: u64, pages: u64) {
         let mut freed = Vec::new();
+        // What is to be flushed, as Linux has it (`struct mmu_gather`): all from the first page to the last, a table
+        // that is freed from its own first page on.
+        let (mut start, mut end) = (u64::MAX, 0);
         for page in first..first + pages {
             let Some((frame, _)) = self.guest.table.get(page) else { continue };
             for entry in self.guest.table.clear(page, &mut self.guest.pool) {
                 self.store(entry.page, Some((page, entry.level)));
+                start = start.min(region(page, entry.level).0);
             }
+            end = page + 1;
             freed.push(frame);
         }
-        self.flush();
+        if freed.is_empty() {
+            return;
+        }
+        if end - start > self.setup.flushed_one_by_one() {
+            self.flush();
+        } else {
+            (start..end).for_each(|page| self.invalidate(page));
+        }
         // As page allocators do: what was freed last is given first.
         freed.into_iter().rev().for_each(|frame| self.guest.pool.give(frame));
     }
@@ -175,8 +186,22 @@ impl Machine {
         }
     }
 
+    /// The guest invalidates what is cached of a page (INVLPG).
+    pub fn invalidate(&mut self, page: u64) {
+        let Some(tower) = &self.tower else { return };
+        if let Route::Handler(handler) = tower.route(Event::Invlpg, |_| false) {
+            self.resynchronise_page(page);
+            let reason = ExitReason::Invalidation;
+            self.exit(handler, Cause { reason, work: Work::Forget, error_code: 0 });
+        }
+    }
+
     /// Something happens that is no memory's; gives whether it exited. A hypervisor in a VM that handles it
     /// takes exits of its own for these reasons meanwhile: for the timer it sets in turn, or the device.
+    /// Events are named as VMX has them, whatever the CPU.
+    ///
+    /// # Panics
+    /// On SVM, for what there is on VMX only: accesses to fields, windows, the preemption timer.
     pub fn happens(&mut self, event: Event, reason: ExitReason, own: &[ExitReason]) -> bool {
         let direct = self.setup.switches.direct_timers
             && matches!(reason, ExitReason::Apic | ExitReason::ExternalInterrupt);
@@ -204,8 +229,7 @@ impl Machine {
         let own = std::mem::take(&mut self.own);
         let tower = self.tower.as_mut().expect("only VMs exit");
         tower.guest_exits_for(handler, cause, own);
-        // L0 reads anew what L1 wrote when it enters L2.
-        if handler > 0 {
+        if handler > 0 && self.setup.is_synchronised_at_entry() {
             self.forward_all();
         }
     }

@@ -12,14 +12,15 @@ use thiserror::Error;
 pub enum Level {
     /// A shadow of the VM's page table.
     Shadow,
-    /// A second stage that hardware walks: EPT.
+    /// A second stage that hardware walks: EPT on Intel, NPT on AMD.
     Nested,
 }
 
 /// What can be switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// Page faults of pages that are not present go to the guest without an exit (NestCloud, section V.A).
+    /// Page faults of pages that are not present go to the guest without an exit (NestCloud, section V.A). VMX only,
+    /// as it is a VMCS that tells page faults apart by their error codes.
     pub bypass: bool,
     /// How a hypervisor in a VM gets at its VMCS (NestCloud, section V.C, and what came of it).
     pub access: Access,
@@ -38,7 +39,7 @@ pub struct Setup {
     pub switches: Switches,
     /// What the CPU has.
     pub cpu: Virtualization,
-    /// The hypervisor that L1 runs.
+    /// The hypervisor that L1 runs, of whose time the guest's kernel is.
     pub hypervisor: Hypervisor,
 }
 
@@ -48,7 +49,7 @@ pub enum Refused {
     /// A second stage on a shadow.
     #[error(
         "L1 cannot have a second stage while L0 keeps a shadow of its page table: L0 offers virtual EPT by \
-         forwarding to EPT; give L0 a second stage, too"
+         forwarding to EPT, and virtual NPT to NPT; give L0 a second stage, too"
     )]
     VirtualEptOnShadow,
     /// Bypass without shadow paging.
@@ -60,9 +61,12 @@ pub enum Refused {
     /// More levels than there are here.
     #[error("memory modes are for a VM and a nested VM; there are {0} hypervisors, take at most 2")]
     TooDeep(usize),
-    /// Instructions that are not Intel's.
-    #[error("memory modes are there for VMX only; take an Intel CPU")]
-    NotVmx,
+    /// Bypass on AMD's instructions.
+    #[error(
+        "page-fault bypass lets page faults exit by their error codes, for which a VMCS has a mask and a match; with \
+         AMD's VMCB all of them exit or none, so leave bypass out or take an Intel CPU"
+    )]
+    BypassOnAmd,
     /// A shared VMCS without one to share.
     #[error("without a hypervisor in a VM there is no VMCS to share; add a level or leave it out")]
     NothingToShare,
@@ -112,26 +116,47 @@ impl Setup {
         if levels[..] == [Level::Shadow, Level::Nested] {
             return Err(Refused::VirtualEptOnShadow);
         }
+        if switches.bypass && cpu.instructions == Instructions::Svm {
+            return Err(Refused::BypassOnAmd);
+        }
         if switches.bypass && !levels.contains(&Level::Shadow) {
             return Err(Refused::NothingToBypass);
         }
         if switches.access != Access::Instructions && levels.len() < 2 {
             return Err(Refused::NothingToShare);
         }
-        accesses_fit(switches.access, cpu)?;
-        match cpu.instructions {
-            Instructions::Svm if !levels.is_empty() => Err(Refused::NotVmx),
-            _ => Ok(()),
-        }
+        accesses_fit(switches.access, cpu)
     }
 
-    /// How each hypervisor has memory for its VM, as its VMCS says it.
+    /// How each hypervisor has memory for its VM, as its VMCS or VMCB says it.
     pub(super) fn modes(&self) -> Vec<MemoryMode> {
         let mode = |level: &Level| match level {
             Level::Nested => MemoryMode::Nested,
             Level::Shadow => MemoryMode::Shadow { bypass: self.switches.bypass },
         };
         self.levels.iter().map(mode).collect()
+    }
+
+    /// Whether L0 reads tables of L1's that went unsync anew, and protects them again, whenever L1 enters L2. It
+    /// does with a page table, and on AMD with a second stage, too (Linux 6.12, `nested_svm_transition_tlb_flush`,
+    /// which asks for `kvm_mmu_sync_roots`). On Intel an entry leaves what is cached of a second stage alone, so that
+    /// L0 waits for INVEPT (`nested_vmx_transition_tlb_flush`), which L1 does not execute for entries it adds.
+    pub(super) fn is_synchronised_at_entry(&self) -> bool {
+        match self.levels[..] {
+            [Level::Shadow, Level::Shadow] => true,
+            [Level::Nested, Level::Nested] => self.cpu.instructions == Instructions::Svm,
+            _ => false,
+        }
+    }
+
+    /// How many pages at most the guest's kernel flushes one by one, by INVLPG, instead of by a load of its page
+    /// table. In 2009 whatever was unmapped was flushed by a load (`tlb_flush` of `arch/x86/include/asm/tlb.h`);
+    /// the limit came with Linux 3.17 (`tlb_single_page_flush_ceiling` of `arch/x86/mm/tlb.c`).
+    pub(super) const fn flushed_one_by_one(&self) -> u64 {
+        match self.hypervisor {
+            Hypervisor::Kvm84 => 0,
+            Hypervisor::Kvm612 => 33,
+        }
     }
 }
 

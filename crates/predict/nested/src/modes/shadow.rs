@@ -6,7 +6,8 @@
 //! - A table page that is shadowed is write-protected. A write to it exits, and is done by the hypervisor,
 //!   which mends the shadow's entry at once (`kvm_mmu_pte_write`).
 //! - Or, from the first write on, a leaf table is *unsync*: it may be written, and is read anew when the VM
-//!   loads a page table (`kvm_unsync_page`, `kvm_sync_page`).
+//!   loads a page table (`kvm_unsync_page`, `kvm_sync_page`); one entry of it when the VM invalidates a page
+//!   (`kvm_mmu_invlpg`).
 //! - The third write to a page in a row, none of whose entries was used since, is taken as a sign that it is no
 //!   table any more: its shadow goes, and with it the protection (`last_pt_write_count`).
 //! - With page-fault bypass, an entry of which the original maps nothing is known to be the VM's own affair
@@ -61,6 +62,11 @@ impl Shadow {
     /// Whether a page of the VM's memory must not be written.
     pub(super) fn is_protected(&self, frame: u64) -> bool {
         self.shadowed.get(&frame).is_some_and(|shadowed| !shadowed.is_unsync)
+    }
+
+    /// Whether it is a leaf table that may be written, and is to be read anew.
+    pub(super) fn is_unsync(&self, frame: u64) -> bool {
+        self.shadowed.get(&frame).is_some_and(|shadowed| shadowed.is_unsync)
     }
 
     /// From now on, pages of the original on the way to a page are shadowed. Gives those that were not, which

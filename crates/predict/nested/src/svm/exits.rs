@@ -18,6 +18,8 @@ pub enum Event {
     Halt,
     /// INVLPG.
     Invlpg,
+    /// The nested page table does not allow an access (section 15.25.6).
+    NestedPageFault,
     /// MOV from a control register, by its number.
     ReadCr(u8),
     /// MOV to a control register.
@@ -74,6 +76,8 @@ pub fn exits(vmcb: Vmcb, memory: &Memory, event: Event) -> bool {
         Event::Cpuid => misc(CPUID),
         Event::Halt => misc(HALT),
         Event::Invlpg => misc(INVLPG),
+        // There is no intercept: whoever has the guest use a nested page table gets its faults.
+        Event::NestedPageFault => set(Place::NESTED, 0),
         Event::ReadCr(register) => set(Place::CR_INTERCEPTS, register.into()),
         Event::WriteCr(register) => set(Place::CR_INTERCEPTS, 16 + u32::from(register)),
         Event::Vmrun => set(Place::INTERCEPTS, 0),
@@ -135,6 +139,7 @@ mod tests {
             (Place::EXCEPTION_INTERCEPTS, 50, Event::Cpuid),
             (Place::EXCEPTION_INTERCEPTS, 56, Event::Halt),
             (Place::EXCEPTION_INTERCEPTS, 57, Event::Invlpg),
+            (Place::NESTED, 0, Event::NestedPageFault),
             (Place::CR_INTERCEPTS, 3, Event::ReadCr(3)),
             (Place::CR_INTERCEPTS, 19, Event::WriteCr(3)),
             (Place::INTERCEPTS, 0, Event::Vmrun),

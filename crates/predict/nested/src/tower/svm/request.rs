@@ -1,6 +1,7 @@
 //! What exits on SVM, with its exit code, and what an intercept is looked up for.
 
 use crate::reason::ExitReason;
+use crate::script::Work;
 use crate::svm::exits::Event;
 use crate::tower::cause::Cause;
 
@@ -49,6 +50,7 @@ impl Request {
                 ExitReason::ControlRegister => 0x13,
                 ExitReason::ExternalInterrupt => 0x60,
                 ExitReason::Halt => 0x78,
+                ExitReason::Invalidation if matches!(cause.work, Work::Forget) => 0x79,
                 ExitReason::Invalidation => 0x7a,
                 ExitReason::Io => 0x7b,
                 // The interrupt controller of today's guests is behind MSRs.

@@ -1,6 +1,7 @@
 //! What exits on VMX, and its basic exit reason.
 
 use crate::reason::ExitReason;
+use crate::script::Work;
 use crate::tower::cause::Cause;
 use crate::vmx::Field;
 
@@ -42,20 +43,21 @@ impl Request {
             Self::Write(..) => 25,
             Self::Enter { resume: false } => 20,
             Self::Enter { resume: true } => 24,
-            Self::Guest(cause) => code_of(cause.reason),
+            Self::Guest(cause) => code_of(cause),
         }
     }
 }
 
 /// That of an exit which a guest takes by itself.
-const fn code_of(reason: ExitReason) -> u32 {
-    match reason {
+const fn code_of(cause: Cause) -> u32 {
+    match cause.reason {
         ExitReason::PageFault => 0,
         ExitReason::ExternalInterrupt => 1,
         ExitReason::Halt => 12,
         ExitReason::ControlRegister => 28,
         ExitReason::Io => 30,
         ExitReason::Apic => 44,
+        ExitReason::Invalidation if matches!(cause.work, Work::Forget) => 14,
         ExitReason::Invalidation => 50,
         _ => EPT_VIOLATION,
     }

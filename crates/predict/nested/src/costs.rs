@@ -61,6 +61,8 @@ strata_params::parameters! {
         /// Use of a device that a process of the hypervisor plays: a direct exit, and `exit.handler` for the
         /// kernel and once more for the process. `?`
         io: u64 = 11_400, "exit.io", "cycles";
+        /// A guest hypervisor's read of a model-specific register: as VMREAD. `?`
+        msr: u64 = 2000, "exit.msr", "cycles";
         /// What a guest hypervisor does itself at an exit that it is handed, besides a fault in its
         /// kernel and the exits of its instructions: L1's share of a CPUID of L2 (SVt, ISCA'19, table
         /// 1: 1.96 us, 2.4 GHz). `?`
@@ -108,6 +110,7 @@ impl ExitCosts {
             ExitReason::Apic => self.apic,
             ExitReason::Halt => self.halt,
             ExitReason::Io => self.io,
+            ExitReason::Msr => self.msr,
         }
     }
 }

@@ -56,11 +56,14 @@ pub enum ExitReason {
     Halt = 18,
     /// The VM used a device that software plays (I/O instructions, SDM volume 3C, section 26.1.3).
     Io = 19,
+    /// A hypervisor in the VM read a model-specific register that the host does not let it read (RDMSR, SDM volume
+    /// 3C, section 26.1.3; APM volume 2, section 15.11).
+    Msr = 20,
 }
 
 impl ExitReason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::SecondStageViolation,
         Self::HandedOn,
         Self::SecondStageWrite,
@@ -81,6 +84,7 @@ impl ExitReason {
         Self::Apic,
         Self::Halt,
         Self::Io,
+        Self::Msr,
     ];
 
     /// Name in reports.
@@ -106,11 +110,13 @@ impl ExitReason {
             Self::Apic => "apic",
             Self::Halt => "halt",
             Self::Io => "io",
+            Self::Msr => "msr",
         }
     }
 
     /// Whether every run tells how often there was one. The others come where a workload is said to have
-    /// timers and devices, or a VM has shadow paging, and are told where there are any.
+    /// timers and devices, a VM has shadow paging, or a hypervisor reads registers, and are told where there
+    /// are any.
     pub const fn is_of_every_run(self) -> bool {
         self as u8 <= Self::Clgi as u8
     }
@@ -128,7 +134,8 @@ impl ExitReason {
     /// Whether an instruction of a hypervisor in the VM causes it, as it enters and leaves guests of its
     /// own. Those that are about memory are not meant.
     pub const fn is_instruction(self) -> bool {
-        self as u8 >= Self::Vmread as u8 && self as u8 <= Self::Clgi as u8
+        let of_vms = self as u8 >= Self::Vmread as u8 && self as u8 <= Self::Clgi as u8;
+        of_vms || matches!(self, Self::Msr)
     }
 }
 

@@ -7,8 +7,9 @@
 //!   that L1 handles, so 67 / 6 = 11 VMREAD and 19 / 6 = 3 VMWRITE go with it. (The other 7 % and 1 %
 //!   are exceptions, of shadow paging, and the rest; in the model memory's exits have other reasons.)
 //!   The hypervisor is KVM-84.
-//! - *Linux 6.12*, read: `arch/x86/kvm/vmx/vmx.c`, `nested.c`, `vmcs_shadow_fields.h`,
-//!   `arch/x86/kvm/svm/svm.c`, `vmenter.S`.
+//! - *Linux 6.12*, read (6.12.117): `arch/x86/kvm/vmx/vmx.c`, `nested.c`, `vmcs_shadow_fields.h`,
+//!   `arch/x86/kvm/svm/svm.c`, `vmenter.S`, `arch/x86/kvm/x86.c`; and counted in real layers
+//!   (docs/lab-results.md).
 //!
 //! What a hypervisor does that has hypervisors in its own VMs matters only from four layers on. No
 //! counts are published for that, so KVM 6.12's are taken for both.
@@ -17,7 +18,7 @@ use crate::reason::ExitReason;
 use crate::virtualization::{Instructions, Virtualization};
 use crate::vmx::Field;
 use ExitReason::{
-    Apic, Clgi, ControlRegister, ExternalInterrupt, Halt, Invalidation, Io, PageFault,
+    Apic, Clgi, ControlRegister, ExternalInterrupt, Halt, Invalidation, Io, Msr, PageFault,
     SecondStageWrite, Stgi, Vmclear, Vmload, Vmptrld, Vmread, Vmresume, Vmrun, Vmsave, Vmwrite,
 };
 use strata_params::{ParameterError, Value};
@@ -122,7 +123,7 @@ impl Work {
             Invalidation => Self::Invalidate,
             Vmread | Vmwrite | Vmptrld | Vmclear | Vmload | Vmsave | Stgi | Clgi => Self::Execute,
             PageFault => Self::Shadow,
-            ControlRegister | Apic | Halt | Io => Self::Serve,
+            ControlRegister | Apic | Halt | Io | Msr => Self::Serve,
             ExternalInterrupt => Self::Interrupt,
         }
     }
@@ -160,27 +161,37 @@ const VIOLATION: [Field; 2] = [Field::EXIT_QUALIFICATION, Field::GUEST_PHYSICAL_
 const FAULT: [Field; 3] =
     [Field::EXIT_EVENT, Field::EXIT_EVENT_ERROR_CODE, Field::EXIT_QUALIFICATION];
 
-/// What is written to inject it (`vmx_inject_exception`).
-const INJECT_WRITE: [Field; 2] = [Field::ENTRY_EVENT_ERROR_CODE, Field::ENTRY_EVENT];
+/// What a walk of the VM's table takes for SMAP (`permission_fault`).
+const WALK: [Field; 1] = [Field::GUEST_RFLAGS];
+
+/// What is written to inject it: the resume flag (`kvm_check_and_inject_events`), `vmx_inject_exception`,
+/// `vmx_update_cr8_intercept`.
+const INJECT_WRITE: [Field; 4] =
+    [Field::GUEST_RFLAGS, Field::ENTRY_EVENT_ERROR_CODE, Field::ENTRY_EVENT, Field::TPR_THRESHOLD];
 
 /// What is read and written to do what an instruction does (`x86_emulate_instruction`).
 const EMULATE_READ: [Field; 3] = [Field::GUEST_RIP, Field::GUEST_CS_RIGHTS, Field::GUEST_RFLAGS];
 const EMULATE_WRITE: [Field; 2] = [Field::GUEST_RIP, Field::GUEST_RFLAGS];
 
 /// What is read and written to go on behind an instruction (`handle_cr`, `handle_io`, `kvm_emulate_halt`,
-/// `skip_emulated_instruction`).
-const SERVE_READ: [Field; 4] = [
+/// `kvm_skip_emulated_instruction`).
+const SERVE_READ: [Field; 5] = [
     Field::EXIT_QUALIFICATION,
+    Field::GUEST_RFLAGS,
     Field::GUEST_RIP,
     Field::EXIT_INSTRUCTION_LENGTH,
     Field::GUEST_INTERRUPTIBILITY,
 ];
 const SERVE_WRITE: [Field; 1] = [Field::GUEST_RIP];
 
-/// Which interrupt it was, and what is written to inject one (`handle_external_interrupt_irqoff`,
-/// `vmx_inject_irq`).
-const INTERRUPT_READ: [Field; 1] = [Field::EXIT_EVENT];
-const INTERRUPT_WRITE: [Field; 1] = [Field::ENTRY_EVENT];
+/// Which interrupt it was, whether one can be injected, and what is written then
+/// (`handle_external_interrupt_irqoff`, `__vmx_interrupt_blocked`, `vmx_inject_irq`, `vmx_update_cr8_intercept`).
+const INTERRUPT_READ: [Field; 3] =
+    [Field::EXIT_EVENT, Field::GUEST_RFLAGS, Field::GUEST_INTERRUPTIBILITY];
+const INTERRUPT_WRITE: [Field; 2] = [Field::ENTRY_EVENT, Field::TPR_THRESHOLD];
+
+/// What every entry writes as long as the VM's timer is the processor's preemption timer (`vmx_update_hv_timer`).
+const TIMER: [Field; 1] = [Field::PREEMPTION_TIMER];
 
 /// NestCloud says how many fields are read and written, not which: these are shadowed.
 const MAP_KVM_84: ([Field; 11], [Field; 3]) = (
@@ -381,6 +392,7 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
         steps.extend(EXIT_SVM.map(Step::Other));
         // What the hypervisor above did to its tables, this one does to those it made of them.
         steps.extend(same(work));
+        steps.extend(of_every_entry(hypervisor));
         steps.extend(ENTER_SVM.map(Step::Other));
         return steps;
     }
@@ -389,10 +401,13 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
         // NestCloud counts over all that L1 handles.
         _ if hypervisor == Hypervisor::Kvm84 && work.is_of_guests() => read(&MAP_KVM_84.0),
         Work::Map | Work::Follow => [&EXIT[..], &LOG, &VIOLATION].into_iter().for_each(read),
-        Work::Shadow | Work::Inject => [&EXIT[..], &LOG, &FAULT].into_iter().for_each(read),
-        Work::Emulate => [&EXIT[..], &LOG, &FAULT, &EMULATE_READ].into_iter().for_each(read),
+        // Dirty pages are logged where there is a second stage.
+        Work::Shadow | Work::Inject => [&EXIT[..], &FAULT, &WALK].into_iter().for_each(read),
+        // The walk's field is among those.
+        Work::Emulate => [&EXIT[..], &FAULT, &EMULATE_READ].into_iter().for_each(read),
         // `handle_invlpg` reads what `handle_cr` does, the address in place of the register.
-        Work::Serve | Work::Forget => [&EXIT[..], &LOG, &SERVE_READ].into_iter().for_each(read),
+        Work::Forget => [&EXIT[..], &SERVE_READ].into_iter().for_each(read),
+        Work::Serve => [&EXIT[..], &LOG, &SERVE_READ].into_iter().for_each(read),
         Work::Interrupt => [&EXIT[..], &LOG, &INTERRUPT_READ].into_iter().for_each(read),
         Work::HandOn => [&EXIT[..], &VIOLATION, &HAND_ON_READ].into_iter().for_each(read),
         Work::Enter => [&EXIT[..], &LOG, &ENTER_READ].into_iter().for_each(read),
@@ -434,8 +449,18 @@ pub fn script(work: Work, hypervisor: Hypervisor, cpu: &Virtualization) -> Vec<S
         steps.extend(shadowed().map(|(field, _)| Step::Write(field)));
         steps.extend([Step::LeaveShadow, Step::Load]);
     }
+    steps.extend(of_every_entry(hypervisor));
+    if hypervisor == Hypervisor::Kvm612 {
+        steps.extend(TIMER.map(Step::Write));
+    }
     steps.push(Step::Other(Vmresume));
     steps
+}
+
+/// What a hypervisor does itself before it enters a VM, whichever: today's KVM reads the register DEBUGCTL
+/// (`vcpu_enter_guest`), which KVM lets no hypervisor in a VM read without an exit.
+fn of_every_entry(hypervisor: Hypervisor) -> Option<Step> {
+    (hypervisor == Hypervisor::Kvm612).then_some(Step::Same(Msr))
 }
 
 /// What a hypervisor repeats in its own tables.

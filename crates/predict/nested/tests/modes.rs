@@ -288,3 +288,30 @@ proptest! {
         }
     }
 }
+
+/// What L1 executes for a page fault of L2 that it injects, and one that it mends, on VMX without VMCS shadowing
+/// (Linux 6.12, as counted in real layers): each reads why L2 left (2 fields), what the exception is (3), and flags for
+/// the walk (1); each entry reads a register and writes the timer; injecting writes 4 fields.
+#[test]
+fn l1_of_today_reads_and_writes_these_fields_for_a_page_fault_of_l2() {
+    let cpu = Virtualization { vmcs_shadowing: false, ..Virtualization::default() };
+    let switches = Switches { writes: SecondStageWrites::Unsync, ..Switches::default() };
+    let levels = vec![Level::Nested, Level::Shadow];
+    let setup = Setup { levels, switches, cpu, hypervisor: Hypervisor::Kvm612 };
+    let mut machine = Machine::new(setup).unwrap();
+    let all = || 0..1024;
+    for _ in 0..2 {
+        machine.reset();
+        all().for_each(|page| machine.touch(page, true));
+        machine.unmap(0, 1024);
+    }
+    let each = |reason| machine.exits(1, reason) as f64 / 1024.0;
+    let near = |reason, expected: f64| {
+        let found = each(reason);
+        assert!((found - expected).abs() < 0.03 * expected, "{reason:?}: {found}");
+    };
+    near(ExitReason::Vmread, 12.0);
+    near(ExitReason::Vmwrite, 6.0);
+    near(ExitReason::Vmresume, 2.0);
+    near(ExitReason::Msr, 2.0);
+}

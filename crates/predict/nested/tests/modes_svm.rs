@@ -3,7 +3,8 @@
 mod machines;
 
 use ExitReason::{
-    Clgi, HandedOn, PageFault, SecondStageViolation, SecondStageWrite, Stgi, Vmload, Vmrun, Vmsave,
+    Clgi, HandedOn, Msr, PageFault, SecondStageViolation, SecondStageWrite, Stgi, Vmload, Vmrun,
+    Vmsave,
 };
 use Level::{Nested, Shadow};
 use machines::{INTEL, amd, ready, setup};
@@ -36,6 +37,8 @@ fn of_one_fault(levels: &[Level], cpu: Virtualization, writes: SecondStageWrites
 fn with_script(handled: u64, cpu: Virtualization, others: &[(usize, ExitReason, u64)]) -> Exits {
     let mut all = others.to_vec();
     all.push((1, Vmrun, handled));
+    // DEBUGCTL is read before each entry.
+    all.push((1, Msr, handled));
     // VMSAVE of the registers that L2 had, VMLOAD of L1's own, interrupts on; and off, VMLOAD of L2's, VMRUN.
     if !cpu.vls {
         all.extend([(1, Vmload, 2 * handled), (1, Vmsave, handled)]);

@@ -37,7 +37,7 @@ fn tower(guest: usize, cpu: Virtualization) -> Tower {
 fn what_happens_is_what_is_counted() {
     for cpu in CPUS {
         for guest in 1..=4 {
-            let costs = ExitCosts::default();
+            let costs = ExitCosts { hypervisor: Hypervisor::Kvm612, ..ExitCosts::default() };
             let nesting = Nesting::new(cpu, costs.clone(), 4);
             let mut tower = tower(guest, cpu);
             for handler in 0..guest {

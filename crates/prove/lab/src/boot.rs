@@ -243,7 +243,7 @@ fn set_up(
         files.push(("/sys/kernel/mm/ksm/pages_to_scan".into(), pages.to_string()));
         files.push(("/sys/kernel/mm/ksm/run".into(), "1".into()));
     }
-    if hosts {
+    if hosts && !layer.untraced {
         for trace in EXIT_TRACES {
             let (trigger, keys) = (format!("{}/trigger", trace.directory), trace.reason);
             files.push((trigger, format!("hist:keys={keys}")));

@@ -288,7 +288,7 @@ impl<'a> Attempt<'a, '_> {
                 Make::Intel => intel::start(parts.bochs()?, &hardware, directory, self.interrupt)?,
             };
             let slow = if scenario.make() == Make::Intel { INTEL_PATIENCE } else { 1 };
-            let patience = slow * if scenario.is_checked() { PATIENCE } else { 1 };
+            let patience = slow * if scenario.is_slow() { PATIENCE } else { 1 };
             let mut link = Link::new(machine, journal, self.interrupt, patience);
             let booted = up(&mut link)?;
             if scenario.make() == Make::Intel {

@@ -42,7 +42,7 @@ impl Predicted {
 pub fn setup(scenario: &Scenario) -> Option<Setup> {
     let layers = &scenario.layers;
     let hypervisors = &layers[..layers.len() - 1];
-    if layers.iter().any(is_emulated) {
+    if layers.iter().any(Layer::is_emulated) {
         return None;
     }
     let level = |layer: &Layer| if layer.shadows() { Level::Shadow } else { Level::Nested };
@@ -71,11 +71,6 @@ pub fn setup(scenario: &Scenario) -> Option<Setup> {
         cpu,
         hypervisor: Hypervisor::Kvm612,
     })
-}
-
-/// Whether QEMU emulates it.
-fn is_emulated(layer: &Layer) -> bool {
-    layer.vmm.arguments.iter().any(|argument| argument == "tcg")
 }
 
 /// Whether the VMM that runs a layer is told this of its processor.

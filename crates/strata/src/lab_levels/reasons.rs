@@ -5,7 +5,7 @@ use strata_nested::ExitReason;
 
 /// What the model calls an exit, and what KVM's events do: the names of the APM's volume 2, appendix C, and of the
 /// SDM's volume 3D, appendix C. A write to a table of a second stage is a violation for them.
-const NAMES: [(ExitReason, &[&str], &[&str]); 14] = [
+const NAMES: [(ExitReason, &[&str], &[&str]); 15] = [
     (ExitReason::SecondStageViolation, &["NPF"], &["EPT_VIOLATION"]),
     (ExitReason::PageFault, &["PF"], &["EXCEPTION_NMI"]),
     (ExitReason::ControlRegister, &["CR3_WRITE"], &["CR_ACCESS"]),
@@ -20,6 +20,8 @@ const NAMES: [(ExitReason, &[&str], &[&str]); 14] = [
     (ExitReason::Vmsave, &["VMSAVE"], &[]),
     (ExitReason::Stgi, &["STGI"], &[]),
     (ExitReason::Clgi, &["CLGI"], &[]),
+    // AMD's has both directions; a hypervisor of today writes none.
+    (ExitReason::Msr, &["MSR"], &["MSR_READ"]),
 ];
 
 /// The model's reason of an exit that KVM's events name like this, if the model has it.

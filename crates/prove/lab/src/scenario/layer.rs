@@ -50,6 +50,9 @@ pub struct Layer {
     /// value of a field.
     #[serde(default)]
     pub trace_events: Vec<TraceEvent>,
+    /// Exits of its VM are not counted by its kernel's events, which has a hypervisor in a VM read its VMCS.
+    #[serde(default)]
+    pub untraced: bool,
     /// The machine type that the layer below gives it, in QEMU's words: if not given, `microvm` for the
     /// lab's kernels and `pc` for others. Of L0 the make of the processors: `amd`, which it is if not
     /// given, or `intel`.
@@ -113,6 +116,7 @@ impl Layer {
             files: Vec::new(),
             programs: Vec::new(),
             trace_events: Vec::new(),
+            untraced: false,
             machine: None,
             backend: Backend::default(),
             nodes: one(),
@@ -134,6 +138,11 @@ impl Layer {
     /// Gives the machine processors of this make.
     pub(super) fn set_make(&mut self, make: Make) {
         self.machine = Some(make.to_string());
+    }
+
+    /// Whether its VMM is told to emulate it.
+    pub fn is_emulated(&self) -> bool {
+        self.vmm.arguments.iter().any(|argument| argument == "tcg")
     }
 
     /// Whether its KVM is to do without nested paging.

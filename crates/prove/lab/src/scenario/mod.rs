@@ -113,9 +113,9 @@ impl Scenario {
         layer + 1 < self.layers.len() || self.layers.len() == 1
     }
 
-    /// Whether a layer's kernel checks itself, and all are slow with it.
-    pub(crate) fn is_checked(&self) -> bool {
-        self.layers.iter().any(|layer| layer.kernel.is_checked())
+    /// Whether all is slow: a layer's kernel checks itself, or a layer is emulated within the emulator.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.layers.iter().any(|layer| layer.kernel.is_checked() || layer.is_emulated())
     }
 
     /// Refuses what makes no sense. What was parsed has passed this.

@@ -54,7 +54,7 @@ impl Request {
                 ExitReason::Invalidation => 0x7a,
                 ExitReason::Io => 0x7b,
                 // The interrupt controller of today's guests is behind MSRs.
-                ExitReason::Apic => 0x7c,
+                ExitReason::Apic | ExitReason::Msr => 0x7c,
                 // Nested page faults, writes to second stages among them.
                 _ => 0x400,
             },

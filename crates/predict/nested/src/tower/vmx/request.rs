@@ -56,6 +56,7 @@ const fn code_of(cause: Cause) -> u32 {
         ExitReason::Halt => 12,
         ExitReason::ControlRegister => 28,
         ExitReason::Io => 30,
+        ExitReason::Msr => 31,
         ExitReason::Apic => 44,
         ExitReason::Invalidation if matches!(cause.work, Work::Forget) => 14,
         ExitReason::Invalidation => 50,

@@ -57,8 +57,70 @@ impl<'a> Pair<'a> {
 /// Exits less often than this are not told: a timer's now and then.
 const SELDOM: f64 = 0.005;
 
-/// The exits of one, as L0 saw them: of each VM, and by reason. What L1 executes is that part of all it executed
-/// which goes with exits that the model has; all else is measured alone.
+/// Exits of one as L0 saw them, by reason.
+struct Seen<'a> {
+    /// Of all VMs together.
+    all: BTreeMap<&'a str, f64>,
+    /// Those of L2.
+    nested: BTreeMap<&'a str, f64>,
+    /// Of these, the ones that L1 is told of.
+    handed_on: BTreeMap<&'a str, f64>,
+    /// Violations by accesses to devices, which no hypervisor backs: of L1, and of L2.
+    devices: [f64; 2],
+}
+
+impl<'a> Seen<'a> {
+    fn new(pair: &Pair<'a>, layers: usize, make: Make) -> Self {
+        let all = pair.by_name(0, |counters| &counters.exits);
+        let nested = pair.by_name(0, |counters| &counters.nested_exits);
+        let handed_on = pair.by_name(0, |counters| &counters.reflected_exits);
+        let violation = reasons::name(ExitReason::SecondStageViolation, make).unwrap_or_default();
+        // KVM counts a violation that is a page fault of its VM's memory, and no other.
+        let others = |layer: usize, violations: f64| {
+            (violations - pair.each(layer, |counters| counters.kvm("pf_taken"))).max(0.0)
+        };
+        let of_l2 = if layers == 3 { others(1, count(&handed_on, violation)) } else { 0.0 };
+        let of_l1 = others(0, count(&all, violation));
+        Self { all, nested, handed_on, devices: [of_l1, of_l2] }
+    }
+
+    /// Exits of a VM for a reason, without those that are a device's.
+    fn of(&self, vm: usize, name: &str) -> f64 {
+        let devices = match reasons::of(name) {
+            Some(ExitReason::SecondStageViolation) => self.devices[vm - 1],
+            _ => 0.0,
+        };
+        let exits = match vm {
+            1 => count(&self.all, name) - count(&self.nested, name),
+            _ => count(&self.nested, name),
+        };
+        (exits - devices).max(0.0)
+    }
+
+    /// What L1 is told of that the model has.
+    fn handed_on(&self) -> f64 {
+        let ours = self.handed_on.iter().filter(|(name, _)| is_modelled(name));
+        (ours.map(|(_, count)| count).sum::<f64>() - self.devices[1]).max(0.0)
+    }
+
+    /// The part of what L1 executes that goes with that.
+    fn share(&self) -> f64 {
+        let all: f64 = self.handed_on.values().sum();
+        if all > 0.0 { self.handed_on() / all } else { 0.0 }
+    }
+}
+
+fn count(exits: &BTreeMap<&str, f64>, name: &str) -> f64 {
+    exits.get(name).copied().unwrap_or(0.0)
+}
+
+/// Whether the model has it, and it is no instruction of a hypervisor.
+fn is_modelled(name: &str) -> bool {
+    reasons::of(name).is_some_and(|reason| !reason.is_instruction())
+}
+
+/// The exits of one: of each VM, and by reason. What L1 executes is that part of all it executed which goes with
+/// exits that the model has; all else is measured alone.
 pub fn exits(
     pair: &Pair<'_>,
     layers: usize,
@@ -68,40 +130,28 @@ pub fn exits(
     if layers < 2 {
         return Vec::new();
     }
-    let all = pair.by_name(0, |counters| &counters.exits);
-    let nested = pair.by_name(0, |counters| &counters.nested_exits);
-    let reflected = pair.by_name(0, |counters| &counters.reflected_exits);
-    let of = |map: &BTreeMap<&str, f64>, name: &str| map.get(name).copied().unwrap_or(0.0);
-    let is_modelled = |name: &str| reasons::of(name).is_some_and(|reason| !reason.is_instruction());
-    let share = {
-        let handed: f64 = reflected.values().sum();
-        let ours: f64 =
-            reflected.iter().filter(|(name, _)| is_modelled(name)).map(|(_, n)| n).sum();
-        if handed > 0.0 { ours / handed } else { 0.0 }
-    };
+    let seen = Seen::new(pair, layers, make);
     let mut table = Table { rows: Vec::new(), predicted };
-    let innermost = layers - 1;
     if layers == 3 {
-        for name in nested.keys().filter(|name| is_modelled(name)) {
-            table.exits(innermost, name, of(&nested, name));
+        for name in seen.nested.keys().filter(|name| is_modelled(name)) {
+            table.exits(2, name, seen.of(2, name));
         }
-        let ours = reflected.iter().filter(|(name, _)| is_modelled(name)).map(|(_, n)| n).sum();
-        table.add(innermost, "  of these handed on to L1", ours, Some(ExitReason::HandedOn));
+        let told = seen.handed_on();
+        table.add(2, "  of these handed on to L1", told, Some(ExitReason::HandedOn));
     }
-    let mut rest = 0.0;
-    for (name, count) in &all {
-        let own = (count - of(&nested, name)).max(0.0);
-        match reasons::of(name) {
-            Some(reason) if reason.is_instruction() => {
-                table.exits(1, name, own * share);
-                rest += own * (1.0 - share);
-            }
-            Some(_) => table.exits(1, name, own),
-            None => rest += own,
-        }
+    let mut told = 0.0;
+    for name in seen.all.keys() {
+        let own = seen.of(1, name);
+        let shown = match reasons::of(name) {
+            Some(reason) if reason.is_instruction() => own * seen.share(),
+            Some(_) => own,
+            None => continue,
+        };
+        table.exits(1, name, shown);
+        told += shown + if layers == 3 && is_modelled(name) { seen.of(2, name) } else { 0.0 };
     }
-    let of_l2: f64 = nested.iter().filter(|(name, _)| !is_modelled(name)).map(|(_, n)| n).sum();
-    table.add(1, &format!("timers, devices and the rest{}", rest_of(layers)), rest + of_l2, None);
+    let rest = (seen.all.values().sum::<f64>() - told).max(0.0);
+    table.add(1, &format!("timers, devices and the rest{}", rest_of(layers)), rest, None);
     table.lacking(make, layers);
     table.rows
 }
@@ -208,5 +258,19 @@ mod tests {
         assert!((of("L1", "timers, devices and the rest, L2's too") - 0.4).abs() < 1e-9);
         assert!(found.iter().all(|count| count.predicted.is_none()));
         assert!(exits(&pair, 1, Make::Amd, None).is_empty());
+    }
+
+    #[test]
+    fn violations_that_are_no_page_faults_of_a_vms_memory_are_devices() {
+        let few = readings(&[]);
+        // Of five of L2, L1 is told of four and takes three for page faults; of the two of L1, one is a device's.
+        let mut many = readings(&[("NPF", [7000, 5000, 4000])]);
+        let taken = |count: u64| [("pf_taken".to_owned(), count)].into();
+        many.after[0].kvm = taken(6000);
+        many.after[1].kvm = taken(3000);
+        let pair = Pair { readings: [&few, &many], pieces: 1000.0 };
+        let found = exits(&pair, 3, Make::Amd, None);
+        let told: Vec<_> = found.iter().map(|count| (&*count.vm, count.measured)).collect();
+        assert_eq!(told, [("L2", 4.0), ("L2", 3.0), ("L1", 1.0), ("L1", 2.0)]);
     }
 }

@@ -20,7 +20,8 @@ use strata_lab::{Cache, Choices, LabError, LabReport, Make, Scenario};
 /// Where the shipped stacks are among the scenarios.
 const SHIPPED: &str = "levels/";
 
-/// Runs the chores in each stack, and tells. Gives the exit status.
+/// Runs the chores in each stack, and tells. Gives the exit status. A stack that fails leaves the others alone; what
+/// it failed at is told at the end.
 ///
 /// # Errors
 /// What the lab or the model could not do.
@@ -29,30 +30,36 @@ pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
     json.iter().try_for_each(Target::check)?;
     let scenarios = scenarios(args).map_err(|error| failure(&error))?;
     let interrupt = Interrupt::watch_all();
-    let mut stacks = Vec::new();
+    let (mut stacks, mut failed) = (Vec::new(), None);
     for (number, (name, scenario)) in scenarios.iter().enumerate() {
         say(&format!("{name}, {} of {}: {}", number + 1, scenarios.len(), scenario.about));
-        let report = measure(name, scenario, args, cache, &interrupt);
-        let report = report.map_err(|error| match &error {
-            LabError::Interrupted => {
-                Failure { message: interrupt.reason(), status: interrupt.status() }
+        let measured = match measure(name, scenario, args, cache, &interrupt) {
+            Err(LabError::Interrupted) => {
+                return Err(Failure { message: interrupt.reason(), status: interrupt.status() });
             }
-            error => failure(error),
-        })?;
-        succeeded(name, &report)?;
-        stacks.push(Stack::new(scenario, &report));
+            Err(error) if error.is_usage() => return Err(failure(&error)),
+            Err(error) => Err(failure(&error)),
+            Ok(report) => succeeded(&report).map(|()| report),
+        };
+        match measured {
+            Ok(report) => stacks.push(Stack::new(scenario, &report)),
+            Err(Failure { message, status }) => {
+                let why = Failure { message: format!("{name}: {message}"), status };
+                say(&why.message);
+                failed.get_or_insert(why);
+            }
+        }
     }
     let found = Levels { stacks };
     if let Some(target) = &json {
         let mut text = serde_json::to_vec_pretty(&found).expect("numbers and texts");
         text.push(b'\n');
         target.plain(&text)?;
-        if *target == Target::Stdout {
-            return Ok(0);
-        }
     }
-    output::to_stdout(text::render(&found).as_bytes())?;
-    Ok(0)
+    if json != Some(Target::Stdout) {
+        output::to_stdout(text::render(&found).as_bytes())?;
+    }
+    failed.map_or(Ok(0), Err)
 }
 
 /// The stacks asked for by name, or all that come with Strata and are for the machine; with the chores as
@@ -103,16 +110,15 @@ fn measure(
 }
 
 /// Whether every chore was done.
-fn succeeded(name: &str, report: &LabReport) -> Result<(), Failure> {
+fn succeeded(report: &LabReport) -> Result<(), Failure> {
     for step in &report.steps {
         if step.timed_out {
-            let message =
-                format!("{name}: {} was killed, its time over: --limit gives it more", step.what);
+            let message = format!("{} was killed, its time over: --limit gives it more", step.what);
             return Err(Failure { message, status: TIMED_OUT });
         }
         if step.status.is_some_and(|status| status != 0) {
             let why = step.errors.join("; ");
-            return Err(Failure::failed(format!("{name}: {} failed: {why}", step.what)));
+            return Err(Failure::failed(format!("{} failed: {why}", step.what)));
         }
     }
     Ok(())

@@ -260,9 +260,9 @@ mod tests {
             host(&Machine { layers: &layers, make: Make::Amd, aligned }, Default::default())
         };
         let has_l1_thp = |host: HostSetup| {
-            let told = host.vms.last().unwrap().overrides.iter().map(|(name, _)| name.clone());
-            told.chain(host.overrides.iter().map(|(name, _)| name.clone()))
-                .any(|name| name == "strata.l1_thp")
+            assert!(host.vms.iter().all(|vm| vm.policy == ALIGNED));
+            assert!(host.common.overrides.contains(&told[0]));
+            host.common.overrides.iter().any(|(name, _)| name == "strata.l1_thp")
         };
         assert!(!has_l1_thp(setup("always", "always").unwrap()));
         assert!(has_l1_thp(setup("never", "always").unwrap()));

@@ -74,7 +74,8 @@ fn events(scale: f64) -> Table {
             "Table I, in the basic configuration. How often a field is read and written for each VMRESUME is where \
              the script `kvm-84` comes from, so that those rows agree by construction. Exceptions are a result: \
              L1's writes to tables that L0 shadows. With `kvm-6.12` the instructions are those of its source. Others \
-             are L1's use of its interrupt controller.",
+             are L1's use of its interrupt controller, and with `kvm-6.12` its read of the register DEBUGCTL before each \
+             entry, which is as often as VMRESUME.",
         ],
         &["event", "published", "kvm-84", "kvm-6.12"],
     );

@@ -1,9 +1,9 @@
 //! What a chore costs in real layers, by the piece.
 
 use super::chore::Chore;
+use super::count::Count;
 use super::model::Predicted;
 use super::reasons;
-use super::report::Count;
 use std::collections::BTreeMap;
 use strata_lab::{Counters, LabReport, Make, Readings};
 use strata_nested::ExitReason;
@@ -153,6 +153,19 @@ pub fn exits(
     let rest = (seen.all.values().sum::<f64>() - told).max(0.0);
     table.add(1, &format!("timers, devices and the rest{}", rest_of(layers)), rest, None);
     table.lacking(make, layers);
+    table.rows
+}
+
+/// What L1 executes for one exit of L2 that it handles, whatever that is for.
+pub fn handled(pair: &Pair<'_>, make: Make, predicted: Option<&Predicted>) -> Vec<Count> {
+    let seen = Seen::new(pair, 3, make);
+    let all: f64 = seen.handed_on.values().sum();
+    let mut table = Table { rows: Vec::new(), predicted };
+    for name in seen.all.keys() {
+        if all > 0.0 && reasons::of(name).is_some_and(ExitReason::is_instruction) {
+            table.exits(1, name, seen.of(1, name) / all);
+        }
+    }
     table.rows
 }
 

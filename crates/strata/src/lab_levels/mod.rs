@@ -1,6 +1,7 @@
 //! `strata lab levels`: what a level costs, by the piece, in real layers and beside it by the model.
 
 mod chore;
+mod count;
 mod measured;
 mod model;
 mod reasons;

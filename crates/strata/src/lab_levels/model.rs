@@ -4,7 +4,8 @@
 use strata_lab::{Layer, Make, Scenario};
 use strata_nested::modes::{Level, Machine, Setup, Switches};
 use strata_nested::{
-    Access, ExitReason, Hypervisor, Instructions, SecondStageWrites, Virtualization,
+    Access, ExitCosts, ExitReason, Hypervisor, Instructions, Nesting, SecondStageWrites,
+    Virtualization,
 };
 
 /// Pages that `strata-agent chore faults` maps at a time.
@@ -99,6 +100,24 @@ pub fn processes(setup: &Setup, faults: u64) -> Option<Predicted> {
         machine.unmap(0, faults - before);
         machine.flush();
     })
+}
+
+/// What L1 executes for an exit of L2 that it handles: of an instruction that is no hypervisor's.
+pub fn handled(setup: &Setup) -> Option<Predicted> {
+    if setup.levels.len() < 2 {
+        return None;
+    }
+    let costs = ExitCosts {
+        hypervisor: setup.hypervisor,
+        vmcs_access: setup.switches.access,
+        ..ExitCosts::default()
+    };
+    let nesting = Nesting::new(setup.cpu, costs, 2);
+    let mut exits = vec![[0.0; ExitReason::ALL.len()]; 2];
+    for (vm, reason, count) in &nesting.exit(2, 1, ExitReason::Io).exits {
+        exits[usize::from(*vm) - 1][*reason as usize] = *count as f64;
+    }
+    Some(Predicted { exits })
 }
 
 fn counted(setup: &Setup, pieces: u64, act: impl Fn(&mut Machine)) -> Option<Predicted> {

@@ -9,7 +9,7 @@ const NAMES: [(ExitReason, &[&str], &[&str]); 15] = [
     (ExitReason::SecondStageViolation, &["NPF"], &["EPT_VIOLATION"]),
     (ExitReason::PageFault, &["PF"], &["EXCEPTION_NMI"]),
     (ExitReason::ControlRegister, &["CR3_WRITE"], &["CR_ACCESS"]),
-    (ExitReason::Invalidation, &["INVLPGA"], &["INVEPT", "INVVPID"]),
+    (ExitReason::Invalidation, &["INVLPGA", "INVLPG"], &["INVEPT", "INVVPID", "INVLPG"]),
     (ExitReason::Vmread, &[], &["VMREAD"]),
     (ExitReason::Vmwrite, &[], &["VMWRITE"]),
     (ExitReason::Vmresume, &[], &["VMRESUME", "VMLAUNCH"]),

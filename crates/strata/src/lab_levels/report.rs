@@ -1,11 +1,11 @@
 //! What `strata lab levels` found: the JSON it writes.
 
 use super::chore::{CHORES, Chore, FAULTS, PROCESSES};
+use super::count::Count;
 use super::measured::{self, Pair};
 use super::model;
 use serde::Serialize;
 use strata_lab::{LabReport, MachineReport, Make, Scenario};
-use strata_nested::ExitReason;
 
 /// Instructions that are a second to the kernels of an Intel machine, as long as it is busy.
 const PER_SECOND: f64 = 400e6;
@@ -30,6 +30,9 @@ pub struct Stack {
     pub layers: usize,
     /// The chores.
     pub chores: Vec<Cost>,
+    /// What L1 executes for one exit of L2 that it handles, of all that processes cost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handled: Vec<Count>,
 }
 
 /// What one of a chore costs.
@@ -50,34 +53,6 @@ pub struct Cost {
     pub exits: Vec<Count>,
 }
 
-/// Exits of a VM for one reason.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Count {
-    /// Whose.
-    pub vm: String,
-    /// Why, as KVM's events name it.
-    pub what: String,
-    /// How many real layers counted.
-    pub measured: f64,
-    /// How many the model says; `null` where it says nothing.
-    pub predicted: Option<f64>,
-    /// What the model calls it.
-    #[serde(skip)]
-    pub reason: Option<ExitReason>,
-}
-
-/// How far apart two counts may be that are called alike: 10 %, or one in twenty pieces.
-const ALIKE: f64 = 0.1;
-const ONE_IN_TWENTY: f64 = 0.05;
-
-impl Count {
-    /// Whether both count alike.
-    pub fn is_alike(&self) -> Option<bool> {
-        let apart = (self.predicted? - self.measured).abs();
-        Some(apart <= ONE_IN_TWENTY || apart <= ALIKE * self.measured)
-    }
-}
-
 impl Stack {
     /// Of what the layers counted.
     pub fn new(scenario: &Scenario, report: &LabReport) -> Self {
@@ -87,6 +62,7 @@ impl Stack {
             machine: report.machine.clone(),
             layers: scenario.layers.len(),
             chores: CHORES.iter().filter_map(|chore| cost(chore, scenario, report)).collect(),
+            handled: handled(scenario, report),
         }
     }
 }
@@ -109,4 +85,14 @@ fn cost(chore: &Chore, scenario: &Scenario, report: &LabReport) -> Option<Cost> 
         instructions: (make == Make::Intel).then(|| pair.seconds(0) * PER_SECOND),
         exits: measured::exits(&pair, layers, make, predicted.as_ref()),
     })
+}
+
+fn handled(scenario: &Scenario, report: &LabReport) -> Vec<Count> {
+    let processes =
+        CHORES.iter().find(|chore| chore.name == PROCESSES && scenario.layers.len() == 3);
+    let Some(pair) = processes.and_then(|chore| Pair::of(chore, report)) else {
+        return Vec::new();
+    };
+    let predicted = model::setup(scenario).and_then(|setup| model::handled(&setup));
+    measured::handled(&pair, scenario.make(), predicted.as_ref())
 }

@@ -1,6 +1,7 @@
 //! Both counts side by side, in words.
 
-use super::report::{Cost, Count, Levels, Stack};
+use super::count::Count;
+use super::report::{Cost, Levels, Stack};
 use std::fmt::Write;
 
 /// The report.
@@ -25,21 +26,26 @@ fn of_stack(out: &mut String, stack: &Stack) {
     for cost in &stack.chores {
         let _ = writeln!(out, "\n{}", head(cost));
         if cost.exits.is_empty() {
-            let _ = writeln!(
-                out,
-                "    no exits{}",
-                if stack.layers < 2 { ": there is no VM" } else { "" }
-            );
+            let why = if stack.layers < 2 { ": there is no VM" } else { "" };
+            let _ = writeln!(out, "    no exits{why}");
             continue;
         }
-        let widest = cost.exits.iter().map(|count| count.what.chars().count()).max().unwrap_or(0);
-        let _ = writeln!(out, "    {:widest$}  {:>9}  {:>9}", "exits", "measured", "predicted");
-        let mut vm = "";
-        for count in &cost.exits {
-            let shown = if count.vm == vm { "" } else { &count.vm };
-            vm = &count.vm;
-            let _ = writeln!(out, "{shown:2}  {}", line(count, widest));
-        }
+        counts(out, &cost.exits);
+    }
+    if !stack.handled.is_empty() {
+        let _ = writeln!(out, "\nAn exit of L2 that L1 handles, of all that processes cost:");
+        counts(out, &stack.handled);
+    }
+}
+
+fn counts(out: &mut String, exits: &[Count]) {
+    let widest = exits.iter().map(|count| count.what.chars().count()).max().unwrap_or(0);
+    let _ = writeln!(out, "    {:widest$}  {:>9}  {:>9}", "exits", "measured", "predicted");
+    let mut vm = "";
+    for count in exits {
+        let shown = if count.vm == vm { "" } else { &count.vm };
+        vm = &count.vm;
+        let _ = writeln!(out, "{shown:2}  {}", line(count, widest));
     }
 }
 

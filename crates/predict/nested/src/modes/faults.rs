@@ -4,8 +4,8 @@ use super::guest::Guest;
 use super::hypervisor::Kept;
 use super::machine::{Below, Entry, FAULTS, Fault, Machine, Next};
 use super::setup::Level;
-use super::shadow::{LEAF_TABLE, Shadow, Written};
-use super::table::LEVELS;
+use super::shadow::{Shadow, Written};
+use super::table::{LEAF_TABLE, LEVELS, region};
 use crate::reason::ExitReason;
 use crate::script::Work;
 use crate::second_stage_writes::SecondStageWrites;
@@ -500,11 +500,4 @@ impl Machine {
             self.give_l1(frame);
         }
     }
-}
-
-/// The pages that an entry of this level leads to which leads to a page.
-pub(super) const fn region(page: u64, level: u8) -> (u64, u64) {
-    let pages = LEAF_TABLE.pow(level as u32 - 1);
-    let first = page / pages * pages;
-    (first, first + pages)
 }

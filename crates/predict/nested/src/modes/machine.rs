@@ -1,11 +1,10 @@
 //! The machine: whoever touches a page, what faults, and who mends it.
 
-use super::faults::region;
 use super::guest::Guest;
 use super::hypervisor::Memory;
 use super::setup::{Level, Refused, Setup};
-use super::shadow::{LEAF_TABLE, Shadow};
-use super::table::Table;
+use super::shadow::Shadow;
+use super::table::{LEAF_TABLE, Table, region};
 use super::tower::Tower;
 use crate::costs::ExitCosts;
 use crate::reason::ExitReason;

@@ -13,13 +13,11 @@
 //! - With page-fault bypass, an entry of which the original maps nothing is known to be the VM's own affair
 //!   (`shadow_notrap_nonpresent_pte`), unless its page is unsync (`mmu_convert_notrap`).
 
-use super::table::Table;
+use super::table::{LEAF_TABLE, Table};
 use std::collections::BTreeMap;
 
 /// Writes in a row to a table page that end its being one.
 const FLOOD: u32 = 3;
-/// Pages that a leaf table maps.
-pub(super) const LEAF_TABLE: u64 = 512;
 
 /// What is known of a page of the original that is shadowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,9 @@ use strata_paging::{Ept, Format, FrameSource, Radix, Rights, TableId, X86, index
 /// Levels of every table here.
 pub(super) const LEVELS: u8 = 4;
 
+/// Pages that a leaf table maps.
+pub(super) const LEAF_TABLE: u64 = 512;
+
 /// Frames of one kernel's memory, the one last freed first, as page allocators of that time had them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
@@ -158,6 +161,13 @@ fn walk<F: Format>(radix: &Radix<F, Upper, Lower>, page: u64) -> Vec<u64> {
         frames.push(radix.frame_of(table).get());
     }
     frames
+}
+
+/// The pages that an entry of this level leads to which leads to a page.
+pub(super) const fn region(page: u64, level: u8) -> (u64, u64) {
+    let pages = LEAF_TABLE.pow(level as u32 - 1);
+    let first = page / pages * pages;
+    (first, first + pages)
 }
 
 #[cfg(test)]

@@ -36,7 +36,9 @@ fn up_to_33_pages_are_flushed_one_by_one_and_exit_where_there_is_a_shadow() {
                 if vm == 2 {
                     // L1 handles each, and invalidates what hardware caches for its VM: INVLPGA or INVVPID.
                     let [one_by_one, at_once] = found;
-                    assert_eq!(machine.exits(1, Invalidation), one_by_one);
+                    // At a load it takes entries out of its shadow, and does so once; on AMD it says so in the VMCB.
+                    let at_load = if cpu == INTEL { at_once } else { 0 };
+                    assert_eq!(machine.exits(1, Invalidation), one_by_one + at_load);
                     assert!(machine.exits(2, HandedOn) >= one_by_one + at_once);
                 }
             }

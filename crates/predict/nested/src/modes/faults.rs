@@ -289,9 +289,11 @@ impl Machine {
             Kept::Shadow(shadow) => (&mut shadow.table, &mut memory.pool),
             Kept::Nested(table) => (table, &mut memory.pool),
         };
-        if table.get(page) == Some((frame, write)) {
+        let before = table.get(page);
+        if before == Some((frame, write)) {
             return;
         }
+        self.taken_away |= before.is_some_and(|(old, allowed)| old != frame || allowed);
         for entry in table.set(page, frame, write, pool) {
             if entry.is_new {
                 self.l1_zeroes(entry.page);
@@ -307,6 +309,7 @@ impl Machine {
             Kept::Shadow(shadow) => (&mut shadow.table, &mut memory.pool),
             Kept::Nested(table) => (table, &mut memory.pool),
         };
+        self.taken_away |= table.get(page).is_some();
         for entry in table.clear(page, pool) {
             self.l1_writes(entry.page, Some((page, entry.level)));
         }

@@ -74,6 +74,8 @@ pub struct Machine {
     pub(super) counts: Counts,
     /// What L1 has to take itself while it handles the present exit.
     pub(super) own: Vec<Cause>,
+    /// Whether it took something out of its table meanwhile.
+    pub(super) taken_away: bool,
 }
 
 impl Machine {
@@ -105,6 +107,7 @@ impl Machine {
             tower,
             counts: Counts::default(),
             own: Vec::new(),
+            taken_away: false,
             setup,
         })
     }
@@ -225,10 +228,17 @@ impl Machine {
     }
 
     pub(super) fn exit(&mut self, handler: usize, cause: Cause) {
-        let own = std::mem::take(&mut self.own);
+        let mut own = std::mem::take(&mut self.own);
+        let taken_away = std::mem::take(&mut self.taken_away);
+        let invalidates = handler > 0 && taken_away && self.setup.invalidates_by_vpid();
+        // For a page that the guest invalidates L1 does so anyway.
+        if invalidates && cause.work != Work::Forget {
+            own.push(Cause::of(ExitReason::Invalidation));
+        }
         let tower = self.tower.as_mut().expect("only VMs exit");
         tower.guest_exits_for(handler, cause, own);
-        if handler > 0 && self.setup.is_synchronised_at_entry() {
+        let shadows_twice = self.setup.levels == [Level::Shadow, Level::Shadow];
+        if handler > 0 && (self.setup.is_synchronised_at_entry() || invalidates && shadows_twice) {
             self.forward_all();
         }
     }

@@ -138,15 +138,25 @@ impl Setup {
     }
 
     /// Whether L0 reads tables of L1's that went unsync anew, and protects them again, whenever L1 enters L2. It
-    /// does with a page table, and on AMD with a second stage, too (Linux 6.12, `nested_svm_transition_tlb_flush`,
-    /// which asks for `kvm_mmu_sync_roots`). On Intel an entry leaves what is cached of a second stage alone, so that
-    /// L0 waits for INVEPT (`nested_vmx_transition_tlb_flush`), which L1 does not execute for entries it adds.
+    /// does on AMD (Linux 6.12, `nested_svm_transition_tlb_flush`, which asks for `kvm_mmu_sync_roots`). On Intel an
+    /// entry leaves alone what is cached of a second stage, and of a page table of an L1 that uses VPID, as today's
+    /// does and that of 2009 did not: L0 waits for INVEPT or INVVPID (`nested_vmx_transition_tlb_flush`), which L1
+    /// does not execute for entries it adds.
     pub(super) fn is_synchronised_at_entry(&self) -> bool {
+        let svm = self.cpu.instructions == Instructions::Svm;
         match self.levels[..] {
-            [Level::Shadow, Level::Shadow] => true,
-            [Level::Nested, Level::Nested] => self.cpu.instructions == Instructions::Svm,
+            [Level::Shadow, Level::Shadow] => svm || self.hypervisor == Hypervisor::Kvm84,
+            [Level::Nested, Level::Nested] => svm,
             _ => false,
         }
+    }
+
+    /// Whether L1 executes INVVPID for what it takes out of the shadow that it keeps
+    /// (`kvm_flush_remote_tlbs_range`, `vmx_flush_tlb_current`).
+    pub(super) fn invalidates_by_vpid(&self) -> bool {
+        matches!(self.levels[..], [_, Level::Shadow])
+            && self.cpu.instructions == Instructions::Vmx
+            && self.hypervisor == Hypervisor::Kvm612
     }
 
     /// How many pages at most the guest's kernel flushes one by one, by INVLPG, instead of by a load of its page

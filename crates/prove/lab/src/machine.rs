@@ -215,12 +215,15 @@ impl Machine {
     }
 }
 
-/// What a report says of the machine.
-pub(crate) fn report() -> MachineReport {
+/// What a report says of the machine, whose emulator is given these arguments besides.
+pub(crate) fn report(more: &[String]) -> MachineReport {
     let output = Command::new(EMULATOR).arg("--version").output();
     let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let emulator = said.unwrap_or_default().lines().next().unwrap_or(EMULATOR).to_owned();
-    MachineReport { make: Make::Amd, emulator, processor: PROCESSOR.into() }
+    // The last one counts.
+    let own =
+        more.windows(2).filter(|pair| pair[0] == "-cpu").map(|pair| pair[1].as_str()).next_back();
+    MachineReport { make: Make::Amd, emulator, processor: own.unwrap_or(PROCESSOR).into() }
 }
 
 /// Processor time of the emulator, all its threads together.

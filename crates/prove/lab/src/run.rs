@@ -127,7 +127,7 @@ pub fn run(
         .collect();
     let alignment = joined(&done)?;
     let machine = match scenario.make() {
-        Make::Amd => machine::report(),
+        Make::Amd => machine::report(&scenario.layers[0].vmm.arguments),
         Make::Intel => parts.bochs()?.report(),
     };
     let report = LabReport::new((&choices.name, &scenario.about), machine, layers, done);

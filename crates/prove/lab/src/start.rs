@@ -158,7 +158,7 @@ impl<'a> Attempt<'a, '_> {
     fn key(&self) -> Result<String, LabError> {
         let Start { scenario, parts, .. } = self.what;
         let report = match scenario.make() {
-            Make::Amd => machine::report(),
+            Make::Amd => machine::report(&scenario.layers[0].vmm.arguments),
             Make::Intel => parts.bochs()?.report(),
         };
         let kernel = checksum(parts.kernel(&scenario.layers[0].kernel)?)?;

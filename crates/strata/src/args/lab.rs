@@ -103,7 +103,8 @@ pub struct LabPredictArgs {
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "clean")]
     pub scenario: String,
 
-    /// The kernel of L0 instead of the scenario's; one with alignment is the policy strata in the model.
+    /// The kernel of L0 instead of the scenario's; one with alignment is the policy strata in the model where the
+    /// scenario switches alignment on.
     #[arg(long, value_name = "KERNEL", value_enum)]
     pub kernel: Option<KernelChoice>,
 
@@ -142,7 +143,7 @@ pub struct LabLevelsArgs {
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub scenario: Vec<String>,
 
-    /// The machine instead of the scenarios' [default: amd].
+    /// The machine instead of the scenarios' [default: theirs; without --scenario, amd].
     #[arg(long, value_name = "MACHINE", value_enum)]
     pub machine: Option<MachineChoice>,
 

@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::lab_parts::{TIMED_OUT, failure, load, parts, say};
 use crate::output::{self, Target};
 use chore::CHORES;
-use report::{Levels, Stack};
+use report::{Failed, Levels, Stack};
 use std::time::Duration;
 use strata_lab::{Cache, Choices, LabError, LabReport, Make, Scenario};
 
@@ -29,9 +29,10 @@ const SHIPPED: &str = "levels/";
 pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
     let json = args.json.as_deref().map(Target::named);
     json.iter().try_for_each(Target::check)?;
-    let scenarios = scenarios(args).map_err(|error| failure(&error))?;
+    let scenarios = scenarios(args)?;
     let interrupt = Interrupt::watch_all();
-    let (mut stacks, mut failed) = (Vec::new(), None);
+    let to_stdout = json != Some(Target::Stdout);
+    let (mut found, mut failed) = (Levels::default(), None);
     for (number, (name, scenario)) in scenarios.iter().enumerate() {
         say(&format!("{name}, {} of {}: {}", number + 1, scenarios.len(), scenario.about));
         let measured = match measure(name, scenario, args, cache, &interrupt) {
@@ -43,29 +44,35 @@ pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
             Ok(report) => succeeded(&report).map(|()| report),
         };
         match measured {
-            Ok(report) => stacks.push(Stack::new(scenario, &report)),
+            Ok(report) => {
+                let stack = Stack::new(scenario, &report);
+                if to_stdout {
+                    let gap = if found.stacks.is_empty() { "" } else { "\n" };
+                    output::to_stdout(format!("{gap}{}", text::render(&stack)).as_bytes())?;
+                }
+                found.stacks.push(stack);
+            }
             Err(Failure { message, status }) => {
-                let why = Failure { message: format!("{name}: {message}"), status };
-                say(&why.message);
-                failed.get_or_insert(why);
+                say(&format!("{name}: {message}"));
+                found.failed.push(Failed { scenario: name.clone(), why: message });
+                failed.get_or_insert(status);
             }
         }
     }
-    let found = Levels { stacks };
-    if let Some(target) = &json {
+    if let Some(target) = json.filter(|_| !found.stacks.is_empty()) {
         let mut text = serde_json::to_vec_pretty(&found).expect("numbers and texts");
         text.push(b'\n');
         target.plain(&text)?;
     }
-    if json != Some(Target::Stdout) {
-        output::to_stdout(text::render(&found).as_bytes())?;
-    }
-    failed.map_or(Ok(0), Err)
+    let names: Vec<&str> = found.failed.iter().map(|failed| failed.scenario.as_str()).collect();
+    failed.map_or(Ok(0), |status| {
+        Err(Failure { message: format!("not measured: {}", names.join(", ")), status })
+    })
 }
 
 /// The stacks asked for by name, or all that come with Strata and are for the machine; with the chores as
 /// their steps.
-fn scenarios(args: &LabLevelsArgs) -> Result<Vec<(String, Scenario)>, LabError> {
+fn scenarios(args: &LabLevelsArgs) -> Result<Vec<(String, Scenario)>, Failure> {
     let machine = args.machine.unwrap_or(MachineChoice::Amd);
     let make: Make = machine.into();
     let of_name = |name: &str| match args.scenario.is_empty() {
@@ -81,7 +88,15 @@ fn scenarios(args: &LabLevelsArgs) -> Result<Vec<(String, Scenario)>, LabError> 
         false => args.scenario.clone(),
     };
     let with_chores = |name: String| {
-        let mut scenario = of_name(&name)?;
+        let mut scenario = of_name(&name).map_err(|error| failure(&error))?;
+        let own = Scenario::load(&name).map_err(|error| failure(&error))?;
+        if !own.runs_on(scenario.make()) {
+            let message = format!(
+                "{name} is for {} processors alone: leave --machine out, or name another stack",
+                own.make()
+            );
+            return Err(Failure::usage(message));
+        }
         scenario.steps = CHORES.iter().flat_map(|chore| chore.steps(args.limit)).collect();
         scenario.stress.clear();
         Ok((name, scenario))

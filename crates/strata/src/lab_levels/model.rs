@@ -41,24 +41,23 @@ impl Predicted {
 
 /// The stack of a scenario, as its layers' settings say; `None` where a layer is emulated.
 pub fn setup(scenario: &Scenario) -> Option<Setup> {
-    let layers = &scenario.layers;
+    let (layers, make) = (&scenario.layers, scenario.make());
     let hypervisors = &layers[..layers.len() - 1];
     if layers.iter().any(Layer::is_emulated) {
         return None;
     }
-    let level = |layer: &Layer| if layer.shadows() { Level::Shadow } else { Level::Nested };
+    let level = |layer: &Layer| if layer.shadows(make) { Level::Shadow } else { Level::Nested };
     let enlightened = layers.iter().any(|layer| has_argument(layer, "hv-evmcs"));
-    let cpu = match scenario.make() {
+    let cpu = match make {
         Make::Amd => Virtualization {
             instructions: Instructions::Svm,
             vmcs_shadowing: false,
             vls: has_argument(&layers[0], "+v-vmsave-vmload"),
-            vgif: !layers[0].has_parameter(&["vgif=0", "vgif=N"]),
+            vgif: !layers[0].is_off("kvm_amd", "vgif"),
         },
         // KVM uses one of the two.
         Make::Intel => Virtualization {
-            vmcs_shadowing: !enlightened
-                && !layers[0].has_parameter(&["enable_shadow_vmcs=0", "enable_shadow_vmcs=N"]),
+            vmcs_shadowing: !enlightened && !layers[0].is_off("kvm_intel", "enable_shadow_vmcs"),
             ..Virtualization::default()
         },
     };

@@ -20,7 +20,7 @@ const NAMES: [(ExitReason, &[&str], &[&str]); 15] = [
     (ExitReason::Vmsave, &["VMSAVE"], &[]),
     (ExitReason::Stgi, &["STGI"], &[]),
     (ExitReason::Clgi, &["CLGI"], &[]),
-    // AMD's has both directions; a hypervisor of today writes none.
+    // AMD's are reads and writes, and L1 writes others than the model has: it sets its timer.
     (ExitReason::Msr, &["MSR"], &["MSR_READ"]),
 ];
 

@@ -11,10 +11,22 @@ use strata_lab::{LabReport, MachineReport, Make, Scenario};
 const PER_SECOND: f64 = 400e6;
 
 /// All stacks.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Levels {
-    /// One after the other.
+    /// Those that were measured, one after the other.
     pub stacks: Vec<Stack>,
+    /// Those that were not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
+}
+
+/// A stack that was not measured.
+#[derive(Debug, Serialize)]
+pub struct Failed {
+    /// The scenario's name.
+    pub scenario: String,
+    /// Why not.
+    pub why: String,
 }
 
 /// A stack, and what chores cost in its innermost layer.

@@ -1,18 +1,13 @@
 //! Both counts side by side, in words.
 
 use super::count::Count;
-use super::report::{Cost, Levels, Stack};
+use super::report::{Cost, Stack};
 use std::fmt::Write;
 
-/// The report.
-pub fn render(found: &Levels) -> String {
+/// What was found of one stack.
+pub fn render(stack: &Stack) -> String {
     let mut out = String::new();
-    for stack in &found.stacks {
-        if !out.is_empty() {
-            out.push('\n');
-        }
-        of_stack(&mut out, stack);
-    }
+    of_stack(&mut out, stack);
     out
 }
 
@@ -33,7 +28,10 @@ fn of_stack(out: &mut String, stack: &Stack) {
         counts(out, &cost.exits);
     }
     if !stack.handled.is_empty() {
-        let _ = writeln!(out, "\nAn exit of L2 that L1 handles, of all that processes cost:");
+        let _ = writeln!(
+            out,
+            "\nWhat L1 executes for an exit of L2 that it is handed, of all exits of the processes:"
+        );
         counts(out, &stack.handled);
     }
 }

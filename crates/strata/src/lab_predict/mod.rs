@@ -19,7 +19,7 @@ use rows::rows;
 use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
-use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Layer, Scenario};
+use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Scenario};
 
 /// Runs both, and tells. Gives the exit status.
 ///
@@ -35,8 +35,16 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     if let Some(kernel) = args.kernel {
         scenario.layers[0].kernel = Kernel::Lab(kernel.into());
     }
+    let make = scenario.make();
     let aligned = model::aligned(&scenario.layers[0]);
-    if let Some(layer) = scenario.layers.iter().position(Layer::shadows) {
+    if aligned.is_some() {
+        let modes = scenario
+            .layers
+            .iter()
+            .map(|layer| state::mode(layer.thp.as_deref().unwrap_or("never")));
+        model::l1_huge_pages(&modes.collect::<Vec<_>>())?;
+    }
+    if let Some(layer) = scenario.layers.iter().position(|layer| layer.shadows(make)) {
         return Err(Failure::usage(format!(
             "L{layer} of the scenario {} has nested paging off, and the model has no shadow paging in several layers: \
              choose another scenario",

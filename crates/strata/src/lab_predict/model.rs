@@ -39,7 +39,9 @@ pub struct Machine<'a> {
 /// What the policy of a layer's kernel is told, if that is the one with alignment, and it is on: its settings are the
 /// module's (docs/kernel.md).
 pub fn aligned(layer: &Layer) -> Option<Vec<(String, String)>> {
-    if !(layer.kernel.is_patched() && layer.has_parameter(&["nested_align=1", "nested_align=Y"])) {
+    let is_on =
+        layer.parameter("kvm", "nested_align").is_some() && !layer.is_off("kvm", "nested_align");
+    if !(layer.kernel.is_patched() && is_on) {
         return None;
     }
     let given = layer.modules.values().flat_map(|values| values.split_whitespace());
@@ -192,7 +194,7 @@ fn host(
 
 /// What the policy of the aligned kernel is told of these settings of huge pages: those of L0 and of the guest are
 /// on for it.
-fn l1_huge_pages(modes: &[ThpMode]) -> Result<Option<(String, String)>, Failure> {
+pub fn l1_huge_pages(modes: &[ThpMode]) -> Result<Option<(String, String)>, Failure> {
     match modes {
         [ThpMode::Always, .., ThpMode::Never, ThpMode::Always] => {
             Ok(Some(("strata.l1_thp".to_owned(), "no".to_owned())))
@@ -200,7 +202,7 @@ fn l1_huge_pages(modes: &[ThpMode]) -> Result<Option<(String, String)>, Failure>
         modes if modes.iter().all(|mode| *mode == ThpMode::Always) => Ok(None),
         _ => Err(Failure::usage(
             "the model of the kernel with alignment has huge pages on in L0 and in the innermost layer, and either \
-             on or off in L1: choose another scenario, or another kernel",
+             on or off in L1: choose another scenario, or --kernel vanilla",
         )),
     }
 }

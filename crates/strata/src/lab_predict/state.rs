@@ -33,11 +33,16 @@ pub struct LayerState {
 impl LayerState {
     /// Its setting of transparent huge pages, as the model knows it.
     pub fn mode(&self) -> ThpMode {
-        match self.thp.as_str() {
-            "always" => ThpMode::Always,
-            "madvise" => ThpMode::Madvise,
-            _ => ThpMode::Never,
-        }
+        mode(&self.thp)
+    }
+}
+
+/// A setting of transparent huge pages, as the model knows it.
+pub fn mode(thp: &str) -> ThpMode {
+    match thp {
+        "always" => ThpMode::Always,
+        "madvise" => ThpMode::Madvise,
+        _ => ThpMode::Never,
     }
 }
 

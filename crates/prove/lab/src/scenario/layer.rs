@@ -145,16 +145,29 @@ impl Layer {
         self.vmm.arguments.iter().any(|argument| argument == "tcg")
     }
 
-    /// Whether its KVM is to do without nested paging.
-    pub fn shadows(&self) -> bool {
-        self.has_parameter(&["npt=0", "npt=N", "ept=0", "ept=N"])
+    /// Whether its KVM is to do without nested paging on processors of this make.
+    pub fn shadows(&self, make: Make) -> bool {
+        let parameter = match make {
+            Make::Amd => "npt",
+            Make::Intel => "ept",
+        };
+        self.is_off(make.module(), parameter)
     }
 
-    /// Whether a kernel module is given one of these parameters.
-    pub fn has_parameter(&self, any: &[&str]) -> bool {
-        self.modules
-            .values()
-            .any(|values| values.split_whitespace().any(|word| any.contains(&word)))
+    /// Whether a module of its kernel is given this parameter as one of the words for no (`kstrtobool` of Linux).
+    pub fn is_off(&self, module: &str, parameter: &str) -> bool {
+        const NO: [&str; 7] = ["0", "n", "N", "f", "F", "off", "of"];
+        self.parameter(module, parameter).is_some_and(|value| NO.contains(&value))
+    }
+
+    /// The value of a parameter that a module of its kernel is given; the last one counts.
+    pub fn parameter(&self, module: &str, parameter: &str) -> Option<&str> {
+        let words = self.modules.get(module)?.split_whitespace();
+        words
+            .filter_map(|word| word.split_once('='))
+            .filter(|(name, _)| *name == parameter)
+            .next_back()
+            .map(|(_, value)| value)
     }
 
     /// The machine type that the layer below gives it, in QEMU's words.

@@ -28,7 +28,8 @@ pub enum Step {
         /// The scenario's stressors are at work meanwhile.
         #[serde(default)]
         stress: bool,
-        /// The counters of all layers are read before it starts and when it is over: `steps[].counters`.
+        /// The counters of all layers are read before it starts and when it is over, or with `stay` has printed its
+        /// first line: `steps[].counters`.
         #[serde(default)]
         count: bool,
         /// Seconds it may take.

@@ -221,8 +221,7 @@ pub(crate) fn report(more: &[String]) -> MachineReport {
     let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let emulator = said.unwrap_or_default().lines().next().unwrap_or(EMULATOR).to_owned();
     // The last one counts.
-    let own =
-        more.windows(2).filter(|pair| pair[0] == "-cpu").map(|pair| pair[1].as_str()).next_back();
+    let own = more.windows(2).rfind(|pair| pair[0] == "-cpu").map(|pair| pair[1].as_str());
     MachineReport { make: Make::Amd, emulator, processor: own.unwrap_or(PROCESSOR).into() }
 }
 

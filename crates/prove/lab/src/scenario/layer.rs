@@ -162,12 +162,9 @@ impl Layer {
 
     /// The value of a parameter that a module of its kernel is given; the last one counts.
     pub fn parameter(&self, module: &str, parameter: &str) -> Option<&str> {
-        let words = self.modules.get(module)?.split_whitespace();
-        words
-            .filter_map(|word| word.split_once('='))
-            .filter(|(name, _)| *name == parameter)
-            .next_back()
-            .map(|(_, value)| value)
+        let mut given =
+            self.modules.get(module)?.split_whitespace().filter_map(|word| word.split_once('='));
+        given.rfind(|(name, _)| *name == parameter).map(|(_, value)| value)
     }
 
     /// The machine type that the layer below gives it, in QEMU's words.

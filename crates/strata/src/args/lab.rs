@@ -139,7 +139,7 @@ pub struct LabPredictArgs {
 #[derive(Args, Clone, Debug)]
 pub struct LabLevelsArgs {
     /// The layers, whose steps are left out: a name from 'strata list scenarios', or a file; may be given again
-    /// [default: each below levels/ that is for the machine].
+    /// [default: each below levels/ that is for the machine, but levels/emulated].
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub scenario: Vec<String>,
 

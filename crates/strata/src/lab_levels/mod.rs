@@ -16,7 +16,7 @@ use crate::output::{self, Target};
 use chore::CHORES;
 use report::{Failed, Levels, Stack};
 use std::time::Duration;
-use strata_lab::{Cache, Choices, LabError, LabReport, Make, Scenario};
+use strata_lab::{Cache, Choices, LabError, LabReport, Layer, Make, Scenario};
 
 /// Where the shipped stacks are among the scenarios.
 const SHIPPED: &str = "levels/";
@@ -38,6 +38,10 @@ pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
         let measured = match measure(name, scenario, args, cache, &interrupt) {
             Err(LabError::Interrupted) => {
                 return Err(Failure { message: interrupt.reason(), status: interrupt.status() });
+            }
+            // The others would fail at the same.
+            Err(error @ (LabError::NotBuilt { .. } | LabError::NoEmulator { .. })) => {
+                return Err(failure(&error));
             }
             Err(error) if error.is_usage() => return Err(failure(&error)),
             Err(error) => Err(failure(&error)),
@@ -82,7 +86,13 @@ fn scenarios(args: &LabLevelsArgs) -> Result<Vec<(String, Scenario)>, Failure> {
     let names: Vec<String> = match args.scenario.is_empty() {
         true => {
             let shipped = strata_lab::names().filter(|name| name.starts_with(SHIPPED));
-            let is_for = |name: &&str| Scenario::load(name).is_ok_and(|stack| stack.runs_on(make));
+            // What is emulated in L1 takes longer than all others together.
+            let is_for = |name: &&str| {
+                let is_it = |stack: Scenario| {
+                    stack.runs_on(make) && !stack.layers.iter().any(Layer::is_emulated)
+                };
+                Scenario::load(name).is_ok_and(is_it)
+            };
             shipped.filter(is_for).map(str::to_owned).collect()
         }
         false => args.scenario.clone(),

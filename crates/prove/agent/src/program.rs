@@ -81,8 +81,9 @@ pub(crate) fn start(
         let status = if hold {
             hold_at_exit(pid, &name, &reporter, &released).unwrap_or(-1)
         } else {
-            // A program that is not traced is not let go either.
-            let _ = ptrace::detach(pid, None);
+            if count {
+                let _ = ptrace::detach(pid, None);
+            }
             child.wait().map_or(-1, status)
         };
         for output in outputs.into_iter().flatten() {
@@ -107,8 +108,10 @@ pub(crate) fn status(status: ExitStatus) -> i32 {
 /// page faults it had until then, if they are asked for.
 fn begun(pid: Pid, count: bool) -> Option<u64> {
     waitpid(pid, None).ok()?;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().filter(|_| count)?;
-    page_faults(&stat)
+    if !count {
+        return None;
+    }
+    page_faults(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Follows a traced child that stands still to its end and stops it just before, while its memory is whole.

@@ -46,7 +46,7 @@ pub use copy_error::CopyError;
 pub use counters::Counters;
 pub use error::LabError;
 pub use events::TraceEvent;
-pub use intel::Bochs;
+pub use intel::{Bochs, INSTRUCTIONS_PER_SECOND};
 pub use kernel::{BuildProgress, KernelVariant, LabKernel};
 pub use make::{MachineReport, Make};
 pub use parts::Parts;

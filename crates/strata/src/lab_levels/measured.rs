@@ -23,7 +23,7 @@ impl<'a> Pair<'a> {
             let step = report.steps.iter().find(|step| step.id.as_deref() == Some(&id))?;
             step.counters.as_ref()
         });
-        let pieces = (chore.times[1] - chore.times[0]) as f64 / chore.piece();
+        let pieces = (chore.times[1] - chore.times[0]) as f64 / chore.piece as f64;
         Some(Self { readings: [few?, many?], pieces })
     }
 
@@ -180,7 +180,10 @@ struct Table<'a> {
 
 impl Table<'_> {
     fn exits(&mut self, vm: usize, name: &str, measured: f64) {
-        self.add(vm, name, measured, reasons::of(name));
+        // Of several names for one reason, one that was seen names the row.
+        if measured > 0.0 {
+            self.add(vm, name, measured, reasons::of(name));
+        }
     }
 
     fn add(&mut self, vm: usize, what: &str, measured: f64, reason: Option<ExitReason>) {
@@ -271,6 +274,28 @@ mod tests {
         assert!((of("L1", "timers, devices and the rest, L2's too") - 0.4).abs() < 1e-9);
         assert!(found.iter().all(|count| count.predicted.is_none()));
         assert!(exits(&pair, 1, Make::Amd, None).is_empty());
+    }
+
+    #[test]
+    fn a_row_has_the_name_of_what_was_seen() {
+        let few = readings(&[]);
+        // INVLPG is L2's alone, and INVVPID and VMRESUME L1's.
+        let many = readings(&[
+            ("EXCEPTION_NMI", [2000, 2000, 2000]),
+            ("INVLPG", [3000, 3000, 3000]),
+            ("INVVPID", [4000, 0, 0]),
+            ("VMLAUNCH", [0, 0, 0]),
+            ("VMRESUME", [5000, 0, 0]),
+        ]);
+        let pair = Pair { readings: [&few, &many], pieces: 1000.0 };
+        let found = exits(&pair, 3, Make::Intel, None);
+        let of_l1: Vec<_> = found.iter().filter(|count| count.vm == "L1").collect();
+        let told: Vec<_> = of_l1.iter().map(|count| (&*count.what, count.measured)).collect();
+        assert_eq!(told, [("INVVPID", 4.0), ("VMRESUME", 5.0)]);
+        // All that L1 executes, over the five exits that it is handed.
+        let found = handled(&pair, Make::Intel, None);
+        let told: Vec<_> = found.iter().map(|count| (&*count.what, count.measured)).collect();
+        assert_eq!(told, [("VMRESUME", 1.0)]);
     }
 
     #[test]

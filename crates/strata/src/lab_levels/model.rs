@@ -162,6 +162,20 @@ mod tests {
     }
 
     #[test]
+    fn what_l1_executes_for_an_exit_is_what_its_processor_leaves_it() {
+        let of =
+            |name: &str, reason| handled(&of(name).unwrap()).map(|found| found.exits(1, reason));
+        assert_eq!(of("nested", ExitReason::Vmload), Some(2.0));
+        assert_eq!(of("nested-with-vls", ExitReason::Vmload), Some(0.0));
+        assert_eq!(of("nested", ExitReason::Stgi), Some(0.0));
+        assert_eq!(of("nested-without-vgif", ExitReason::Stgi), Some(1.0));
+        assert_eq!(of("nested-without-vmcs-shadowing", ExitReason::Vmresume), Some(1.0));
+        assert!(of("nested-without-vmcs-shadowing", ExitReason::Vmread) > Some(5.0));
+        assert_eq!(of("nested-evmcs", ExitReason::Vmread), Some(0.0));
+        assert_eq!(of("vm", ExitReason::Vmrun), None, "there is no L1 with a VM");
+    }
+
+    #[test]
     fn nested_paging_costs_page_faults_no_exits_and_shadow_paging_does() {
         let of = |name: &str| faults(&of(name).unwrap()).unwrap();
         let all = |found: &Predicted, vm| {

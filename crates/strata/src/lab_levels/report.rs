@@ -5,10 +5,7 @@ use super::count::Count;
 use super::measured::{self, Pair};
 use super::model;
 use serde::Serialize;
-use strata_lab::{LabReport, MachineReport, Make, Scenario};
-
-/// Instructions that are a second to the kernels of an Intel machine, as long as it is busy.
-const PER_SECOND: f64 = 400e6;
+use strata_lab::{INSTRUCTIONS_PER_SECOND, LabReport, MachineReport, Make, Scenario};
 
 /// All stacks.
 #[derive(Debug, Default, Serialize)]
@@ -94,7 +91,8 @@ fn cost(chore: &Chore, scenario: &Scenario, report: &LabReport) -> Option<Cost> 
         one: chore.one.to_owned(),
         times: chore.times,
         faults,
-        instructions: (make == Make::Intel).then(|| pair.seconds(0) * PER_SECOND),
+        instructions: (make == Make::Intel)
+            .then(|| pair.seconds(0) * INSTRUCTIONS_PER_SECOND as f64),
         exits: measured::exits(&pair, layers, make, predicted.as_ref()),
     })
 }

@@ -123,11 +123,9 @@ mod tests {
 
     #[test]
     fn each_store_of_faults_is_a_page_fault() {
-        let own = || -> u64 {
-            let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-            // The tenth field, the eighth behind the name (man 5 proc).
-            let fields = text.rsplit_once(')').unwrap().1;
-            fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+        let own = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            strata_protocol::page_faults(&stat).unwrap()
         };
         faults(8).unwrap();
         let before = own();

@@ -134,9 +134,10 @@ impl Region {
     }
 }
 
-/// Forks. The child does `act` and ends: this process has a single thread, so that it may do anything.
+/// Forks. The child does `act`, whose result is its status, and ends without cleaning up. Where there are other
+/// threads `act` must neither allocate nor lock, for one of them may have been at it.
 pub(super) fn child(act: impl FnOnce() -> i32) -> nix::Result<nix::unistd::Pid> {
-    // SAFETY: no other thread holds a lock.
+    // SAFETY: what the child may do is for `act` to heed; it ends at once after it.
     match unsafe { nix::unistd::fork()? } {
         nix::unistd::ForkResult::Parent { child } => Ok(child),
         // SAFETY: ends the process, without what its parent would do at an end.

@@ -21,5 +21,6 @@ mod state;
 pub use build::Bochs;
 pub(crate) use build::{cached, get};
 pub(crate) use image::with_hole;
+pub use start::INSTRUCTIONS_PER_SECOND;
 pub(crate) use start::{parameters, put_aside, settle, start};
 pub(crate) use state::save;

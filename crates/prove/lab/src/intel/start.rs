@@ -21,7 +21,7 @@ use strata_protocol::Line;
 /// Instructions that count as a second, for the kernels and for all devices. The machine does not wait
 /// for a second to be over: it makes some 20 to 100 million a second. When it has nothing to do, its
 /// seconds are those of this computer.
-const INSTRUCTIONS_PER_SECOND: u64 = 400_000_000;
+pub const INSTRUCTIONS_PER_SECOND: u64 = 400_000_000;
 /// The socket of L0's console, in the directory of the run.
 const CONSOLE: &str = "console.socket";
 /// The emulator's configuration.

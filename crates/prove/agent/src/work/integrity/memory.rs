@@ -3,7 +3,7 @@
 //! Words are read and written as atomics, so that threads that meet at a word by mistake of a kernel
 //! find wrong words and not a compiler's assumptions.
 
-use super::super::region::PAGE;
+use super::super::region::{PAGE, child as child_of};
 use super::pattern::{Contents, Pattern, WORDS};
 use nix::libc;
 use nix::sys::mman::{
@@ -231,16 +231,11 @@ pub(super) fn child(
     letter: &Letter,
     act: impl FnOnce() -> Result<(), Mismatch>,
 ) -> nix::Result<nix::unistd::Pid> {
-    // SAFETY: the child allocates nothing, takes no lock and ends without cleaning up.
-    match unsafe { nix::unistd::fork()? } {
-        nix::unistd::ForkResult::Parent { child } => Ok(child),
-        nix::unistd::ForkResult::Child => {
-            let result = act();
-            if let Err(mismatch) = result {
-                letter.write(mismatch);
-            }
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(i32::from(result.is_err())) }
+    child_of(|| {
+        let result = act();
+        if let Err(mismatch) = result {
+            letter.write(mismatch);
         }
-    }
+        i32::from(result.is_err())
+    })
 }

@@ -183,7 +183,7 @@ impl<'a> Attempt<'a, '_> {
         let Begun { mut link, booted, .. } = self.boot(&memory, tell)?;
         link.pause(LAST_WORDS)?;
         let saved = match self.what.scenario.make() {
-            Make::Amd => state::save(&self.directory.join(CONTROL)),
+            Make::Amd => state::save(&self.directory.join(CONTROL), &new.devices()),
             Make::Intel => intel::save(&mut link, &new.devices())?,
         };
         // Its emulator ends.

@@ -14,19 +14,21 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Stops the machine whose emulator takes commands here for good, and writes the state of its devices
-/// into the file that [`DEVICES`] names.
+/// Stops the machine whose emulator takes commands here for good, and writes the state of its devices into `file`,
+/// which is the one that [`DEVICES`] names.
 ///
 /// # Errors
 /// What the emulator says.
-pub(crate) fn save(control: &Path) -> Result<(), String> {
+pub(crate) fn save(control: &Path, file: &Path) -> Result<(), String> {
     let mut emulator = connect(control)?;
     let mut execute = |command: &str, arguments: &Value| {
         emulator.execute(command, arguments).map_err(|error| error.to_string())
     };
     execute("stop", &json!({}))?;
     execute("migrate-set-capabilities", &capabilities())?;
-    execute("migrate", &json!({ "uri": format!("exec:cat > \"${DEVICES}\"") }))?;
+    // The emulator has done its part when all is in a pipe; the file has its name when all is in the file.
+    let whole = format!("exec:cat > \"${DEVICES}.part\" && mv \"${DEVICES}.part\" \"${DEVICES}\"");
+    execute("migrate", &json!({ "uri": whole }))?;
     wait(|| {
         let answer = execute("query-migrate", &json!({}))?;
         let text = |key| answer.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -40,7 +42,7 @@ pub(crate) fn save(control: &Path) -> Result<(), String> {
     })?;
     // It may hang up before it answers.
     let _ = execute("quit", &json!({}));
-    Ok(())
+    wait(|| Ok(file.exists())).map_err(|error| format!("its state is not written: {error}"))
 }
 
 /// Has the machine whose emulator takes commands here, and waits for a state, go on from the one in the
@@ -92,4 +94,59 @@ fn wait(mut done: impl FnMut() -> Result<bool, String>) -> Result<(), String> {
         thread::sleep(LOOK);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::process::{Command, Stdio};
+
+    /// An emulator that says that its state is written as soon as it has begun to write it.
+    fn emulator(listener: &UnixListener, devices: &Path) {
+        let (connection, _) = listener.accept().unwrap();
+        let mut answers = connection.try_clone().unwrap();
+        writeln!(answers, r#"{{"QMP": {{}}}}"#).unwrap();
+        for line in BufReader::new(connection).lines() {
+            let command: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let answer = match command["execute"].as_str().unwrap() {
+                "migrate" => {
+                    let uri = command["arguments"]["uri"].as_str().unwrap().to_owned();
+                    let mut child = Command::new("sh")
+                        .args(["-c", uri.strip_prefix("exec:").unwrap()])
+                        .env(DEVICES, devices)
+                        .stdin(Stdio::piped())
+                        .spawn()
+                        .unwrap();
+                    thread::spawn(move || {
+                        let mut pipe = child.stdin.take().unwrap();
+                        for part in ["all ", "of ", "it"] {
+                            pipe.write_all(part.as_bytes()).unwrap();
+                            thread::sleep(Duration::from_millis(50));
+                        }
+                        drop(pipe);
+                        child.wait().unwrap()
+                    });
+                    json!({})
+                }
+                "query-migrate" => json!({ "status": "completed" }),
+                _ => json!({}),
+            };
+            writeln!(answers, "{}", json!({ "return": answer })).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_saved_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let (control, devices) =
+            (directory.path().join("socket"), directory.path().join("devices"));
+        let listener = UnixListener::bind(&control).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| emulator(&listener, &devices));
+            save(&control, &devices).unwrap();
+            assert_eq!(std::fs::read_to_string(&devices).unwrap(), "all of it");
+        });
+    }
 }

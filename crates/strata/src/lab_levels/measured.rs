@@ -16,12 +16,12 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Of this chore, if the report has it.
+    /// Of this chore, if both programs did it.
     pub fn of(chore: &Chore, report: &'a LabReport) -> Option<Self> {
         let [few, many] = chore.times.map(|times| {
             let id = chore.step(times);
-            let step = report.steps.iter().find(|step| step.id.as_deref() == Some(&id))?;
-            step.counters.as_ref()
+            let mut done = report.steps.iter().filter(|step| step.status == Some(0));
+            done.find(|step| step.id.as_deref() == Some(&id))?.counters.as_ref()
         });
         let pieces = (chore.times[1] - chore.times[0]) as f64 / chore.piece as f64;
         Some(Self { readings: [few?, many?], pieces })
@@ -137,7 +137,7 @@ pub fn exits(
             table.exits(2, name, seen.of(2, name));
         }
         let told = seen.handed_on();
-        table.add(2, "  of these handed on to L1", told, Some(ExitReason::HandedOn));
+        table.add(2, "of these handed on to L1", told, Some(ExitReason::HandedOn));
     }
     let mut told = 0.0;
     for name in seen.all.keys() {
@@ -264,7 +264,7 @@ mod tests {
         let pair = Pair { readings: [&few, &many], pieces: 1000.0 };
         let found = exits(&pair, 3, Make::Amd, None);
         let of = |vm: &str, what: &str| {
-            found.iter().find(|count| count.vm == vm && count.what.trim() == what).unwrap().measured
+            found.iter().find(|count| count.vm == vm && count.what == what).unwrap().measured
         };
         assert_eq!(of("L2", "PF"), 3.0);
         assert_eq!(of("L2", "of these handed on to L1"), 2.0);

@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::lab_parts::{TIMED_OUT, failure, load, parts, say};
 use crate::output::{self, Target};
 use chore::CHORES;
-use report::{Failed, Levels, Stack};
+use report::{Levels, Stack};
 use std::time::Duration;
 use strata_lab::{Cache, Choices, LabError, LabReport, Layer, Make, Scenario};
 
@@ -32,35 +32,38 @@ pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
     let scenarios = scenarios(args)?;
     let interrupt = Interrupt::watch_all();
     let to_stdout = json != Some(Target::Stdout);
-    let (mut found, mut failed) = (Levels::default(), None);
+    let (mut found, mut end) = (Levels::default(), None);
     for (number, (name, scenario)) in scenarios.iter().enumerate() {
         say(&format!("{name}, {} of {}: {}", number + 1, scenarios.len(), scenario.about));
-        let measured = match measure(name, scenario, args, cache, &interrupt) {
+        let failed = match measure(name, scenario, args, cache, &interrupt) {
             Err(LabError::Interrupted) => {
-                return Err(Failure { message: interrupt.reason(), status: interrupt.status() });
+                let failure = Failure { message: interrupt.reason(), status: interrupt.status() };
+                for (name, _) in &scenarios[number..] {
+                    found.failed(name, &failure.message);
+                }
+                end = Some(failure);
+                break;
             }
             // The others would fail at the same.
             Err(error @ (LabError::NotBuilt { .. } | LabError::NoEmulator { .. })) => {
                 return Err(failure(&error));
             }
             Err(error) if error.is_usage() => return Err(failure(&error)),
-            Err(error) => Err(failure(&error)),
-            Ok(report) => succeeded(&report).map(|()| report),
-        };
-        match measured {
+            Err(error) => Some(failure(&error)),
             Ok(report) => {
                 let stack = Stack::new(scenario, &report);
-                if to_stdout {
+                if to_stdout && !stack.chores.is_empty() {
                     let gap = if found.stacks.is_empty() { "" } else { "\n" };
                     output::to_stdout(format!("{gap}{}", text::render(&stack)).as_bytes())?;
                 }
-                found.stacks.push(stack);
+                found.stacks.extend(Some(stack).filter(|stack| !stack.chores.is_empty()));
+                succeeded(&report).err()
             }
-            Err(Failure { message, status }) => {
-                say(&format!("{name}: {message}"));
-                found.failed.push(Failed { scenario: name.clone(), why: message });
-                failed.get_or_insert(status);
-            }
+        };
+        if let Some(failure) = failed {
+            say(&format!("{name}: {}", failure.message));
+            found.failed(name, &failure.message);
+            end.get_or_insert(failure);
         }
     }
     if let Some(target) = json.filter(|_| !found.stacks.is_empty()) {
@@ -69,8 +72,10 @@ pub fn levels(args: &LabLevelsArgs, cache: &Cache) -> Result<u8, Failure> {
         target.plain(&text)?;
     }
     let names: Vec<&str> = found.failed.iter().map(|failed| failed.scenario.as_str()).collect();
-    failed.map_or(Ok(0), |status| {
-        Err(Failure { message: format!("not measured: {}", names.join(", ")), status })
+    end.map_or(Ok(0), |Failure { message, status }| {
+        let what = format!("not measured, or not whole: {}", names.join(", "));
+        let message = if interrupt.happened() { format!("{message}; {what}") } else { what };
+        Err(Failure { message, status })
     })
 }
 
@@ -86,7 +91,7 @@ fn scenarios(args: &LabLevelsArgs) -> Result<Vec<(String, Scenario)>, Failure> {
     let names: Vec<String> = match args.scenario.is_empty() {
         true => {
             let shipped = strata_lab::names().filter(|name| name.starts_with(SHIPPED));
-            // What is emulated in L1 takes longer than all others together.
+            // What is emulated in L1 takes as long as all others together.
             let is_for = |name: &&str| {
                 let is_it = |stack: Scenario| {
                     stack.runs_on(make) && !stack.layers.iter().any(Layer::is_emulated)

@@ -12,12 +12,19 @@ use strata_lab::{INSTRUCTIONS_PER_SECOND, LabReport, MachineReport, Make, Scenar
 pub struct Levels {
     /// Those that were measured, one after the other.
     pub stacks: Vec<Stack>,
-    /// Those that were not.
+    /// Those that were not, or not whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Failed>,
 }
 
-/// A stack that was not measured.
+impl Levels {
+    /// Notes that a stack was not measured, or not whole.
+    pub fn failed(&mut self, scenario: &str, why: &str) {
+        self.failed.push(Failed { scenario: scenario.to_owned(), why: why.to_owned() });
+    }
+}
+
+/// A stack that was not measured, or not whole.
 #[derive(Debug, Serialize)]
 pub struct Failed {
     /// The scenario's name.
@@ -37,7 +44,7 @@ pub struct Stack {
     pub machine: MachineReport,
     /// Layers, L0 included.
     pub layers: usize,
-    /// The chores.
+    /// The chores that were done.
     pub chores: Vec<Cost>,
     /// What L1 executes for one exit of L2 that it handles, of all that processes cost.
     #[serde(skip_serializing_if = "Vec::is_empty")]

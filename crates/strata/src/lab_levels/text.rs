@@ -3,6 +3,7 @@
 use super::count::Count;
 use super::report::{Cost, Stack};
 use std::fmt::Write;
+use strata_nested::ExitReason;
 
 /// What was found of one stack.
 pub fn render(stack: &Stack) -> String {
@@ -37,13 +38,21 @@ fn of_stack(out: &mut String, stack: &Stack) {
 }
 
 fn counts(out: &mut String, exits: &[Count]) {
-    let widest = exits.iter().map(|count| count.what.chars().count()).max().unwrap_or(0);
+    let widest = exits.iter().map(|count| what(count).chars().count()).max().unwrap_or(0);
     let _ = writeln!(out, "    {:widest$}  {:>9}  {:>9}", "exits", "measured", "predicted");
     let mut vm = "";
     for count in exits {
         let shown = if count.vm == vm { "" } else { &count.vm };
         vm = &count.vm;
         let _ = writeln!(out, "{shown:2}  {}", line(count, widest));
+    }
+}
+
+/// What is counted; what is a part of the rows above stands further in.
+fn what(count: &Count) -> String {
+    match count.reason {
+        Some(ExitReason::HandedOn) => format!("  {}", count.what),
+        _ => count.what.clone(),
     }
 }
 
@@ -62,7 +71,7 @@ fn head(cost: &Cost) -> String {
 fn line(count: &Count, widest: usize) -> String {
     let predicted = count.predicted.map_or("-".to_owned(), |predicted| format!("{predicted:.2}"));
     let off = if count.is_alike() == Some(false) { "  off" } else { "" };
-    format!("{:widest$}  {:>9.2}  {predicted:>9}{off}", count.what, count.measured)
+    format!("{:widest$}  {:>9.2}  {predicted:>9}{off}", what(count), count.measured)
 }
 
 #[cfg(test)]
@@ -80,6 +89,22 @@ mod tests {
         assert_eq!(line(0.04, Some(0.0)), "PF 0.04 0.00", "hardly ever");
         assert_eq!(line(614.0, Some(460.0)), "PF 614.00 460.00 off");
         assert_eq!(line(614.0, None), "PF 614.00 -");
+    }
+
+    #[test]
+    fn a_part_of_the_rows_above_stands_further_in() {
+        let of = |reason| {
+            let count = Count {
+                vm: "L2".into(),
+                what: "told".into(),
+                measured: 1.0,
+                predicted: None,
+                reason,
+            };
+            line(&count, 6)
+        };
+        assert!(of(Some(ExitReason::HandedOn)).starts_with("  told"));
+        assert!(of(None).starts_with("told  "));
     }
 
     #[test]

@@ -107,6 +107,7 @@ fn event() -> impl Strategy<Value = Event> {
                 pid, range, backing, protection, fixed
             }
         ),
+        2 => (pid(), range()).prop_map(|(pid, range)| Event::Fetched { pid, range }),
         2 => (pid(), range()).prop_map(|(pid, range)| Event::Unmap { pid, range }),
         3 => (pid(), range(), range())
             .prop_map(|(pid, from, to)| Event::Remap { pid, from, to }),

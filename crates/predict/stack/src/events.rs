@@ -61,7 +61,8 @@ impl Stack {
             | Event::Sampling(_)
             | Event::Phase { .. }
             | Event::Skipped { .. }
-            | Event::Touched { .. } => Ok(()),
+            | Event::Touched { .. }
+            | Event::Fetched { .. } => Ok(()),
         };
         let settled = self.settle(policy, guest, Spending::GuestFault);
         done.map_err(|_| KernelOutOfMemory { node: guest }).and(settled)

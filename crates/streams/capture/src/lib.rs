@@ -27,6 +27,7 @@
 mod edges;
 mod error;
 mod launch;
+mod pages;
 mod processes;
 mod stream;
 mod vmas;

@@ -1,5 +1,6 @@
 //! The traced processes as the consumer knows them.
 
+use crate::pages::Pages;
 use crate::vmas::Vmas;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Process {
     /// Its mappings.
     pub(crate) vmas: Vmas,
+    /// Pages of code that it has executed since they were mapped.
+    pub(crate) fetched: Pages,
     /// Its identity on this machine, once it said so.
     pub(crate) identity: Option<ProcessId>,
     /// How many `execve` it has behind it.
@@ -25,8 +28,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn new(vmas: Vmas) -> Self {
-        Self { vmas, identity: None, image: 0, has_last_word: false, told: Instant::now() }
+    fn new(vmas: Vmas, fetched: Pages) -> Self {
+        Self { vmas, fetched, identity: None, image: 0, has_last_word: false, told: Instant::now() }
     }
 
     fn has_ended(&self) -> bool {
@@ -44,13 +47,14 @@ pub(crate) struct Processes(BTreeMap<Pid, Process>);
 impl Processes {
     /// A process begins with nothing mapped.
     pub(crate) fn start(&mut self, pid: Pid) {
-        self.0.insert(pid, Process::new(Vmas::default()));
+        self.0.insert(pid, Process::new(Vmas::default(), Pages::default()));
     }
 
     /// A process begins as the copy of another.
     pub(crate) fn fork(&mut self, parent: Pid, child: Pid) {
-        let vmas = self.0.get(&parent).map(|parent| parent.vmas.clone()).unwrap_or_default();
-        self.0.insert(child, Process::new(vmas));
+        let like = |parent: &Process| (parent.vmas.clone(), parent.fetched.clone());
+        let (vmas, fetched) = self.0.get(&parent).map(like).unwrap_or_default();
+        self.0.insert(child, Process::new(vmas, fetched));
     }
 
     /// A process has ended. `false` when it was not known, or had ended before.

@@ -275,6 +275,7 @@ impl Capture {
                 if let Some(process) = self.processes.get(pid) {
                     process.image = image;
                     process.vmas = Default::default();
+                    process.fetched = Default::default();
                     batch.event(Event::Exec { pid });
                 }
             }
@@ -303,6 +304,11 @@ impl Capture {
             Event::Touched { pid, range, store } => {
                 return self.touched(pid, range, store, batch);
             }
+            Event::Fetched { pid, range } => {
+                let Some(process) = self.processes.get(pid) else { return };
+                let news = process.fetched.add(range).into_iter();
+                return news.for_each(|range| batch.event(Event::Fetched { pid, range }));
+            }
             Event::Sampling(edge) => {
                 let due = self.edges.as_mut().map_or(vec![edge], |edges| edges.told(edge));
                 return due.into_iter().for_each(|edge| self.edge(edge, batch));
@@ -317,15 +323,25 @@ impl Capture {
             Event::Fork { parent, child } => self.processes.fork(parent, child),
             Event::ProcessExit { pid } if !self.processes.end(pid) => return,
             Event::Map { pid, range, backing, protection, .. } => match self.processes.get(pid) {
-                Some(process) => process.vmas.map(range, backing, protection),
+                Some(process) => {
+                    process.vmas.map(range, backing, protection);
+                    process.fetched.remove(range);
+                }
                 None => return,
             },
             Event::Unmap { pid, range } => match self.processes.get(pid) {
-                Some(process) => process.vmas.unmap(range),
+                Some(process) => {
+                    process.vmas.unmap(range);
+                    process.fetched.remove(range);
+                }
                 None => return,
             },
             Event::Remap { pid, from, to } => match self.processes.get(pid) {
-                Some(process) => process.vmas.remap(from, to),
+                Some(process) => {
+                    process.vmas.remap(from, to);
+                    process.fetched.remove(from);
+                    process.fetched.remove(to);
+                }
                 None => return,
             },
             Event::Protect { pid, range, protection } => match self.processes.get(pid) {

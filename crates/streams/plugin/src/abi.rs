@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use strata_addr::{Gva, Range, space::Virtual};
 use strata_emulator::{Arguments, instructions_counted, may_jump_back, shape};
 use strata_stream::{Backing, Pid, Tid};
 use strata_wire::{Emulator, Wire};
@@ -93,6 +94,9 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
     unsafe {
         let length = qemu_plugin_tb_n_insns(block);
         count_instructions(block);
+        if let (false, Some(range)) = (counting::is_counting(), pages_of(block)) {
+            process().fetches(range);
+        }
         if sampling::is_sampled() {
             look_at_clock(block);
             if counting::is_counting() || !switch::observes() {
@@ -111,6 +115,22 @@ unsafe extern "C" fn on_translation(_: qemu_plugin_id_t, block: *mut qemu_plugin
             );
         }
     }
+}
+
+/// The pages of a block's instructions.
+///
+/// # Safety
+/// `block` is valid.
+unsafe fn pages_of(block: *mut qemu_plugin_tb) -> Option<Range<Virtual>> {
+    // SAFETY: by contract; the last instruction is one of the block's.
+    let (first, last) = unsafe {
+        let last = qemu_plugin_tb_n_insns(block).checked_sub(1)?;
+        let instruction = qemu_plugin_tb_get_insn(block, last);
+        let bytes = qemu_plugin_insn_size(instruction) as u64;
+        (qemu_plugin_tb_vaddr(block), qemu_plugin_insn_vaddr(instruction) + bytes.max(1) - 1)
+    };
+    let (first, last) = (Gva::new(first), Gva::new(last));
+    Some(Range::new(first.page().addr(), (last.page() + 1).addr()))
 }
 
 /// Inline addition spares a call for each block (a tenth of a whole capture of sqlite3), but all

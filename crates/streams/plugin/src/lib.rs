@@ -11,6 +11,7 @@
 //! | `observation` | whether anybody still wants to know |
 //! | `pending` | the system call that a thread is in |
 //! | `calls` | system calls that change the address space, as messages |
+//! | `code` | pages that instructions were fetched from |
 //! | `requests` | what is done to connections: where requests begin and end |
 //! | `image` | what is mapped before the first instruction |
 //! | `environment` | the program's variables under their true names |
@@ -27,12 +28,14 @@
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
-//! appears as two of 8 bytes. A locked read-modify-write is a load and a store. Memory that the
+//! appears as two of 8 bytes. A locked read-modify-write is a load and a store. Pages that instructions
+//! are fetched from are seen when the emulator first translates something in them. Memory that the
 //! kernel reads and writes for the program (`read`, `write`, ...) is not seen; nor is a thread's
 //! partial repetition of an instruction that faulted.
 
 mod abi;
 mod calls;
+mod code;
 mod counting;
 mod death;
 mod environment;

@@ -3,6 +3,7 @@
 //! A thread is known by its vCPU's index, which the emulator hands to every callback.
 
 use crate::calls::{self, Call, Space};
+use crate::code::Code;
 use crate::counting::{self, Counting};
 use crate::pending::{PENDING, Pending, VCPU};
 use crate::requests::{self, Connections};
@@ -51,6 +52,8 @@ pub struct Process {
     /// about them are in the order in which they happen.
     lock: Lock,
     space: Mutex<Space>,
+    /// What of its code is known.
+    code: Mutex<Code>,
     connections: Connections,
     /// How far it is in a sampled stream.
     sampling: Option<Progress>,
@@ -102,6 +105,7 @@ impl Process {
             told: AtomicU64::new(0),
             lock: Lock::new(),
             space: Mutex::default(),
+            code: Mutex::default(),
             connections: Connections::default(),
             sampling,
             counting,
@@ -251,6 +255,28 @@ impl Process {
                 Some(Cut { slot: self.wire.index(slot)?, taking, accesses })
             })
             .collect()
+    }
+
+    // ---- code ----
+
+    /// A thread is about to execute a block for the first time, whose instructions lie in these pages.
+    pub fn fetches(&self, range: Range<Virtual>) {
+        let vcpu = match VCPU.get() {
+            Some(vcpu) => vcpu,
+            // The first thread is vCPU 0. Another tells with its next block after a system call.
+            None if !self.is_parallel() => 0,
+            None => return self.code().wait(range),
+        };
+        let news = self.code().news(range);
+        if !news.is_empty() {
+            let pid = self.pid();
+            let told = |range| Message::Event(Event::Fetched { pid, range });
+            self.send(vcpu, &news.into_iter().map(told).collect::<Vec<_>>());
+        }
+    }
+
+    fn code(&self) -> MutexGuard<'_, Code> {
+        self.code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // ---- sampling ----
@@ -514,6 +540,7 @@ impl Process {
                 if !messages.is_empty() {
                     self.send(vcpu, &messages);
                 }
+                self.code().forget();
                 self.lock.release();
             }
             Some(Pending::Fork { child, tid }) => {

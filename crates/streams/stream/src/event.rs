@@ -239,6 +239,13 @@ pub enum Event {
         /// Whether each was stored to.
         store: bool,
     },
+    /// Instructions in these pages are about to be executed, of which none was since the pages were mapped.
+    Fetched {
+        /// The process.
+        pid: Pid,
+        /// The pages.
+        range: Range<Virtual>,
+    },
     /// A system call of a thread has returned that had to do with devices or other threads. Changes nothing.
     Called {
         /// The thread.

@@ -21,6 +21,7 @@ const SKIPPED: u8 = 15;
 const TOUCHED: u8 = 16;
 const CALLED: u8 = 17;
 const PHASE: u8 = 18;
+const FETCHED: u8 = 19;
 
 /// Set beside the rights of a mapping whose address the program insisted on.
 const FIXED: u32 = 1 << 3;
@@ -51,7 +52,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// The highest tag there is.
-    pub const LAST_TAG: u8 = PHASE;
+    pub const LAST_TAG: u8 = FETCHED;
 
     fn new(tag: u8) -> Self {
         Self { tag, numbers: [0; 5], length: 0 }
@@ -114,6 +115,7 @@ impl From<&Event> for Numbers {
             Event::Touched { pid, range, store } => {
                 of(TOUCHED, pid).range(range).with([code(&STORES, &store)])
             }
+            Event::Fetched { pid, range } => of(FETCHED, pid).range(range),
             Event::Called { tid, call } => {
                 Self::new(CALLED).with([tid.0.into(), code(&CALLS, &call)])
             }
@@ -164,6 +166,7 @@ impl Event {
                 let (pid, range) = (from.pid()?, from.range()?);
                 Self::Touched { pid, range, store: from.code(&STORES)? }
             }
+            FETCHED => Self::Fetched { pid: from.pid()?, range: from.range()? },
             CALLED => Self::Called { tid: from.tid()?, call: from.code(&CALLS)? },
             _ => return None,
         })
@@ -237,7 +240,7 @@ mod tests {
             .map(|event| format!("{event:?}").split([' ', '(']).next().unwrap().to_owned())
             .collect();
         let expected = "ProcessStart Fork Exec ProcessExit ThreadStart ThreadExit Map Unmap Remap \
-                        Protect Advise Mark Request Sampling Skipped Touched Called Phase";
+                        Protect Advise Mark Request Sampling Skipped Touched Called Phase Fetched";
         assert_eq!(names.join(" "), expected);
     }
 }

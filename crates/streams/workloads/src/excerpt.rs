@@ -85,7 +85,9 @@ impl<S: Source> Excerpt<S> {
                     self.mark(*mark, batch);
                 }
             }
-            Event::ThreadStart { .. } | Event::ThreadExit { .. } => batch.event(*event),
+            Event::ThreadStart { .. } | Event::ThreadExit { .. } | Event::Fetched { .. } => {
+                batch.event(*event);
+            }
             // What is left of a request before the part is not what it was, and calls before it are not its.
             Event::Request { .. } | Event::Called { .. } => {
                 if matches!(self.place, Place::Within(_)) {

@@ -33,7 +33,7 @@ impl Default for Pages {
 }
 
 impl Footprint {
-    /// Notes which process a thread belongs to, and what a sampled stream says was touched.
+    /// Notes which process a thread belongs to, and what is touched without an access.
     pub fn event(&mut self, event: &Event) {
         match *event {
             Event::ThreadStart { pid, tid } => {
@@ -42,7 +42,7 @@ impl Footprint {
             Event::ThreadExit { tid } => {
                 self.owners.remove(&tid);
             }
-            Event::Touched { pid, range, .. } => {
+            Event::Touched { pid, range, .. } | Event::Fetched { pid, range } => {
                 let pages = self.processes.entry(pid).or_default();
                 let first = range.start.page().get();
                 let number = range.bytes() >> PageSize::BASE_SHIFT;

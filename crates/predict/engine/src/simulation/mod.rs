@@ -4,6 +4,7 @@ mod asids;
 mod clock;
 mod cores;
 mod detail;
+mod fetched;
 mod guest;
 mod happening;
 pub(crate) mod host;
@@ -228,6 +229,12 @@ impl Simulation {
         guest.cpus.keys().filter(of).copied()
     }
 
+    /// A thread of a process: the first that has run, or, if none has, the first there is.
+    fn a_thread_of(&self, guest: GuestId, pid: Pid, space: SpaceId) -> Option<Tid> {
+        let running = self.running_in(guest, space).min();
+        running.or_else(|| self.stack.threads(self.guests[guest].node, pid).min())
+    }
+
     /// Threads that end without a word of their own, with their space.
     fn release_cpus_of(&mut self, guest: GuestId, space: SpaceId) {
         let threads: Vec<Tid> = self.running_in(guest, space).collect();
@@ -261,6 +268,7 @@ impl Simulation {
             Event::Touched { pid, range, store } => {
                 return self.touched(guest, *pid, *range, *store);
             }
+            Event::Fetched { pid, range } => return self.fetched(guest, *pid, *range),
             Event::ThreadStart { pid, tid } if self.stack.process_space(node, *pid).is_some() => {
                 self.cpu_of(guest, *tid);
             }
@@ -493,7 +501,8 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Remap { pid, .. }
         | Event::Protect { pid, .. }
         | Event::Advise { pid, .. }
-        | Event::Touched { pid, .. } => Some(pid),
+        | Event::Touched { pid, .. }
+        | Event::Fetched { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
         Event::ThreadExit { .. }
         | Event::Mark(_)

@@ -111,10 +111,7 @@ impl Simulation {
     pub(super) fn touched(&mut self, guest: GuestId, pid: Pid, range: Range<Virtual>, store: bool) {
         let node = self.guests[guest].node;
         let Some(space) = self.stack.process_space(node, pid) else { return };
-        let Some(tid) = self.running_in(guest, space).min().or_else(|| self.thread_of(guest, pid))
-        else {
-            return;
-        };
+        let Some(tid) = self.a_thread_of(guest, pid, space) else { return };
         let cpu = self.cpu_of(guest, tid);
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
@@ -138,11 +135,6 @@ impl Simulation {
         }
         let spent = self.hardware_cycles(cpu) - before;
         self.guests[guest].sampling.touching += spent.max(0.0);
-    }
-
-    /// A thread of a process that has not run yet.
-    fn thread_of(&self, guest: GuestId, pid: Pid) -> Option<Tid> {
-        self.stack.threads(self.guests[guest].node, pid).min()
     }
 
     fn hardware_cycles(&self, cpu: CpuId) -> f64 {

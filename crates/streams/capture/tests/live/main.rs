@@ -1,6 +1,7 @@
 //! Captures of small programs whose every access is known.
 
 mod accesses;
+mod code;
 mod dying;
 mod ends;
 mod mappings;

@@ -174,7 +174,9 @@ impl Record {
                     | Event::Skipped { tid, .. } => {
                         assert!(threads.contains_key(&tid));
                     }
-                    Event::Touched { pid, .. } => assert!(processes.contains_key(&pid)),
+                    Event::Touched { pid, .. } | Event::Fetched { pid, .. } => {
+                        assert!(processes.contains_key(&pid))
+                    }
                     Event::Mark(_) | Event::Sampling(_) | Event::Phase { .. } => {}
                 },
             }

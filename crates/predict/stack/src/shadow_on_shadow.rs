@@ -97,14 +97,14 @@ impl Stack {
         let rights = Rights { write, execute: own.rights.execute };
         let entry = Entry { size, frame: behind.floor(size), rights };
         let Some((below, frames)) = self.nodes.forwarded(guest, space) else { return Ok(()) };
-        let put = put(&mut below.shadow.table, page, entry, frames);
-        let put = put.map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
+        let (put, mapped) = put(&mut below.shadow.table, page, entry, frames);
         for table in tables {
             below.shadow.originals.protect(table);
         }
         if let Some((page, pages)) = put.changed {
             self.flushes.push(Flush::Pages(guest, Change { space, page, pages }));
         }
+        mapped.map_err(|_| KernelOutOfMemory { node: NodeId::HOST })?;
         self.settle(policy, NodeId::HOST, Spending::HypervisorFault)
     }
 

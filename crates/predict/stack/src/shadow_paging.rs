@@ -325,14 +325,14 @@ impl Stack {
         let rights = Rights { write, execute: mapping.rights.execute };
         let entry = Entry { size, frame: behind.floor(size), rights };
         let Some((shadow, frames)) = self.nodes.shadow_of(guest, space) else { return Ok(()) };
-        let put = put(&mut shadow.table, page, entry, frames);
-        let put = put.map_err(|_| KernelOutOfMemory { node: keeper })?;
+        let (put, mapped) = put(&mut shadow.table, page, entry, frames);
         let new: Vec<_> =
             tables.into_iter().filter(|table| shadow.originals.protect(*table)).collect();
         if let Some((page, pages)) = put.changed {
             self.flushes.push(Flush::Pages(guest, Change { space, page, pages }));
         }
         let is_known = self.keeper_wrote(guest, space, &put);
+        mapped.map_err(|_| KernelOutOfMemory { node: keeper })?;
         self.settle(policy, keeper, Spending::HypervisorFault)?;
         for table in &new {
             self.direct_entry_written(guest, table.cross());

@@ -230,13 +230,13 @@ pub(crate) struct Entry {
     pub(crate) rights: Rights,
 }
 
-/// Makes a table map a page, in place of what it has there.
+/// Makes a table map a page, in place of what it has there, which is gone even if there is no frame for a table.
 pub(crate) fn put(
     table: &mut PageTable,
     page: Frame<Upper>,
     new: Entry,
     frames: &mut Frames,
-) -> Result<Rewritten, NoFrame> {
+) -> (Rewritten, Result<(), NoFrame>) {
     let Entry { size, frame, rights } = new;
     let old = table.mapping(page.addr());
     let (first, levels) = (page.floor(size), usize::from(table.levels()));
@@ -250,14 +250,14 @@ pub(crate) fn put(
             rewritten.changed = Some((first, size.base_pages()));
             rewritten.is_upgrade = old.frame == frame && rights.write && !old.rights.write;
         }
-        return Ok(rewritten);
+        return (rewritten, Ok(()));
     }
     // What is there may be of another size, or pieces of what is whole now.
     let cleared = old.map_or(size, |old| old.size.max(size));
     let mut rewritten = clear(table, page.floor(cleared), cleared.base_pages(), frames, true);
     let before = pages_of_walk(table, page);
-    table.map(first, size, frame, rights, frames)?;
+    let mapped = table.map(first, size, frame, rights, frames).map(drop);
     // Of the tables that are new nothing is known yet.
     rewritten.write(before[before.len() - 1], is_leaf(&before));
-    Ok(rewritten)
+    (rewritten, mapped)
 }

@@ -5,7 +5,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::vm_args::VmArgs;
 use std::iter;
-use strata_engine::{Catalogue, PagePlacement, Paging, StackKind};
+use strata_engine::{Catalogue, PagePlacement, StackKind};
 use strata_hardware::{CpuModel, SliceHash};
 
 /// What places pages by cache colour, for messages.
@@ -52,10 +52,11 @@ pub fn check(
             return nothing(what, in_no_vm);
         }
     }
-    if args.paging == Some(Paging::Shadow) && !args.vm.is_empty() {
-        return Err(Failure::usage(
-            "--paging shadow is for one VM, not for several on one host; leave out --vm, or --paging",
-        ));
+    if let Some(paging) = args.paging.filter(|paging| paging.has_shadows() && !args.vm.is_empty()) {
+        return Err(Failure::usage(format!(
+            "--paging {} is for one VM, not for several on one host; leave out --vm, or --paging",
+            paging.name()
+        )));
     }
     let ticks = |(name, value): &(String, String)| name == "rate.tick" && value != "0";
     let ticks = args.tick_hz.is_some_and(|hertz| hertz > 0) || args.set.iter().any(ticks);

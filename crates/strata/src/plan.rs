@@ -20,7 +20,7 @@ use strata_engine::{
     default_policies, works_across_layers,
 };
 use strata_hardware::{CpuModel, Misaligned, WalkCaches};
-use strata_nested::{Access, ExitReason};
+use strata_nested::{Access, ExitReason, Instructions};
 use strata_params::{Parameter, Parameters, Value};
 use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
@@ -239,9 +239,9 @@ pub fn cross_product(
             )));
         }
     }
-    let without_second_stages = args.paging == Some(Paging::Shadow);
-    if without_second_stages {
-        shadow_paging_fits(&stacks, named.as_deref().unwrap_or_default())?;
+    let without_second_stages = args.paging.is_some_and(Paging::has_shadows);
+    if let Some(paging) = args.paging.filter(|paging| paging.has_shadows()) {
+        shadow_paging_fits(paging, &stacks, named.as_deref().unwrap_or_default())?;
     }
     let mut pairs = Vec::new();
     for &stack in &stacks {
@@ -266,16 +266,29 @@ pub fn cross_product(
 ///
 /// # Errors
 /// With the first that cannot.
-fn shadow_paging_fits(stacks: &[StackKind], policies: &[String]) -> Result<(), Failure> {
+fn shadow_paging_fits(
+    paging: Paging,
+    stacks: &[StackKind],
+    policies: &[String],
+) -> Result<(), Failure> {
+    let name = paging.name();
     if let Some(deep) = stacks.iter().find(|stack| stack.layers() > StackKind::Nested.layers()) {
+        let (what, these) = match paging {
+            Paging::ShadowOnShadow => ("nested VMs", "nested"),
+            _ => ("VMs and nested VMs", "vm or nested"),
+        };
         return Err(Failure::usage(format!(
-            "--paging shadow is for VMs and nested VMs, and a {deep} stack has VMs in these: take vm or nested, or \
-             leave --paging out"
+            "--paging {name} is for {what}, and a {deep} stack has VMs in these: take {these}, or leave --paging out"
         )));
+    }
+    if paging == Paging::ShadowOnShadow && stacks.contains(&StackKind::Vm) {
+        return Err(Failure::usage(
+            "--paging shadow-on-shadow is for nested VMs, in which L1 keeps a shadow for L0 to shadow: take --stack              nested, or --paging shadow for a VM",
+        ));
     }
     match policies.iter().find(|policy| works_across_layers(policy)) {
         Some(policy) => Err(Failure::usage(format!(
-            "policy {policy} works on second stages, of which a VM has none with --paging shadow: take base or \
+            "policy {policy} works on second stages, of which a VM has none with --paging {name}: take base or \
              thp, or leave --paging out"
         ))),
         None => Ok(()),
@@ -285,6 +298,9 @@ fn shadow_paging_fits(stacks: &[StackKind], policies: &[String]) -> Result<(), F
 fn list(stacks: &[StackKind]) -> String {
     stacks.iter().map(|stack| stack.name()).collect::<Vec<_>>().join(",")
 }
+
+/// The parameter that lets page faults go to the guest without an exit.
+const PAGE_FAULT_BYPASS: &str = "nested.page_fault_bypass";
 
 /// The CPU with its constants set, and the assignments that are for the model and the policies.
 fn constants(
@@ -330,10 +346,16 @@ fn constants(
         let costs_what = name
             .strip_prefix("exit.")
             .and_then(|reason| ExitReason::ALL.into_iter().find(|known| known.name() == reason));
-        let is_shadowed = args.paging == Some(Paging::Shadow);
+        let is_shadowed = args.paging.is_some_and(Paging::has_shadows);
         if costs_what.is_some_and(|reason| reason.is_of_shadow_paging() && !is_shadowed) {
             return Err(Failure::usage(format!(
                 "--set {name} has no effect where no VM has shadow paging; add --paging shadow"
+            )));
+        }
+        if name == PAGE_FAULT_BYPASS && value == "true" && !is_shadowed {
+            return Err(Failure::usage(format!(
+                "--set {name} concerns page faults that exit, and with second stages none does; add --paging shadow, or \
+                 --paging shadow-on-shadow for a nested VM"
             )));
         }
         if constants.contains(name) {
@@ -359,6 +381,15 @@ fn constants(
         }
     }
     cpu.set_all(of_cpu).map_err(|error| Failure::usage(format!("--set: {error}")))?;
+    let bypasses =
+        overrides.iter().any(|(name, value)| name == PAGE_FAULT_BYPASS && value == "true");
+    if bypasses && cpu.virtualization.instructions == Instructions::Svm {
+        return Err(Failure::usage(format!(
+            "--set {PAGE_FAULT_BYPASS}=true: {} has AMD's instructions, with whose VMCB all page faults exit or \
+             none; leave it out, or take an Intel CPU",
+            cpu.name
+        )));
+    }
     for (name, value) in overrides.iter().filter(|(name, _)| name == "nested.vmcs_access") {
         let access = Access::parse(name, value, "");
         if access.is_ok_and(|access| !access.fits(cpu.virtualization.instructions)) {

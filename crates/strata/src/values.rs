@@ -47,7 +47,8 @@ pub fn rate(text: &str) -> Result<String, String> {
 pub fn paging(text: &str) -> Result<Paging, String> {
     let names = Paging::ALL.map(Paging::name);
     let known = Paging::ALL.into_iter().find(|paging| paging.name() == text);
-    known.ok_or_else(|| unknown("way of paging", text, names, "there are nested and shadow"))
+    let all = "there are nested, shadow and shadow-on-shadow";
+    known.ok_or_else(|| unknown("way of paging", text, names, all))
 }
 
 /// The cache of this name whose colours pages are placed by.

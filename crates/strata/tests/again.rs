@@ -42,13 +42,14 @@ fn study() -> TempDir {
     directory
 }
 
-const LINES: [&str; 6] = [
+const LINES: [&str; 7] = [
     "run --workload random:size=4MiB,accesses=100k",
     "run --workload random:size=4MiB,accesses=100k --stack native,vm,nested --policy thp,base --levels 5 \
      --memory 1536MiB --fragmentation 0.9,0.5,0.25 --tlb-misaligned no-fill --walk-caches 2d --placement bin-hopping --llc cpu --llc-ways 0x7c0 --llc-misses --l4 64MiB/2 --colours-of l2 --vllc 4 --tick-hz 250 --io-hz 100 --skip 20k --warmup 10k --limit 40k --seed 7 \
      --explain --set thp.scan_sleep=5 --set core.base_cpi=1 --set core.base_cpi=2 --jobs 1 --threads 2",
     "run --workload random:size=4MiB,accesses=100k --stack native --fragmentation none -o table.txt",
     "run --workload random:size=4MiB,accesses=100k --stack vm --fragmentation 0.3,0.2,0.1 --policy base --paging shadow",
+    "run --workload random:size=4MiB,accesses=100k --policy base --paging shadow-on-shadow",
     "run --config sub/study.toml --seed 3",
     "run --workload random:size=4MiB,accesses=100k --sample interval=60k,window=5k,warm=5k --seed 5",
 ];

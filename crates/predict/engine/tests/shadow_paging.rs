@@ -6,7 +6,19 @@ use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
 fn run(stack: StackKind, policy: &str, paging: Paging, workload: &str) -> RunResult {
+    run_with(stack, policy, paging, workload, &[])
+}
+
+fn run_with(
+    stack: StackKind,
+    policy: &str,
+    paging: Paging,
+    workload: &str,
+    overrides: &[(&str, &str)],
+) -> RunResult {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let setup = Setup {
+        overrides: overrides.iter().map(own).collect(),
         memory: Some(256 << 20),
         fragmentation: LayerFmfi::everywhere(0.0),
         paging,
@@ -73,6 +85,60 @@ fn in_a_nested_vm_l1_keeps_the_shadow_and_l0_a_second_stage() {
     // NestCloud's host EPT against virtual EPT: page faults take far longer.
     assert!(shadow.cycles_by_kind.exits > nested.cycles_by_kind.exits);
     assert_eq!(shadow.faults.guest, nested.faults.guest);
+}
+
+#[test]
+fn on_a_shadow_of_l0_hardware_walks_one_table_and_l1_exits_for_what_it_writes() {
+    let on_shadow = Paging::ShadowOnShadow;
+    let native = run(StackKind::Native, "base", Paging::Nested, WORKLOAD);
+    let on_ept = run(StackKind::Nested, "base", Paging::Shadow, WORKLOAD);
+    for policy in ["base", "thp"] {
+        let twice = run(StackKind::Nested, policy, on_shadow, WORKLOAD);
+        let bill: u64 = twice.bill.iter().map(|item| item.cycles).sum();
+        assert_eq!(bill, twice.cycles, "{policy}");
+        assert!(twice.bill.iter().all(|item| item.name != "walks, second stage"));
+        for layer in ["guest", "l1"] {
+            assert_eq!(exits(&twice, layer, "second_stage_violation"), 0, "{policy}");
+            assert_eq!(exits(&twice, layer, "second_stage_write"), 0, "{policy}");
+        }
+        let handed_on = exits(&twice, "guest", "handed_on");
+        assert_eq!(exits(&twice, "l1", "vmresume"), handed_on, "{policy}");
+        assert!(exits(&twice, "guest", "page_fault") > handed_on, "{policy}: L0's own");
+        assert!(exits(&twice, "l1", "page_fault") > twice.faults.guest, "{policy}");
+    }
+    let twice = run(StackKind::Nested, "base", on_shadow, WORKLOAD);
+    let references = |run: &RunResult| run.walk_refs as f64 / run.walks as f64;
+    let (one, alone) = (references(&twice), references(&native));
+    assert!((one / alone - 1.0).abs() < 0.3, "{one}, natively {alone}");
+    assert!(one < 0.8 * references(&on_ept));
+    assert_eq!(twice.faults.guest, on_ept.faults.guest, "the guest's own");
+    assert_eq!(exits(&twice, "guest", "handed_on"), exits(&on_ept, "guest", "handed_on"));
+    // NestCloud, table V: Basic is slower than Host EPT.
+    assert!(twice.cycles_by_kind.exits > on_ept.cycles_by_kind.exits);
+}
+
+#[test]
+fn bypass_spares_what_would_be_injected_where_writes_trap() {
+    let trap = ("nested.second_stage_writes", "trap");
+    let bypass = ("nested.page_fault_bypass", "true");
+    for (stack, paging) in [
+        (StackKind::Vm, Paging::Shadow),
+        (StackKind::Nested, Paging::Shadow),
+        (StackKind::Nested, Paging::ShadowOnShadow),
+    ] {
+        let run = |set: &[_]| run_with(stack, "base", paging, WORKLOAD, set);
+        let (all, fewer) = (run(&[trap]), run(&[trap, bypass]));
+        let faults = |run: &RunResult| exits(run, "guest", "page_fault");
+        let spared = faults(&all) - faults(&fewer);
+        // All but those for which a leaf table is missing.
+        assert!(spared <= all.faults.guest && spared * 100 > all.faults.guest * 98, "{spared}");
+        assert_eq!(all.faults, fewer.faults);
+        let bill: u64 = fewer.bill.iter().map(|item| item.cycles).sum();
+        assert_eq!(bill, fewer.cycles);
+        // Of what is unsync nothing is known.
+        let (all, fewer) = (run(&[]), run(&[bypass]));
+        assert!((faults(&all) - faults(&fewer)) * 100 < all.faults.guest, "{paging:?}");
+    }
 }
 
 #[test]

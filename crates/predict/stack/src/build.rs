@@ -210,6 +210,14 @@ pub enum BuildError {
         /// Why.
         source: ColouringError,
     },
+    /// A shadow of a shadow where there is none.
+    #[error(
+        "a guest at L{level} has no shadow of a shadow: that is for nested VMs, which have three layers"
+    )]
+    NoShadowOnShadow {
+        /// Level of the guest.
+        level: u8,
+    },
     /// Memory ran out before the workload started.
     #[error("{0} before the workload started: give it more memory or less fragmentation")]
     KernelOutOfMemory(#[from] KernelOutOfMemory),
@@ -234,6 +242,12 @@ impl Stack {
         stopped: &dyn Fn() -> bool,
     ) -> Result<Self, BuildError> {
         let positions = config.positions()?;
+        if config.paging == Paging::ShadowOnShadow
+            && let Some(guest) =
+                positions.iter().find(|at| at.is_guest() && ![0, 2].contains(&at.level))
+        {
+            return Err(BuildError::NoShadowOnShadow { level: guest.level });
+        }
         let settings: Vec<_> = positions.iter().map(|at| policy.settings(*at)).collect();
         let mut nodes = Nodes::default();
         for (at, settings) in positions.iter().zip(&settings) {

@@ -357,7 +357,7 @@ impl Stack {
             if guest {
                 self.second_stage_fault(policy, node, page, true)?;
             } else {
-                self.exit(node, ExitReason::SecondStageViolation, 1);
+                self.exit(node, self.reason_of_missing(), 1);
                 self.back_missing(policy, node, page, true)?;
             }
             rest.start = page.addr();
@@ -371,8 +371,12 @@ impl Stack {
         for i in 0..1 << order {
             let page = (frame + i).cross();
             let below = self.nodes[node].vm().below;
-            if let Some(backing) = self.second_stage(node).translate(page.addr()) {
-                self.write_block(policy, below, backing.page(), 0)?;
+            let Some(backing) = self.second_stage(node).translate(page.addr()) else { continue };
+            let frame = backing.page();
+            if !guest {
+                self.write_block(policy, below, frame, 0)?;
+            } else if !self.second_stage_allows(below, frame.cross(), true) {
+                self.fault_below_shadow(policy, node, frame.cross(), true)?;
             }
         }
         Ok(())
@@ -434,8 +438,12 @@ impl Stack {
             .filter(|guest| self.below(*guest) == Some(node) && self.has_shadow_paging(*guest))
             .collect();
         if !shadowed.is_empty() {
-            // What its hypervisor keeps stays as it is; where its frames lie is hardware's affair alone.
-            return shadowed.into_iter().for_each(|guest| self.flush_second_stage(guest));
+            // What its hypervisor keeps stays as it is; where its frames lie is the affair of hardware alone, or of
+            // L0's shadow.
+            return shadowed.into_iter().for_each(|guest| match self.shadows_twice(guest) {
+                true => self.drop_from_forwarded(guest, start, pages),
+                false => self.flush_second_stage(guest),
+            });
         }
         for i in 0..pages {
             // The frame is memory of this kernel: its owner tells what it backs for which VM.

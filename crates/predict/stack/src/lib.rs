@@ -34,6 +34,7 @@ mod promote;
 mod regions;
 mod settings;
 mod shadow;
+mod shadow_on_shadow;
 mod shadow_paging;
 mod shadowed;
 pub mod stack;

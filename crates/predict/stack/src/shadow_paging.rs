@@ -5,6 +5,8 @@
 //! in a VM              GVA --guest's table--> GPA --what L0 backs it with--> HPA
 //!                      GVA ----------- L0's shadow, which hardware walks --> HPA
 //! in a nested VM       GVA ----------- L1's shadow --> GHPA --L0's second stage--> HPA
+//! or, shadow on shadow GVA ----------- L1's shadow --> GHPA --what L0 backs it with--> HPA
+//!                      GVA ----------- L0's shadow of it, which hardware walks ------> HPA
 //! ```
 //!
 //! What exits are the guest's page faults, its writes to page-table pages that are shadowed, and its loads of a
@@ -19,6 +21,9 @@
 //!   further up every write exits. With `nested.second_stage_writes=trap` that is so for leaf tables, too: who
 //!   does the write for the guest fills the shadow at once.
 //! - Where the hypervisor has not backed a page yet that the guest's kernel touches, that is a page fault, too.
+//! - With page-fault bypass a fault does not exit on a page of which all shadows know that the guest's table lacks it.
+//!
+//! What L0 does about a shadow that L1 keeps is the same once more (`shadow_on_shadow.rs`).
 //!
 //! A flush of a single page (INVLPG) is taken for one of all, which loads the page table anew
 //! ([`ExitReason::ControlRegister`]). Left out: changes of process, which no stream tells, and that a page is
@@ -30,31 +35,13 @@ use crate::frames::{Change, Frames};
 use crate::kernel::{OutOfMemory, PageTable};
 use crate::owner::{Owner, SpaceId};
 use crate::policy::Policy;
-use crate::shadowed::{Paging, Shadowed};
+use crate::shadowed::{Below, Entry, Paging, Shadow, Shadowed, clear, pages_of_walk, put, walk};
 use crate::stack::{Flush, KernelOutOfMemory, Stack};
-use crate::tree::{NodeId, Nodes, page_range};
-use rustc_hash::FxHashMap;
+use crate::tree::{NodeId, Nodes, SecondStageTable};
 use strata_addr::space::{Lower, Upper};
 use strata_addr::{Frame, PageSize};
-use strata_nested::ExitReason;
-use strata_paging::{Format, FrameSource, Mapping, Rights, TableId, X86, index};
-
-/// Where a walk of a guest's table went: page-table pages from the root on, each with its entry.
-type Walk = Vec<(TableId, usize)>;
-
-fn walk(table: &PageTable, page: Frame<Upper>) -> Walk {
-    let (mut at, mut walk) = (TableId::ROOT, Vec::new());
-    for level in (1..=table.levels()).rev() {
-        let index = index(page.addr().get(), level);
-        walk.push((at, index));
-        let entry = table.entry(at, index);
-        if !X86::is_present(entry) || X86::is_leaf(entry, level) {
-            break;
-        }
-        at = table.child(at, index);
-    }
-    walk
-}
+use strata_nested::{ExitReason, Instructions};
+use strata_paging::{Format, FrameSource, Mapping, Rights, X86};
 
 impl Nodes {
     /// The shadow that hardware walks for a process, and the second stage that it walks for its entries.
@@ -66,17 +53,24 @@ impl Nodes {
         let below = self[guest].vm().below;
         let (lower, upper) = self.split(guest);
         let shadowed = upper.shadows.get_mut(space.0 as usize)?.as_mut()?;
+        if let Some(below) = &mut shadowed.below {
+            return Some((below.shadow.table.cross_mut(), None));
+        }
         let second = lower[below.index()].vm.as_mut();
         let second = second.map(|vm| vm.hardware_table_mut().cross_mut());
-        Some((shadowed.table.cross_mut(), second))
+        Some((shadowed.shadow.table.cross_mut(), second))
     }
 
     /// A shadow, and the frames of the hypervisor that it is made of.
-    fn shadow_of(&mut self, guest: NodeId, space: SpaceId) -> Option<(&mut Shadowed, &mut Frames)> {
+    pub(crate) fn shadow_of(
+        &mut self,
+        guest: NodeId,
+        space: SpaceId,
+    ) -> Option<(&mut Shadow, &mut Frames)> {
         let below = self[guest].vm.as_ref()?.below;
         let (lower, upper) = self.split(guest);
         let shadowed = upper.shadows.get_mut(space.0 as usize)?.as_mut()?;
-        Some((shadowed, &mut lower[below.index()].kernel.frames))
+        Some((&mut shadowed.shadow, &mut lower[below.index()].kernel.frames))
     }
 }
 
@@ -84,7 +78,7 @@ impl Stack {
     /// Whether a kernel runs programs in a VM whose hypervisor keeps shadows of their tables.
     #[inline]
     pub fn has_shadow_paging(&self, node: NodeId) -> bool {
-        self.paging == Paging::Shadow && node != NodeId::HOST && self.position(node).is_guest()
+        self.paging.has_shadows() && node != NodeId::HOST && self.position(node).is_guest()
     }
 
     /// A process of a guest begins: its hypervisor begins a shadow, if it keeps such.
@@ -98,30 +92,49 @@ impl Stack {
         }
         let below = self.below(guest).expect("it is in a VM");
         let levels = self.levels();
-        let root = self.nodes[below].kernel.frames.table_frame().ok_or(OutOfMemory)?;
+        let mut start = |node: NodeId| {
+            let root = self.nodes[node].kernel.frames.table_frame().ok_or(OutOfMemory)?;
+            Ok(Shadow::new(PageTable::new(levels, root)))
+        };
+        let shadow = start(below)?;
+        let below = match self.paging == Paging::ShadowOnShadow && below != NodeId::HOST {
+            true => Some(Box::new(Below { shadow: start(NodeId::HOST)?, upgraded: Vec::new() })),
+            false => None,
+        };
         let shadows = &mut self.nodes[guest].shadows;
         if shadows.len() <= space.0 as usize {
             shadows.resize_with(space.0 as usize + 1, || None);
         }
-        let table = PageTable::new(levels, root);
-        shadows[space.0 as usize] = Some(Shadowed { table, pages: FxHashMap::default() });
+        shadows[space.0 as usize] = Some(Shadowed { shadow, below });
         Ok(())
     }
 
     /// A process of a guest ends, which its hypervisor learns when the guest loads another page table.
     pub(crate) fn end_shadow(&mut self, guest: NodeId, space: SpaceId) {
-        let Some((shadowed, frames)) = self.nodes.shadow_of(guest, space) else { return };
-        shadowed.table.clear(frames);
-        let root = shadowed.table.root_frame();
-        frames.free_table_frame(root);
+        let end = |(shadow, frames): (&mut Shadow, &mut Frames)| {
+            shadow.table.clear(frames);
+            frames.free_table_frame(shadow.table.root_frame());
+        };
+        let Some(shadow) = self.nodes.shadow_of(guest, space) else { return };
+        end(shadow);
+        if let Some((below, frames)) = self.nodes.forwarded(guest, space) {
+            end((&mut below.shadow, frames));
+        }
         self.nodes[guest].shadows[space.0 as usize] = None;
         self.exit(guest, ExitReason::ControlRegister, 1);
+        self.enters_again(guest, None, 0);
     }
 
-    /// Page-table pages of the shadows of a guest's processes.
-    pub(crate) fn shadow_pages(&self, guest: NodeId) -> usize {
+    /// Page-table pages of the shadows of a guest's processes that a kernel keeps.
+    pub(crate) fn shadow_pages(&self, guest: NodeId, keeper: NodeId) -> usize {
         let shadows = self.nodes[guest].shadows.iter().flatten();
-        shadows.map(|shadowed| shadowed.table.table_pages()).sum()
+        let is_hypervisor = self.below(guest) == Some(keeper);
+        let of_one = |shadowed: &Shadowed| {
+            let own = if is_hypervisor { shadowed.shadow.table.table_pages() } else { 0 };
+            let below = shadowed.below.as_ref().filter(|_| keeper == NodeId::HOST);
+            own + below.map_or(0, |below| below.shadow.table.table_pages())
+        };
+        shadows.map(of_one).sum()
     }
 
     /// Hardware found no mapping for an access of a process in the shadow, or none for a store.
@@ -140,11 +153,22 @@ impl Stack {
             return Ok(Faulted::Spurious);
         };
         let mapping = process.table.mapping(page.addr());
+        if self.mends_below(guest, space, page, store) {
+            self.exit_to(NodeId::HOST, guest, ExitReason::PageFault, 1);
+            self.forward(policy, guest, space, page, store)?;
+            return Ok(Faulted::Spurious);
+        }
         // Injected or filled, it is a page fault that exits.
-        self.exit(guest, ExitReason::PageFault, 1);
+        let exits = !self.bypasses(guest, space, page);
+        if exits {
+            self.exit(guest, ExitReason::PageFault, 1);
+        }
         if let Some(mapping) = mapping.filter(|mapping| mapping.rights.write || !store) {
             self.fill(policy, guest, space, page, mapping, store)?;
             return Ok(Faulted::Spurious);
+        }
+        if exits {
+            self.enters_again(guest, Some(space), 0);
         }
         let before = self.pages_of_walk(guest, space, page);
         let faulted = self.guest_fault(policy, guest, space, page, store)?;
@@ -154,7 +178,31 @@ impl Stack {
         Ok(faulted)
     }
 
-    /// Hardware found no mapping in the second stage below a shadow: for a frame of the hypervisor's that keeps
+    /// Whether a fault on a page goes to the guest without an exit: with page-fault bypass, when the guest's table
+    /// lacks it, and every shadow below is known to be in step where its leaf table has nothing.
+    fn bypasses(&self, guest: NodeId, space: SpaceId, page: Frame<Upper>) -> bool {
+        if !self.exit_costs().page_fault_bypass
+            || self.virtualization().instructions != Instructions::Vmx
+        {
+            return false;
+        }
+        let process = self.nodes[guest].kernel.space(space);
+        let shadowed = self.nodes[guest].shadows.get(space.0 as usize);
+        let (Some(process), Some(Some(shadowed))) = (process, shadowed) else { return false };
+        let Shadowed { shadow, below } = shadowed;
+        shadow.knows_absent(page, &process.table)
+            && below.as_ref().is_none_or(|below| below.shadow.knows_absent(page, &shadow.table))
+    }
+
+    /// Why a hypervisor in a VM exits for memory of its own that L0 has not backed.
+    pub(crate) fn reason_of_missing(&self) -> ExitReason {
+        match self.paging {
+            Paging::ShadowOnShadow => ExitReason::PageFault,
+            Paging::Nested | Paging::Shadow => ExitReason::SecondStageViolation,
+        }
+    }
+
+    /// Hardware found no mapping below a shadow, or none for a store: for a frame of the hypervisor's that keeps
     /// it, which is L1.
     ///
     /// # Errors
@@ -167,7 +215,7 @@ impl Stack {
         store: bool,
     ) -> Result<(), KernelOutOfMemory> {
         let keeper = self.below(guest).expect("it is in a VM");
-        self.exit_to(NodeId::HOST, guest, ExitReason::SecondStageViolation, 1);
+        self.exit_to(NodeId::HOST, guest, self.reason_of_missing(), 1);
         self.back_for(policy, keeper, page, store)
     }
 
@@ -180,7 +228,9 @@ impl Stack {
         store: bool,
     ) -> Result<(), KernelOutOfMemory> {
         self.exit(guest, ExitReason::PageFault, 1);
-        self.back_for(policy, guest, page, store)
+        self.back_for(policy, guest, page, store)?;
+        self.direct_entry_filled(guest, page);
+        Ok(())
     }
 
     /// Frames of the pages of a process's table that a walk to a page reads.
@@ -191,8 +241,7 @@ impl Stack {
         page: Frame<Upper>,
     ) -> Vec<Frame<Lower>> {
         let Some(process) = self.nodes[guest].kernel.space(space) else { return Vec::new() };
-        let table = &process.table;
-        walk(table, page).into_iter().map(|(at, _)| table.frame_of(at)).collect()
+        pages_of_walk(&process.table, page)
     }
 
     /// The guest's kernel has mapped a page: it made page-table pages, and wrote to one that was there before.
@@ -234,16 +283,16 @@ impl Stack {
         entries: u64,
     ) -> bool {
         let may_unsync = is_leaf && self.lets_go_unsync();
-        let Some((shadowed, _)) = self.nodes.shadow_of(guest, space) else { return false };
-        let exits = match shadowed.pages.get_mut(&table.get()) {
-            Some(unsync) if !*unsync && may_unsync => {
-                *unsync = true;
-                1
-            }
-            Some(false) => entries,
-            _ => return false,
-        };
+        let Some((shadow, _)) = self.nodes.shadow_of(guest, space) else { return false };
+        let exits = shadow.originals.write(table, may_unsync, entries);
+        if exits == 0 {
+            return false;
+        }
         self.exit(guest, ExitReason::PageFault, exits);
+        match may_unsync {
+            true => self.direct_entry_upgraded(guest, table.cross()),
+            false => self.enters_again(guest, Some(space), 0),
+        }
         !may_unsync
     }
 
@@ -274,34 +323,35 @@ impl Stack {
         let is_dirty = process.table.entry(at, entry) & X86::DIRTY != 0;
         let write = mapping.rights.write && backing.rights.write && is_dirty;
         let rights = Rights { write, execute: mapping.rights.execute };
-        let (first, frame) = (page.floor(size), behind.floor(size));
-        let Some((shadowed, frames)) = self.nodes.shadow_of(guest, space) else { return Ok(()) };
-        // What is there may be read-only, of another size, or pieces of what is whole now.
-        let (from, pages) = match shadowed.table.mapping(page.addr()) {
-            Some(old) => {
-                let size = size.max(old.size);
-                (page.floor(size), size.base_pages())
-            }
-            None => (first, size.base_pages()),
-        };
-        if shadowed.table.unmap_range(page_range(from, pages), frames) > 0 {
-            self.flushes.push(Flush::Pages(guest, Change { space, page: from, pages }));
+        let entry = Entry { size, frame: behind.floor(size), rights };
+        let Some((shadow, frames)) = self.nodes.shadow_of(guest, space) else { return Ok(()) };
+        let (put, mapped) = put(&mut shadow.table, page, entry, frames);
+        let new: Vec<_> =
+            tables.into_iter().filter(|table| shadow.originals.protect(*table)).collect();
+        if let Some((page, pages)) = put.changed {
+            self.flushes.push(Flush::Pages(guest, Change { space, page, pages }));
         }
-        let Some((shadowed, frames)) = self.nodes.shadow_of(guest, space) else { return Ok(()) };
-        let mapped = shadowed.table.map(first, size, frame, rights, frames);
+        let is_known = self.keeper_wrote(guest, space, &put);
         mapped.map_err(|_| KernelOutOfMemory { node: keeper })?;
-        for table in tables {
-            shadowed.pages.entry(table.get()).or_insert(false);
+        self.settle(policy, keeper, Spending::HypervisorFault)?;
+        for table in &new {
+            self.direct_entry_written(guest, table.cross());
         }
-        self.settle(policy, keeper, Spending::HypervisorFault)
+        let takes_away = put.takes_away() || !new.is_empty();
+        if is_known {
+            self.forward(policy, guest, space, page, store)?;
+        }
+        self.enters_again(guest, Some(space), u64::from(takes_away));
+        Ok(())
     }
 
     /// A guest's kernel changed mappings of a process, and flushes the TLB for that.
     pub(crate) fn shadow_changed(&mut self, guest: NodeId, change: Change) {
         let Change { space, page, pages } = change;
         let levels = usize::from(self.levels());
-        let Some((shadowed, frames)) = self.nodes.shadow_of(guest, space) else { return };
-        shadowed.table.unmap_range(page_range(page, pages), frames);
+        let counted = self.shadows_twice(guest);
+        let Some((shadow, frames)) = self.nodes.shadow_of(guest, space) else { return };
+        let cleared = clear(&mut shadow.table, page, pages, frames, counted);
         // One entry of a leaf table for each page, as far as there is a leaf table.
         let (mut at, end) = (page, page + pages);
         while at < end {
@@ -321,8 +371,14 @@ impl Stack {
         }
         // The flush: tables that were unsync are read anew, and protected again.
         self.exit(guest, ExitReason::ControlRegister, 1);
-        let Some((shadowed, _)) = self.nodes.shadow_of(guest, space) else { return };
-        shadowed.pages.values_mut().for_each(|unsync| *unsync = false);
+        let Some((shadow, _)) = self.nodes.shadow_of(guest, space) else { return };
+        let synchronised = shadow.originals.synchronise();
+        self.keeper_wrote(guest, space, &cleared);
+        for table in &synchronised {
+            self.direct_entry_written(guest, table.cross());
+        }
+        let takes_away = cleared.takes_away() || !synchronised.is_empty();
+        self.enters_again(guest, Some(space), u64::from(takes_away));
     }
 
     /// A hypervisor took pages of a guest's memory away: shadows have them no more.
@@ -340,47 +396,59 @@ impl Stack {
 
     /// A shadow has a page no more, nor hardware what it was part of.
     fn drop_from_shadow(&mut self, guest: NodeId, space: SpaceId, page: Frame<Upper>) {
-        let Some((shadowed, frames)) = self.nodes.shadow_of(guest, space) else { return };
-        let Some(mapping) = shadowed.table.mapping(page.addr()) else { return };
-        let (page, pages) = (page.floor(mapping.size), mapping.size.base_pages());
-        shadowed.table.unmap_range(page_range(page, pages), frames);
+        let counted = self.shadows_twice(guest);
+        let Some((shadow, frames)) = self.nodes.shadow_of(guest, space) else { return };
+        let cleared = clear(&mut shadow.table, page, 1, frames, counted);
+        let Some((page, pages)) = cleared.changed else { return };
         self.flushes.push(Flush::Pages(guest, Change { space, page, pages }));
+        self.keeper_wrote(guest, space, &cleared);
+        self.enters_again(guest, Some(space), 1);
     }
 
     fn drop_all_of_shadows(&mut self, guest: NodeId) {
         for number in 0..self.nodes[guest].shadows.len() {
             let space = SpaceId(number as u16);
-            let Some((shadowed, frames)) = self.nodes.shadow_of(guest, space) else { continue };
-            shadowed.table.clear(frames);
+            let Some((shadow, frames)) = self.nodes.shadow_of(guest, space) else { continue };
+            shadow.table.clear(frames);
             self.flushes.push(Flush::Space(guest, space));
+            self.keeper_cleared(guest, space);
+            self.enters_again(guest, Some(space), 1);
         }
     }
 
     /// Checks that every entry of a shadow is what the guest's table and the hypervisor's backing come to, and
-    /// allows no more. For tests and debug builds: walks everything.
+    /// allows no more; and so of L0's shadows of shadows. For tests and debug builds: walks everything.
     ///
     /// # Panics
     /// When a shadow disagrees, naming the page.
     pub fn check_shadows(&self) {
         for guest in self.guests().filter(|node| self.has_shadow_paging(*node)) {
             for (number, shadowed) in self.nodes[guest].shadows.iter().enumerate() {
-                let Some(shadowed) = shadowed else { continue };
+                let Some(Shadowed { shadow, below }) = shadowed else { continue };
                 let process = self.nodes[guest].kernel.space(SpaceId(number as u16));
                 let process = process.expect("a shadow ends with its process");
-                for (page, entry) in shadowed.table.mapped(shadowed.table.everything()) {
-                    for i in 0..entry.size.base_pages() {
-                        let own = process.table.mapping((page + i).addr());
-                        let own = own.unwrap_or_else(|| panic!("{:?} is shadowed alone", page + i));
-                        let frame: Frame<Upper> = frame_of(&own, page + i).cross();
-                        let backing = self.second_stage(guest).mapping(frame.addr());
-                        let backing = backing.expect("what is shadowed is backed");
-                        let behind = backing.frame + frame.index_in(backing.size);
-                        assert_eq!(behind, entry.frame + i, "{:?}", page + i);
-                        let write = own.rights.write && backing.rights.write;
-                        assert!(write || !entry.rights.write, "{:?}", page + i);
-                    }
+                check_shadow(&shadow.table, &process.table, self.second_stage(guest));
+                if let Some(below) = below {
+                    let keeper = self.below(guest).expect("it is in a VM");
+                    check_shadow(&below.shadow.table, &shadow.table, self.second_stage(keeper));
                 }
             }
+        }
+    }
+}
+
+/// Checks that every entry of a shadow is what the original and what is behind its frames come to.
+fn check_shadow(shadow: &PageTable, original: &PageTable, second: &SecondStageTable) {
+    for (page, entry) in shadow.mapped(shadow.everything()) {
+        for i in 0..entry.size.base_pages() {
+            let own = original.mapping((page + i).addr());
+            let own = own.unwrap_or_else(|| panic!("{:?} is shadowed alone", page + i));
+            let frame: Frame<Upper> = frame_of(&own, page + i).cross();
+            let backing = second.mapping(frame.addr()).expect("what is shadowed is backed");
+            let behind = backing.frame + frame.index_in(backing.size);
+            assert_eq!(behind, entry.frame + i, "{:?}", page + i);
+            let write = own.rights.write && backing.rights.write;
+            assert!(write || !entry.rights.write, "{:?}", page + i);
         }
     }
 }

@@ -282,8 +282,7 @@ impl Stack {
                 second.unwrap_or(0) + shadow.map_or(0, |shadow| shadow.table_pages())
             })
             .sum();
-        let above = self.guests().filter(|guest| self.below(*guest) == Some(node));
-        own + for_vms + above.map(|guest| self.shadow_pages(guest)).sum::<usize>()
+        own + for_vms + self.guests().map(|guest| self.shadow_pages(guest, node)).sum::<usize>()
     }
 
     /// The page table of a VM's process, in the kernel below.

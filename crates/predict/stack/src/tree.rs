@@ -18,6 +18,7 @@ use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::owner::SpaceId;
 use crate::shadowed::Shadowed;
+use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 use strata_addr::space::{Lower, Upper};
@@ -130,6 +131,8 @@ pub(crate) struct Node {
     pub(crate) khugepaged_next: f64,
     /// What the hypervisor below keeps for its processes, by their spaces, with shadow paging.
     pub(crate) shadows: Vec<Option<Shadowed>>,
+    /// Huge pages of its memory of whose pages, by its direct map, leaf tables are unsync in L0's shadow of a shadow.
+    pub(crate) unsync_direct: FxHashSet<u64>,
     /// Counters up to which work has been charged.
     pub(crate) charged: KernelCounters,
     /// Its VM has ended; its number is not used again.
@@ -169,6 +172,7 @@ impl Nodes {
             balloon: Balloon::default(),
             khugepaged_next: 0.0,
             shadows: Vec::new(),
+            unsync_direct: FxHashSet::default(),
             charged: KernelCounters::default(),
             ended: false,
         });

@@ -59,8 +59,9 @@ pub struct RunArgs {
     pub reused: Option<bool>,
 
     /// How a hypervisor has memory for a VM that runs programs: by a second stage that hardware walks, or by
-    /// shadows of its page tables [default: nested].
-    #[arg(long, value_name = "nested|shadow", value_parser = paging)]
+    /// shadows of its page tables; in a nested VM L1 keeps these, on L0's second stage or on shadows of them
+    /// [default: nested].
+    #[arg(long, value_name = "nested|shadow|shadow-on-shadow", value_parser = paging)]
     pub paging: Option<Paging>,
 
     /// What the TLB does with a huge page not backed by one: caches pieces of it, or nothing

@@ -539,7 +539,9 @@ pub(super) fn entries_kept(stack: &Stack, hypervisor: NodeId) -> EntryCounts {
     let on_it = |vm: &NodeId| stack.below(*vm) == Some(hypervisor);
     stack.nodes().filter(on_it).for_each(|vm| add(stack.second_stage(vm)));
     if hypervisor == NodeId::HOST {
-        let nested = stack.guests().filter(|guest| !on_it(guest));
+        // With shadow paging a guest has no shadow table of second stages.
+        let nested =
+            stack.guests().filter(|guest| !on_it(guest) && !stack.has_shadow_paging(*guest));
         nested.filter_map(|vm| stack.hardware_second_stage(vm)).for_each(add);
     }
     counts

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use strata_addr::space::{Space, Upper};
 use strata_addr::{Frame, Gva, Range};
 use strata_colours::{CacheIndex, Colours, SliceHash, VirtualCache};
+use strata_nested::{Hypervisor, Instructions};
 use strata_paging::{Format, Radix, TableId, X86, index};
 use strata_stack::{
     AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts, Faulted, Feedback,
@@ -125,6 +126,17 @@ pub enum Op {
     },
 }
 
+/// Shadow paging, and what is switched on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shadows {
+    /// L0 has a shadow of L1's in place of a second stage.
+    pub twice: bool,
+    pub trap: bool,
+    pub bypass: bool,
+    pub hypervisor: Hypervisor,
+    pub svm: bool,
+}
+
 /// Pages the processes use: 16 MiB, from an address that is not aligned to a huge page's region.
 pub const PAGES: u64 = 4096;
 
@@ -232,13 +244,25 @@ impl World {
     pub fn shadowed(
         layers: usize,
         fragmentation: f64,
-        trap: bool,
+        shadows: Shadows,
         policy: Box<dyn Policy>,
     ) -> Self {
         let mut config = config(chain(layers, fragmentation));
-        config.paging = Paging::Shadow;
-        if trap {
+        config.paging = match shadows.twice {
+            true => Paging::ShadowOnShadow,
+            false => Paging::Shadow,
+        };
+        if shadows.trap {
             config.exits.second_stage_writes = strata_stack::SecondStageWrites::Trap;
+        }
+        config.exits.page_fault_bypass = shadows.bypass;
+        config.exits.hypervisor = shadows.hypervisor;
+        if shadows.svm {
+            config.virtualization = Virtualization {
+                instructions: Instructions::Svm,
+                vmcs_shadowing: false,
+                ..config.virtualization
+            };
         }
         Self::of(config, policy)
     }
@@ -368,6 +392,7 @@ impl World {
             let shadowed = self.stack.has_shadow_paging(self.guest);
             let tables = self.stack.hardware_tables(self.guest, space).unwrap();
             let (guest, second) = tables;
+            let twice = shadowed && second.is_none();
             let mapping = guest.mapping(addr);
             if shadowed && mapping.is_none_or(|mapping| store && !mapping.rights.write) {
                 let policy = self.policy.as_mut();
@@ -407,9 +432,10 @@ impl World {
             }
             let frame = frame.cross();
             // A shadow leads to frames of the hypervisor that keeps it.
-            let node = match shadowed {
-                true => self.stack.below(self.guest).unwrap(),
-                false => self.guest,
+            let node = match (shadowed, twice) {
+                (true, true) => NodeId::HOST,
+                (true, false) => self.stack.below(self.guest).unwrap(),
+                (false, _) => self.guest,
             };
             let found = self.stack.read_content(node, frame);
             let expected = self.expected.get(&(self.guest, pid, page)).copied().unwrap_or(0);

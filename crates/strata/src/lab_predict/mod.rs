@@ -19,6 +19,7 @@ use rows::rows;
 use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
+use strata_engine::Paging;
 use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Scenario};
 
 /// Runs both, and tells. Gives the exit status.
@@ -44,12 +45,14 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
             .map(|layer| state::mode(layer.thp.as_deref().unwrap_or("never")));
         model::l1_huge_pages(&modes.collect::<Vec<_>>())?;
     }
-    if let Some(layer) = scenario.layers.iter().position(|layer| layer.shadows(make)) {
-        return Err(Failure::usage(format!(
-            "L{layer} of the scenario {} has nested paging off, and the model has no shadow paging in several layers: \
-             choose another scenario",
-            args.scenario
-        )));
+    let hypervisors = &scenario.layers[..scenario.layers.len() - 1];
+    let shadows: Vec<bool> = hypervisors.iter().map(|layer| layer.shadows(make)).collect();
+    let paging = model::paging(&shadows)?;
+    if aligned.is_some() && paging != Paging::Nested {
+        return Err(Failure::usage(
+            "the kernel with alignment has nothing to align where a layer has nested paging off: choose another \
+             scenario, or --kernel vanilla",
+        ));
     }
     let program = program(args, &scenario)?;
     let interrupt = Interrupt::watch_all();
@@ -74,8 +77,14 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     let first = &reports[0];
     let found = states(first)?;
     say("the model runs it");
-    let of = Machine { layers: &found, make: scenario.make(), aligned };
-    let run = model::run(&of, &program, &interrupt)?;
+    let mut of = Machine { layers: &found, make, paging, aligned };
+    let mut run = model::run(&of, &program, &interrupt)?;
+    if let (Some(told), Some(took)) = (&mut of.aligned, seconds(&reports)) {
+        // The emulator's processors are slower than the model's, and work as much less in the background between two
+        // scans: so they are as much less apart.
+        model::pace(told, run.elapsed_seconds / took);
+        run = model::run(&of, &program, &interrupt)?;
+    }
     if interrupt.happened() {
         return Err(interrupted());
     }
@@ -84,7 +93,7 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
         program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         machine: first.machine.clone(),
         runs: args.runs,
-        rows: rows(&reports, &run),
+        rows: rows(&reports, &run, &shadows),
         counted: reports.iter().filter_map(|report| report.counted.clone()).collect(),
         layers: found,
         run,
@@ -99,6 +108,17 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     }
     output::to_stdout(text::render(&predicted).as_bytes())?;
     Ok(0)
+}
+
+/// How long the program took on average, by L0's clock.
+fn seconds(reports: &[LabReport]) -> Option<f64> {
+    let took = reports.iter().filter_map(|report| {
+        let readings = &report.counted.as_ref()?.readings;
+        Some(readings.after.first()?.at - readings.before.first()?.at)
+    });
+    let took: Vec<f64> = took.collect();
+    let mean = took.iter().sum::<f64>() / took.len().max(1) as f64;
+    (mean > 0.0).then_some(mean)
 }
 
 /// The program as this computer runs it, which the model follows to its end.

@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use strata_engine::{
-    Found, HostError, HostSetup, Hosts, OpenError, OwnPolicy, Progress, RunResult, Setup,
+    Found, HostError, HostSetup, Hosts, OpenError, OwnPolicy, Paging, Progress, RunResult, Setup,
     StackKind, Stop, ThpMode, VmSetup, run_hosts,
 };
 use strata_lab::{Layer, Make};
@@ -32,6 +32,8 @@ pub struct Machine<'a> {
     pub layers: &'a [LayerState],
     /// The make of its processors.
     pub make: Make,
+    /// How its hypervisors have memory for their VMs.
+    pub paging: Paging,
     /// What the policy of L0's kernel is told, if that is the one with alignment, and it is on.
     pub aligned: Option<Vec<(String, String)>>,
 }
@@ -50,13 +52,40 @@ pub fn aligned(layer: &Layer) -> Option<Vec<(String, String)>> {
         let number: f64 = value.parse().ok()?;
         let (name, value) = match name {
             "nested_align_cpu_percent" => ("strata.share", number / 100.0),
-            "nested_align_period_ms" => ("strata.period", number / 1000.0),
+            "nested_align_period_ms" => (PERIOD.0, number / 1000.0),
             "nested_align_min_present" => ("strata.min_present", number),
             _ => return None,
         };
         Some((name.to_owned(), value.to_string()))
     });
     Some(told.collect())
+}
+
+/// How hypervisors have memory for their VMs, of which this says, L0 first, which keep shadows of page tables.
+///
+/// # Errors
+/// When no processor does that.
+pub fn paging(shadows: &[bool]) -> Result<Paging, Failure> {
+    match shadows {
+        [] | [false] | [false, false] => Ok(Paging::Nested),
+        [true] | [false, true] => Ok(Paging::Shadow),
+        [true, true] => Ok(Paging::ShadowOnShadow),
+        _ => Err(Failure::usage(
+            "L0 has nested paging off and L1 has it on, which KVM does not do: turn it off in L1, too",
+        )),
+    }
+}
+
+/// The parameter of the policy that says how far two scans are apart, and what that is unless the module is told.
+const PERIOD: (&str, f64) = ("strata.period", 1.0);
+
+/// Multiplies the time between two scans.
+pub fn pace(told: &mut Vec<(String, String)>, factor: f64) {
+    let (name, default) = PERIOD;
+    let given = told.iter().find(|(known, _)| known == name);
+    let given = given.and_then(|(_, value)| value.parse().ok()).unwrap_or(default);
+    told.retain(|(known, _)| known != name);
+    told.push((name.to_owned(), (given * factor).to_string()));
 }
 
 /// Runs a program through the model of a machine.
@@ -142,7 +171,7 @@ fn host(
     machine: &Machine<'_>,
     workload: strata_stream::WorkloadInfo,
 ) -> Result<HostSetup, Failure> {
-    let Machine { layers, make, aligned } = machine;
+    let Machine { layers, make, paging, aligned } = machine;
     let (layers, make) = (*layers, *make);
     let mut cpu = cpu(match make {
         Make::Amd => "zen2",
@@ -167,6 +196,7 @@ fn host(
     };
     // What L1 runs, in which it reads few fields of a VMCS at an exit.
     common.overrides.push(("nested.hypervisor".to_owned(), "kvm-6.12".to_owned()));
+    common.paging = *paging;
     common.memory = layers.last().map(|guest| guest.memory_bytes);
     let mut host = HostSetup::single(&common, &workload);
     host.memory = layers.first().map(|host| host.memory_bytes);
@@ -229,7 +259,7 @@ mod tests {
         let layers = [layer(300, "always"), layer(200, "never"), layer(100, "madvise")];
         for count in 1..=3 {
             let layers = &layers[3 - count..];
-            let machine = Machine { layers, make: Make::Amd, aligned: None };
+            let machine = Machine { layers, make: Make::Amd, paging: Paging::Nested, aligned: None };
             let host = host(&machine, Default::default()).unwrap();
             assert_eq!(host.memory, Some(layers[0].memory_bytes));
             let mut sizes: Vec<_> = host.vms.iter().filter_map(|vm| vm.memory).collect();
@@ -247,6 +277,25 @@ mod tests {
     }
 
     #[test]
+    fn shadows_are_kept_from_the_top_down() {
+        assert_eq!(paging(&[]).unwrap(), Paging::Nested);
+        assert_eq!(paging(&[true]).unwrap(), Paging::Shadow);
+        assert_eq!(paging(&[false, true]).unwrap(), Paging::Shadow);
+        assert_eq!(paging(&[true, true]).unwrap(), Paging::ShadowOnShadow);
+        assert!(paging(&[true, false]).unwrap_err().message.contains("L1"));
+    }
+
+    #[test]
+    fn scans_are_as_much_nearer_as_the_program_is_faster() {
+        let mut told = vec![("strata.share".to_owned(), "0.5".to_owned())];
+        pace(&mut told, 0.25);
+        assert_eq!(told[1], ("strata.period".to_owned(), "0.25".to_owned()));
+        pace(&mut told, 0.5);
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[1].1, "0.125");
+    }
+
+    #[test]
     fn the_kernel_with_alignment_is_a_policy_with_the_settings_of_its_module() {
         use strata_lab::{Kernel, KernelVariant, Scenario};
         let mut l0 = Scenario::load("scattered").unwrap().layers.swap_remove(0);
@@ -259,7 +308,9 @@ mod tests {
         let setup = |l1: &str, guest: &str| {
             let layers = [layer(300, "always"), layer(200, l1), layer(100, guest)];
             let aligned = Some(told.clone());
-            host(&Machine { layers: &layers, make: Make::Amd, aligned }, Default::default())
+            let paging = Paging::Nested;
+            let machine = Machine { layers: &layers, make: Make::Amd, paging, aligned };
+            host(&machine, Default::default())
         };
         let has_l1_thp = |host: HostSetup| {
             assert!(host.vms.iter().all(|vm| vm.policy == ALIGNED));

@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use strata_engine::RunResult;
 use strata_engine::report::{EntryCounts, LayerMemory};
-use strata_lab::{Counters, LabReport, Readings};
+use strata_lab::{Counters, LabReport, Make, Readings};
 
 /// A thing that both count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,7 +58,9 @@ fn named(
 }
 
 /// Rows of every layer, the innermost first.
-pub fn rows(reports: &[LabReport], run: &RunResult) -> Vec<Row> {
+///
+/// `shadows` says of each hypervisor, L0 first, whether it keeps shadows of its VM's page tables.
+pub fn rows(reports: &[LabReport], run: &RunResult, shadows: &[bool]) -> Vec<Row> {
     let mut table = Rows { reports, rows: Vec::new() };
     let layers = reports[0].layers.len();
     let innermost = layers - 1;
@@ -76,9 +78,12 @@ pub fn rows(reports: &[LabReport], run: &RunResult) -> Vec<Row> {
         table.add(layer, what, |d| d.of(|c| c.vmstat("thp_fault_alloc")), huge);
     }
     if layers > 1 {
-        exits(&mut table, run, layers);
+        exits(&mut table, run, shadows);
         for layer in (0..innermost).rev() {
             let kept = |pick: fn(&LayerMemory) -> u64| memory(name(layer)).map(pick);
+            if shadows[layer] {
+                continue;
+            }
             let base = kept(|memory| grown(memory, |entries| entries.base));
             table.add(layer, "4 KiB entries added", |d| d.of(|c| c.kvm("pages_4k")), base);
             let huge = kept(|memory| grown(memory, |entries| entries.huge));
@@ -121,35 +126,89 @@ const VMX: Instructions = Instructions {
     flush: "INVEPT",
 };
 
-/// Exits that L0 took, by whose they are and by reason. Accesses to devices are violations, too, of memory that no
-/// hypervisor backs; they are in none of these.
-fn exits(table: &mut Rows<'_>, run: &RunResult, layers: usize) {
-    let model = |layer: &str, reason: &str| {
+/// What a VM exits for when it touches memory: a fault in the table that hardware walks for it.
+#[derive(Clone, Copy)]
+struct FaultOfMemory {
+    /// As the manual calls the exit.
+    name: &'static str,
+    /// As the model does.
+    reasons: &'static [&'static str],
+    what: &'static str,
+}
+
+impl FaultOfMemory {
+    /// Of a VM whose hypervisor keeps shadows, or has a second stage.
+    fn new(make: Make, shadows: bool) -> Self {
+        let reasons: &[_] = &["second_stage_violation", "second_stage_write"];
+        let violation = |name| Self { name, reasons, what: "second-stage violations" };
+        let page_fault = |name| Self { name, reasons: &["page_fault"], what: "page faults" };
+        match (make, shadows) {
+            (Make::Amd, false) => violation("NPF"),
+            (Make::Intel, false) => violation("EPT_VIOLATION"),
+            (Make::Amd, true) => page_fault("PF"),
+            (Make::Intel, true) => page_fault("EXCEPTION_NMI"),
+        }
+    }
+}
+
+/// Exits that L0 took, by whose they are and by reason; `shadows` says of each hypervisor, L0 first, whether it keeps
+/// shadows. Accesses to devices are violations, too, of memory that no hypervisor backs; they are in none of these.
+fn exits(table: &mut Rows<'_>, run: &RunResult, shadows: &[bool]) {
+    let model = |layer: &str, reasons: &[&str]| -> u64 {
         let of_layer = run.exits_by_layer.iter().find(|exits| exits.layer == layer);
-        of_layer.and_then(|exits| exits.exits.get(reason)).copied().unwrap_or(0)
+        let of = |reason: &&str| of_layer.and_then(|exits| exits.exits.get(*reason)).copied();
+        reasons.iter().filter_map(of).sum()
     };
-    let amd = reports_amd(table.reports);
-    let violation = if amd { "NPF" } else { "EPT_VIOLATION" };
-    let of_devices = move |d: &Difference<'_>, layer: usize| {
-        let there = Difference(d.0, layer);
-        let violations = there.of(named(|c| &c.exits, violation));
+    let make = table.reports[0].machine.make;
+    let amd = make == Make::Amd;
+    let faults: Vec<FaultOfMemory> =
+        shadows.iter().map(|shadows| FaultOfMemory::new(make, *shadows)).collect();
+    // Of a hypervisor's VM. KVM counts a violation that is a page fault of its VM's memory, and no other.
+    let of_devices = |d: &Difference<'_>, hypervisor: usize| {
+        if shadows[hypervisor] {
+            return 0;
+        }
+        let there = Difference(d.0, hypervisor);
+        let violations = there.of(named(|c| &c.exits, faults[hypervisor].name));
         violations.saturating_sub(there.of(|c| c.kvm("pf_taken")))
     };
-    let all = move |d: &Difference<'_>| d.of(named(|c| &c.exits, violation)) - of_devices(d, 0);
-    let of_l2 = model("guest", "second_stage_violation");
-    if layers == 2 {
-        return table.add(0, "exits of L1: second-stage violations", all, Some(of_l2));
+    let without = |of: u64, others: u64| of.saturating_sub(others);
+    // Loads of a page table exit where a hypervisor keeps shadows.
+    let loads = if amd { "CR3_WRITE" } else { "CR_ACCESS" };
+    let [of_l1, rest @ ..] = &faults[..] else { return };
+    let of_l2 = rest.first();
+    let nested = |d: &Difference<'_>, name: &'static str| d.of(named(|c| &c.nested_exits, name));
+    let own = |d: &Difference<'_>, fault: &FaultOfMemory| {
+        let all = d.of(named(|c| &c.exits, fault.name));
+        without(all, nested(d, fault.name) + of_devices(d, 0))
+    };
+    let innermost = if of_l2.is_some() { "l1" } else { "guest" };
+    let Some(of_l2) = of_l2 else {
+        let what = format!("exits of L1: {}", of_l1.what);
+        table.add(0, &what, |d| own(d, of_l1), Some(model(innermost, of_l1.reasons)));
+        if shadows[0] {
+            let predicted = Some(model(innermost, &["control_register"]));
+            let what = "exits of L1: loads of a page table";
+            table.add(0, what, |d| d.of(named(|c| &c.exits, loads)), predicted);
+        }
+        return;
+    };
+    let what = format!("exits of L2: {}", of_l2.what);
+    let counted = |d: &Difference<'_>| without(nested(d, of_l2.name), of_devices(d, 1));
+    table.add(0, &what, counted, Some(model("guest", of_l2.reasons)));
+    let mut for_memory = vec![of_l2.name];
+    if shadows[1] {
+        let predicted = Some(model("guest", &["control_register"]));
+        table.add(0, "exits of L2: loads of a page table", |d| nested(d, loads), predicted);
+        for_memory.push(loads);
     }
-    let nested = move |d: &Difference<'_>| d.of(named(|c| &c.nested_exits, violation));
-    let reflected = move |d: &Difference<'_>| d.of(named(|c| &c.reflected_exits, violation));
-    let without = |of: u64, devices: u64| of.saturating_sub(devices);
-    let what = "exits of L2: second-stage violations";
-    table.add(0, what, |d| without(nested(d), of_devices(d, 1)), Some(of_l2));
-    let handed_on = move |d: &Difference<'_>| without(reflected(d), of_devices(d, 1));
-    table.add(0, "  of them handed on to L1", handed_on, Some(model("guest", "handed_on")));
-    let of_l1 = model("l1", "second_stage_violation") + model("l1", "second_stage_write");
-    let what = "exits of L1: second-stage violations";
-    table.add(0, what, |d| without(all(d), nested(d)), Some(of_l1));
+    let handed_on = |d: &Difference<'_>| {
+        let all = for_memory.iter().map(|name| d.of(named(|c| &c.reflected_exits, name))).sum();
+        without(all, of_devices(d, 1))
+    };
+    table.add(0, "  of them handed on to L1", handed_on, Some(model("guest", &["handed_on"])));
+    let what = format!("exits of L1: {}", of_l1.what);
+    table.add(0, &what, |d| own(d, of_l1), Some(model("l1", of_l1.reasons)));
     let Instructions { entry, script, flush } = if amd { SVM } else { VMX };
     let entries = |d: &Difference<'_>| d.of(named(|c| &c.exits, entry.0));
     // Every exit that is handed on ends in one.
@@ -158,12 +217,12 @@ fn exits(table: &mut Rows<'_>, run: &RunResult, layers: usize) {
         without(handed_on_in_all, handed_on(d))
     };
     let what = format!("exits of L1: {} after them", entry.0);
-    let entered = model("l1", entry.1);
+    let entered = model("l1", &[entry.1]);
     table.add(0, &what, |d| without(entries(d), for_others(d)), Some(entered));
     let in_100 = |of: u64, entries: u64| (of * 100).checked_div(entries).unwrap_or(0);
     // KVM saves its own state once more where it takes up its guest after another program ran: when that is, the
     // clock decides.
-    let taken_up = move |d: &Difference<'_>| {
+    let taken_up = |d: &Difference<'_>| {
         if amd { Difference(d.0, 1).of(|counters| counters.kvm("host_state_reload")) } else { 0 }
     };
     for (name, reason) in script {
@@ -172,27 +231,23 @@ fn exits(table: &mut Rows<'_>, run: &RunResult, layers: usize) {
             let others = if *name == "VMSAVE" { taken_up(d) } else { 0 };
             in_100(without(d.of(named(|c| &c.exits, name)), others), entries(d))
         };
-        table.add(0, &what, counted, Some(in_100(model("l1", reason), entered)));
+        table.add(0, &what, counted, Some(in_100(model("l1", &[reason]), entered)));
     }
     let counted = |d: &Difference<'_>| d.of(named(|c| &c.exits, flush));
-    table.add(0, &format!("exits of L1: {flush}"), counted, Some(model("l1", "invalidation")));
-    let ours: Vec<&str> = [violation, entry.0, flush]
+    table.add(0, &format!("exits of L1: {flush}"), counted, Some(model("l1", &["invalidation"])));
+    let ours: Vec<&str> = [of_l1.name, of_l2.name, entry.0, flush]
         .into_iter()
         .chain(script.iter().map(|(name, _)| *name))
         .collect();
     let others = |d: &Difference<'_>| {
-        d.of(|counters| {
+        let rest = d.of(|counters| {
             let rest = counters.exits.iter().filter(|(name, _)| !ours.contains(&name.as_str()));
             rest.map(|(_, count)| count).sum()
-        }) + of_devices(d, 0)
-            + of_devices(d, 1)
-            + taken_up(d)
+        });
+        let told = if shadows[1] { nested(d, loads) } else { 0 };
+        without(rest, told) + of_devices(d, 0) + of_devices(d, 1) + taken_up(d)
     };
     table.add(0, "other exits: timers, devices, MSRs", others, None);
-}
-
-fn reports_amd(reports: &[LabReport]) -> bool {
-    reports[0].machine.make == strata_lab::Make::Amd
 }
 
 struct Rows<'a> {

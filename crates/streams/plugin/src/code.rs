@@ -36,8 +36,9 @@ impl Code {
 
     fn is_new(&mut self, range: Range<Virtual>) -> bool {
         let pages = range.start.get() / PAGE..range.end.get() / PAGE;
-        // All of them, not until the first that is.
-        pages.fold(false, |new, page| self.told.insert(page) || new)
+        let before = self.told.len();
+        self.told.extend(pages);
+        self.told.len() > before
     }
 
     /// The address space changes: what is translated after that may be other code.

@@ -5,7 +5,8 @@ use super::{address, size};
 use clap::{Args, ValueEnum};
 use nix::sys::mman::MmapAdvise;
 use serde_json::json;
-use std::fs;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::time::Instant;
 
 /// Base pages of a huge page.
@@ -126,10 +127,12 @@ fn contents(page: usize) -> u64 {
 
 /// Bytes in huge pages of the mapping that starts at `start`, or is part of one that does.
 fn huge_bytes(start: usize) -> Result<u64, String> {
-    let text = fs::read_to_string("/proc/self/smaps")
-        .map_err(|error| format!("/proc/self/smaps: {error}"))?;
+    let failed = |error| format!("/proc/self/smaps: {error}");
+    // Line by line: how many mappings there are must not decide how much memory the program has.
+    let lines = BufReader::with_capacity(PAGE, File::open("/proc/self/smaps").map_err(failed)?);
     let mut here = false;
-    for line in text.lines() {
+    for line in lines.lines() {
+        let line = line.map_err(failed)?;
         if let Some((range, _)) = line.split_once(' ')
             && let Some((from, to)) = range.split_once('-')
             && let (Ok(from), Ok(to)) =

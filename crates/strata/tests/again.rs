@@ -49,9 +49,9 @@ const LINES: [&str; 7] = [
      --explain --set thp.scan_sleep=5 --set core.base_cpi=1 --set core.base_cpi=2 --jobs 1 --threads 2",
     "run --workload random:size=4MiB,accesses=100k --stack native --fragmentation none -o table.txt",
     "run --workload random:size=4MiB,accesses=100k --stack vm --fragmentation 0.3,0.2,0.1 --policy base --paging shadow",
-    "run --workload random:size=4MiB,accesses=100k --policy base --paging shadow-on-shadow",
     "run --config sub/study.toml --seed 3",
     "run --workload random:size=4MiB,accesses=100k --sample interval=60k,window=5k,warm=5k --seed 5",
+    "run --workload random:size=4MiB,accesses=100k --policy base --paging shadow-on-shadow",
 ];
 
 #[test]

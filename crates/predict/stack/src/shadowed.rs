@@ -2,10 +2,9 @@
 
 use crate::frames::Frames;
 use crate::kernel::PageTable;
-use crate::tree::page_range;
 use rustc_hash::FxHashMap;
 use strata_addr::space::{Lower, Upper};
-use strata_addr::{Frame, PageSize};
+use strata_addr::{Frame, PageSize, Range};
 use strata_paging::{Format, NoFrame, Rights, TableId, X86, index};
 
 /// How a hypervisor has memory for its VM.
@@ -199,7 +198,8 @@ pub(crate) fn clear(
     frames: &mut Frames,
     counted: bool,
 ) -> Rewritten {
-    let (mut rewritten, mut rest) = (Rewritten::default(), page_range(first, pages));
+    let mut rewritten = Rewritten::default();
+    let mut rest = Range::new(first.addr(), (first + pages).addr());
     while let Some((page, mapping)) = table.first_mapped(rest) {
         let before = if counted { pages_of_walk(table, page) } else { Vec::new() };
         table.unmap(page.addr(), frames);

@@ -46,7 +46,7 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     }
     if let Some(layer) = scenario.layers.iter().position(|layer| layer.shadows(make)) {
         return Err(Failure::usage(format!(
-            "L{layer} of the scenario {} has nested paging off, and the model has no shadow paging in several layers: \
+            "L{layer} of the scenario {} has nested paging off, and predictions are made of layers with second stages: \
              choose another scenario",
             args.scenario
         )));

@@ -5,7 +5,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::vm_args::VmArgs;
 use std::iter;
-use strata_engine::{Catalogue, PagePlacement, StackKind};
+use strata_engine::{Catalogue, PagePlacement, Paging, StackKind};
 use strata_hardware::{CpuModel, SliceHash};
 
 /// What places pages by cache colour, for messages.
@@ -46,7 +46,7 @@ pub fn check(
     for (given, what) in [
         (args.tick_hz.is_some(), "--tick-hz"),
         (args.io_hz.is_some(), "--io-hz"),
-        (args.paging.is_some(), "--paging"),
+        (args.paging.is_some_and(Paging::has_shadows), "--paging"),
     ] {
         if given && is_native {
             return nothing(what, in_no_vm);

@@ -55,6 +55,14 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
         PaperChoice::Vee16 => ("vee16", &Vee16),
     };
     let rows = paper.rows(args.scale);
+    for (given, option) in [(args.list, "--list"), (args.kept, "--kept"), (args.fresh, "--fresh")] {
+        if given && rows.is_empty() {
+            return Err(Failure::usage(format!(
+                "{option} is about runs, and the tables of {name} take none: all of it is counted anew in the model \
+                 of memory modes; leave {option} out"
+            )));
+        }
+    }
     if args.list {
         let lines: String = rows.iter().map(|row| row.command() + "\n").collect();
         return output::to_stdout(lines.as_bytes()).map(|()| 0);

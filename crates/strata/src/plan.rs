@@ -159,7 +159,11 @@ pub fn setups(
         levels: args.levels.unwrap_or(DEFAULT_LEVELS),
         fragmentation: fragmentation(args.fragmentation.as_ref()),
         reused: args.reused.unwrap_or(false),
-        paging: args.paging.unwrap_or_default(),
+        // In a VM there is no L1 whose shadow L0 could have a shadow of.
+        paging: match args.paging.unwrap_or_default() {
+            Paging::ShadowOnShadow if stack == StackKind::Vm => Paging::Shadow,
+            paging => paging,
+        },
         misaligned: match args.tlb_misaligned.as_deref() {
             Some("no-fill") => Misaligned::NoFill,
             _ => Misaligned::Splinter,
@@ -281,9 +285,10 @@ fn shadow_paging_fits(
             "--paging {name} is for {what}, and a {deep} stack has VMs in these: take {these}, or leave --paging out"
         )));
     }
-    if paging == Paging::ShadowOnShadow && stacks.contains(&StackKind::Vm) {
+    if paging == Paging::ShadowOnShadow && !stacks.contains(&StackKind::Nested) {
         return Err(Failure::usage(
-            "--paging shadow-on-shadow is for nested VMs, in which L1 keeps a shadow for L0 to shadow: take --stack              nested, or --paging shadow for a VM",
+            "--paging shadow-on-shadow is for nested VMs, in which L1 keeps a shadow for L0 to shadow: add nested to \
+             --stack, or take --paging shadow for a VM",
         ));
     }
     match policies.iter().find(|policy| works_across_layers(policy)) {

@@ -15,6 +15,8 @@ struct Kind {
     remedy: &'static str,
 }
 
+const FAULTS_AND_EXITS: &str = "faults and exits";
+
 const KINDS: [Kind; 5] = [
     Kind {
         name: "TLB misses",
@@ -27,7 +29,7 @@ const KINDS: [Kind; 5] = [
         remedy: "Huge pages cannot help with those; a smaller or more local data set can.",
     },
     Kind {
-        name: "faults and exits",
+        name: FAULTS_AND_EXITS,
         cycles: touching,
         remedy: "Fewer, larger allocations and memory the layers below already back help.",
     },
@@ -127,7 +129,18 @@ fn dominates(run: &RunResult) -> String {
         let joint = if index == 0 { ", against" } else { " and" };
         text += &format!("{joint} {} in {}", percent(part(kind)), kind.name);
     }
-    format!("{text}. {}", largest.remedy)
+    format!("{text}. {}", remedy(largest, run))
+}
+
+/// What is known to help, which is no shadow paging where that is what exits.
+fn remedy(kind: &Kind, run: &RunResult) -> &'static str {
+    let exits = |name: &str| run.exits.get(name).copied().unwrap_or(0);
+    let shadows = exits("page_fault") + exits("l1_page_fault");
+    if kind.name == FAULTS_AND_EXITS && shadows * 2 > run.exits.values().sum() {
+        return "Most exits are page faults of shadow paging, of which a second stage has none: \
+                leave --paging out to see that.";
+    }
+    kind.remedy
 }
 
 /// Which policy is fastest and by what it wins, if one does.

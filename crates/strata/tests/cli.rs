@@ -242,7 +242,12 @@ fn mistakes_are_one_line_with_cause_and_remedy() {
             "--paging shadow for a VM",
         ),
         ("run --paging shadow-on-shadow --stack nested-4 --workload random", 2, "take nested"),
-        ("run --paging shadow-on-shadow --stack native --workload random", 2, "add vm or nested"),
+        (
+            "run --paging shadow-on-shadow --stack native --workload random",
+            2,
+            "add nested to --stack",
+        ),
+        ("paper nestcloud --list", 2, "leave --list out"),
         ("run --paging shadow-on-shadow --policy xgemini --workload random", 2, "take base or thp"),
         ("run --paging shadow-on-shadow --vm a:workload=random", 2, "leave out --vm"),
         ("run --set nested.page_fault_bypass=true --workload random", 2, "add --paging shadow"),

@@ -58,6 +58,7 @@ fn a_vm_walks_as_native_programs_do_and_exits_for_its_page_faults() {
         assert_eq!(shadow.faults.guest, nested.faults.guest, "{policy}: the guest's own");
         assert_eq!(exits(&shadow, "guest", "second_stage_violation"), 0);
         let faults = exits(&shadow, "guest", "page_fault");
+        assert_eq!(shadow.exits["page_fault"], faults, "{policy}: of all together, too");
         assert!(faults >= 2 * shadow.faults.guest, "{policy}: {faults}");
         assert!(faults <= 5 * shadow.faults.guest, "{policy}: {faults}");
         let bill: u64 = shadow.bill.iter().map(|item| item.cycles).sum();
@@ -79,6 +80,7 @@ fn in_a_nested_vm_l1_keeps_the_shadow_and_l0_a_second_stage() {
         faults + exits(&shadow, "guest", "control_register")
     );
     assert_eq!(exits(&shadow, "l1", "vmresume"), exits(&shadow, "guest", "handed_on"));
+    assert_eq!(shadow.exits["reflected"], exits(&shadow, "guest", "handed_on"));
     // Nobody follows what L1 writes.
     assert_eq!(exits(&shadow, "l1", "second_stage_write"), 0);
     assert!(exits(&nested, "l1", "second_stage_write") > 0);

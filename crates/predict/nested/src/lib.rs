@@ -24,7 +24,7 @@ pub use access::Access;
 pub use costs::{ExitCosts, replacement};
 pub use happening::Happening;
 pub use reason::ExitReason;
-pub use script::Hypervisor;
+pub use script::{Hypervisor, Work};
 pub use second_stage_writes::SecondStageWrites;
 pub use unfold::{Handled, Nesting, Part};
 pub use virtualization::{Instructions, Virtualization};

@@ -44,6 +44,17 @@ impl Hypervisor {
             Self::Kvm612 => "kvm-6.12",
         }
     }
+
+    /// How many pages at most a guest's kernel of its time flushes one by one, by INVLPG, instead of by a load of its
+    /// page table. In 2009 whatever was unmapped was flushed by a load (`tlb_flush` of
+    /// `arch/x86/include/asm/tlb.h`); the limit came with Linux 3.17 (`tlb_single_page_flush_ceiling` of
+    /// `arch/x86/mm/tlb.c`).
+    pub const fn flushed_one_by_one(self) -> u64 {
+        match self {
+            Self::Kvm84 => 0,
+            Self::Kvm612 => 33,
+        }
+    }
 }
 
 impl Value for Hypervisor {

@@ -117,17 +117,20 @@ pub struct Nesting {
     handled: Vec<Vec<[Handled; OF_GUESTS.len()]>>,
 }
 
-/// Exits that a guest takes by itself; others follow from these.
-const OF_GUESTS: [ExitReason; 9] = [
-    ExitReason::SecondStageViolation,
-    ExitReason::SecondStageWrite,
-    ExitReason::Invalidation,
-    ExitReason::PageFault,
-    ExitReason::ControlRegister,
-    ExitReason::ExternalInterrupt,
-    ExitReason::Apic,
-    ExitReason::Halt,
-    ExitReason::Io,
+/// Exits that a guest takes by itself, with what each asks of whoever handles it; others follow from these.
+const OF_GUESTS: [(ExitReason, Work); 12] = [
+    (ExitReason::SecondStageViolation, Work::Map),
+    (ExitReason::SecondStageWrite, Work::Follow),
+    (ExitReason::Invalidation, Work::Invalidate),
+    (ExitReason::Invalidation, Work::Forget),
+    (ExitReason::PageFault, Work::Shadow),
+    (ExitReason::PageFault, Work::Inject),
+    (ExitReason::PageFault, Work::Emulate),
+    (ExitReason::ControlRegister, Work::Serve),
+    (ExitReason::ExternalInterrupt, Work::Interrupt),
+    (ExitReason::Apic, Work::Serve),
+    (ExitReason::Halt, Work::Serve),
+    (ExitReason::Io, Work::Serve),
 ];
 
 impl Nesting {
@@ -141,7 +144,7 @@ impl Nesting {
         }
         nesting.handled = (1..=levels)
             .map(|vm| {
-                let by = |handler| OF_GUESTS.map(|reason| nesting.unfold(vm, handler, reason));
+                let by = |handler| OF_GUESTS.map(|cause| nesting.unfold(vm, handler, cause));
                 (0..vm).map(by).collect()
             })
             .collect();
@@ -164,14 +167,22 @@ impl Nesting {
     /// When other exits lead to such exits, the handler is not below the VM, or there are no VMs at this
     /// level.
     pub fn exit(&self, vm: u8, handler: u8, reason: ExitReason) -> &Handled {
-        let reason = OF_GUESTS.iter().position(|known| *known == reason);
-        let reason = reason.expect("other exits follow from these");
-        &self.handled[usize::from(vm) - 1][usize::from(handler)][reason]
+        self.exit_for(vm, handler, reason, Work::of(reason))
     }
 
-    fn unfold(&self, vm: u8, handler: u8, reason: ExitReason) -> Handled {
+    /// The same where an exit for this reason may ask for one thing or another, such as a page fault.
+    ///
+    /// # Panics
+    /// As [`Nesting::exit`], and when no such exit asks for this.
+    pub fn exit_for(&self, vm: u8, handler: u8, reason: ExitReason, work: Work) -> &Handled {
+        let cause = OF_GUESTS.iter().position(|known| *known == (reason, work));
+        let cause = cause.expect("other exits follow from these");
+        &self.handled[usize::from(vm) - 1][usize::from(handler)][cause]
+    }
+
+    fn unfold(&self, vm: u8, handler: u8, cause: (ExitReason, Work)) -> Handled {
         let mut counts = Counts::default();
-        self.handle(vm, handler, reason, 1, &mut counts);
+        self.handle(vm, handler, cause, 1, &mut counts);
         let mut exits = Vec::new();
         for (level, counts) in (1..).zip(&counts.exits) {
             let counts = ExitReason::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
@@ -186,7 +197,14 @@ impl Nesting {
     }
 
     /// A VM exits this often, and the hypervisor at level `handler` handles it.
-    fn handle(&self, vm: u8, handler: u8, reason: ExitReason, times: u64, counts: &mut Counts) {
+    fn handle(
+        &self,
+        vm: u8,
+        handler: u8,
+        (reason, work): (ExitReason, Work),
+        times: u64,
+        counts: &mut Counts,
+    ) {
         counts.add(vm, reason, times);
         if reason == ExitReason::Vmptrld {
             let copied = self.costs.vmcs_access.copied_at_load();
@@ -201,7 +219,7 @@ impl Nesting {
         for level in 1..handler {
             counts.add_all(self.work_of(level, Work::HandOn), times);
         }
-        counts.add_all(self.work_of(handler, Work::of(reason)), times);
+        counts.add_all(self.work_of(handler, work), times);
     }
 
     fn work_of(&self, level: u8, work: Work) -> &Counts {
@@ -216,7 +234,8 @@ impl Nesting {
         counts.spend(level, Part::Copies, self.costs.copied_field, self.copied_fields(&steps));
         for step in steps {
             if let Some(handler) = self.handler(level, step) {
-                self.handle(level, handler, step.reason(), 1, &mut counts);
+                let reason = step.reason();
+                self.handle(level, handler, (reason, Work::of(reason)), 1, &mut counts);
             }
         }
         counts
@@ -285,8 +304,8 @@ mod tests {
         for cpu in CPUS {
             let nesting = Nesting::new(cpu, ExitCosts::default(), 3);
             for vm in 1..=3 {
-                for reason in OF_GUESTS {
-                    let handled = nesting.exit(vm, 0, reason);
+                for (reason, work) in OF_GUESTS {
+                    let handled = nesting.exit_for(vm, 0, reason, work);
                     assert_eq!(handled.exits, [(vm, reason, 1)]);
                     assert_eq!(handled.cycles, nesting.costs.of(reason));
                 }
@@ -344,7 +363,7 @@ mod tests {
         nesting: &Nesting,
         vm: u8,
         handler: u8,
-        reason: ExitReason,
+        (reason, work): (ExitReason, Work),
         seen: &mut Vec<(u8, ExitReason)>,
     ) -> u64 {
         seen.push((vm, reason));
@@ -355,10 +374,11 @@ mod tests {
         let mut cycles = nesting.costs.handed_on;
         for level in 1..=handler {
             cycles += nesting.costs.handler;
-            let work = if level < handler { Work::HandOn } else { Work::of(reason) };
+            let work = if level < handler { Work::HandOn } else { work };
             for step in script(work, nesting.costs.hypervisor, &nesting.cpu) {
                 if let Some(handler) = nesting.handler(level, step) {
-                    cycles += happens(nesting, level, handler, step.reason(), seen);
+                    let cause = (step.reason(), Work::of(step.reason()));
+                    cycles += happens(nesting, level, handler, cause, seen);
                 }
             }
         }
@@ -372,10 +392,10 @@ mod tests {
                 let nesting = Nesting::new(cpu, costs(hypervisor), 3);
                 for vm in 1..=3 {
                     for handler in 0..vm {
-                        for reason in OF_GUESTS {
+                        for (reason, work) in OF_GUESTS {
                             let mut seen = Vec::new();
-                            let cycles = happens(&nesting, vm, handler, reason, &mut seen);
-                            let handled = nesting.exit(vm, handler, reason);
+                            let cycles = happens(&nesting, vm, handler, (reason, work), &mut seen);
+                            let handled = nesting.exit_for(vm, handler, reason, work);
                             let counted: u64 = handled.exits.iter().map(|(.., n)| n).sum();
                             assert_eq!(counted, seen.len() as u64);
                             for &(level, reason, count) in &handled.exits {
@@ -390,6 +410,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_injected_fault_takes_more_writes_than_one_that_is_mended() {
+        let nesting = Nesting::new(NEHALEM, costs(Hypervisor::Kvm612), 2);
+        let writes = |work| {
+            let handled = nesting.exit_for(2, 1, ExitReason::PageFault, work);
+            let of_l1 = handled.exits.iter().find(|exit| (exit.0, exit.1) == (1, Vmwrite));
+            of_l1.map_or(0, |(.., count)| *count)
+        };
+        assert_eq!(
+            (writes(Work::Shadow), writes(Work::Inject)),
+            (1, 5),
+            "the timer, and four fields"
+        );
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! host has them, too; so pages lie anywhere when a region of the guest's memory is found to be mapped. Beyond
 //! xGemini's, the kernel makes free regions where there is none, by compaction and by taking apart a huge page
 //! of the same VM that is behind no aligned one; it fills the shadow table with the page that it has just
-//! handed a fault on for when the guest is entered next; and it puts pages of a booked region into it one by
+//! handed a fault on for when the guest is entered next; it lets the guest hypervisor go on writing a leaf table that it
+//! fills; and it puts pages of a booked region into it one by
 //! one as the guest hypervisor maps them. Each of these can be switched off, to see what it brings.
 //!
 //! Not modelled: the order of its scan by accessed bits, the pause for regions that are broken up again and
-//! again, leaf tables that are kept writable (`kept unsync`), and mapping around a split huge page.
+//! again, and mapping around a split huge page.
 
 use crate::budget::Budget;
 use crate::coordination::GuestRegion;
@@ -24,6 +25,9 @@ use strata_stack::{KernelOutOfMemory, NodeId, SpaceId, Stack};
 /// The sets of parameters that it reads.
 pub const SETS: &[ParameterSet] =
     &[ParameterSet::of::<StrataParameters>(), ParameterSet::of::<BookingParameters>()];
+
+/// Pages of a region before the last of which a table that is kept writable is protected and read for the last time.
+const READ_LAST: u64 = 2;
 
 /// The policy.
 pub fn policy(parameters: &PolicyParameters) -> XGemini {
@@ -53,10 +57,14 @@ impl XGemini {
         size: PageSize,
     ) -> Result<(), KernelOutOfMemory> {
         let Some(worker) = &self.worker else { return Ok(()) };
-        let StrataParameters { fill_ahead, one_by_one, .. } = worker.settings;
+        let StrataParameters { fill_ahead, keep_unsync, one_by_one, .. } = worker.settings;
         let region = page.floor(PageSize::Huge);
         if size == PageSize::Base {
-            let whole = present(stack, guest, region) == PageSize::Huge.base_pages();
+            let present = present(stack, guest, region);
+            if keep_unsync && present < PageSize::Huge.base_pages() - READ_LAST {
+                stack.keep_unsync(guest, page);
+            }
+            let whole = present == PageSize::Huge.base_pages();
             if one_by_one && self.has_home((guest, region.get())) {
                 if self.steer(stack, guest, page)? && whole {
                     self.make_row(stack, guest, region)?;

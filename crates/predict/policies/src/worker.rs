@@ -23,6 +23,9 @@ strata_params::parameters! {
         take_apart: bool = true, "strata.take_apart", "";
         /// The page of a fault that was handed on is filled when the guest is entered next.
         fill_ahead: bool = true, "strata.fill_ahead", "";
+        /// A leaf table of the guest hypervisor's stays writable while it is filled, but for its last two pages; on AMD's
+        /// instructions.
+        keep_unsync: bool = true, "strata.keep_unsync", "";
         /// Pages of a booked region go there one by one as they are mapped.
         one_by_one: bool = true, "strata.one_by_one", "";
         /// Transparent huge pages of the unmodified guest hypervisor: stock kernels have `always`.

@@ -7,13 +7,17 @@ use strata_addr::{Frame, PageSize, space::Upper};
 use strata_paging::Region;
 use strata_params::Parameters;
 use strata_policies::{PolicyParameters, find};
-use strata_stack::{AlignmentCounts, ExitReason, NodeId, Owner};
+use strata_stack::{AlignmentCounts, ExitReason, NodeId, Owner, Policy};
 use world::{Op, PAGES, World};
 
-fn world_with(set: &[(&str, &str)]) -> World {
+fn policy(set: &[(&str, &str)]) -> Box<dyn Policy> {
     let mut parameters = PolicyParameters::default();
     set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
-    World::new(3, 0.0, (find("strata").unwrap().make)(&parameters))
+    (find("strata").unwrap().make)(&parameters)
+}
+
+fn world_with(set: &[(&str, &str)]) -> World {
+    World::new(3, 0.0, policy(set))
 }
 
 /// Somebody's page in every wholly free region of a kernel's memory.
@@ -92,6 +96,23 @@ fn filling_ahead_saves_the_second_fault() {
     };
     let (with, without) = (violations("true"), violations("false"));
     assert!(with <= PAGES + 700 && without >= 2 * PAGES - 1024, "{with}, {without}");
+}
+
+/// L1 writes a leaf table 512 times to fill it. Where it is protected at each entry, each write exits.
+#[test]
+fn a_table_that_l1_fills_stays_writable() {
+    let writes = |keep_unsync| {
+        let mut world = World::on_svm(3, policy(&[("strata.keep_unsync", keep_unsync)]));
+        let l1 = world.stack.nodes().nth(1).unwrap();
+        exhaust(&mut world, l1, Owner::Pinned);
+        (0..PAGES).for_each(|page| world.touch(0, page, true));
+        world.check();
+        let of_l1 = world.stack.exits().of(l1, ExitReason::SecondStageWrite);
+        world.finish();
+        of_l1
+    };
+    let (with, without) = (writes("true"), writes("false"));
+    assert!(with <= PAGES / 16 && without >= PAGES - 1024, "{with}, {without}");
 }
 
 /// A region that is booked fills up in its row: a page goes there when L1 maps it, with no other visit.

@@ -499,5 +499,5 @@ fn start_vm(
     } else {
         None
     };
-    Ok(Vm { below, process, slot, second, shadow, unsync: BTreeSet::new() })
+    Ok(Vm { below, process, slot, second, shadow, unsync: BTreeSet::new(), kept_unsync: None })
 }

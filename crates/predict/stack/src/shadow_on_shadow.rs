@@ -155,13 +155,27 @@ impl Stack {
         let Some(keeper) = self.below(guest).filter(|keeper| *keeper != NodeId::HOST) else {
             return;
         };
-        let svm = self.virtualization().instructions == Instructions::Svm;
-        let has_vpid = self.exit_costs().hypervisor == Hypervisor::Kvm612;
-        let invalidates = !svm && has_vpid && taken > 0;
-        if invalidates {
+        if taken > 0 && self.has_vpid() {
             self.exit(keeper, ExitReason::Invalidation, taken);
         }
-        if self.shadows_twice(guest) && (svm || !has_vpid || invalidates) {
+        self.is_entered_again(guest, space, taken > 0);
+    }
+
+    /// Whether an L1 on Intel's instructions tells L2's translations from its own.
+    fn has_vpid(&self) -> bool {
+        self.virtualization().instructions == Instructions::Vmx
+            && self.exit_costs().hypervisor == Hypervisor::Kvm612
+    }
+
+    /// L1 enters its guest again, and has told L0 of what it took out of the shadow that it keeps for a process, if it
+    /// took anything and is to tell: L0 reads what is unsync anew.
+    pub(crate) fn is_entered_again(
+        &mut self,
+        guest: NodeId,
+        space: Option<SpaceId>,
+        took_away: bool,
+    ) {
+        if self.shadows_twice(guest) && (took_away || self.is_read_at_entry()) {
             self.nodes[guest].unsync_direct.clear();
             if let Some(space) = space {
                 self.read_shadow_anew(guest, space);

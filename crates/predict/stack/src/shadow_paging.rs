@@ -25,8 +25,8 @@
 //!
 //! What L0 does about a shadow that L1 keeps is the same once more (`shadow_on_shadow.rs`).
 //!
-//! A flush of a single page (INVLPG) is taken for one of all, which loads the page table anew
-//! ([`ExitReason::ControlRegister`]). Left out: changes of process, which no stream tells, and that a page is
+//! A kernel of today flushes few pages one by one (INVLPG, [`ExitReason::Invalidation`]), and more of them, or
+//! whatever it was in 2009, by loading the page table anew ([`ExitReason::ControlRegister`]). Left out: changes of process, which no stream tells, and that a page is
 //! no table any more after three writes in a row.
 
 use crate::costs::Spending;
@@ -40,7 +40,7 @@ use crate::stack::{Flush, KernelOutOfMemory, Stack};
 use crate::tree::{NodeId, Nodes, SecondStageTable};
 use strata_addr::space::{Lower, Upper};
 use strata_addr::{Frame, PageSize};
-use strata_nested::{ExitReason, Instructions};
+use strata_nested::{ExitReason, Instructions, Work};
 use strata_paging::{Format, FrameSource, Mapping, Rights, X86};
 
 impl Nodes {
@@ -158,12 +158,13 @@ impl Stack {
             self.forward(policy, guest, space, page, store)?;
             return Ok(Faulted::Spurious);
         }
-        // Injected or filled, it is a page fault that exits.
+        let mapping = mapping.filter(|mapping| mapping.rights.write || !store);
         let exits = !self.bypasses(guest, space, page);
         if exits {
-            self.exit(guest, ExitReason::PageFault, 1);
+            let work = if mapping.is_some() { Work::Shadow } else { Work::Inject };
+            self.page_faults(guest, work, 1);
         }
-        if let Some(mapping) = mapping.filter(|mapping| mapping.rights.write || !store) {
+        if let Some(mapping) = mapping {
             self.fill(policy, guest, space, page, mapping, store)?;
             return Ok(Faulted::Spurious);
         }
@@ -176,6 +177,12 @@ impl Stack {
             self.wrote_entry(policy, guest, space, page, store, &before)?;
         }
         Ok(faulted)
+    }
+
+    /// A VM takes so many page faults that ask this of the hypervisor below.
+    pub(crate) fn page_faults(&mut self, vm: NodeId, work: Work, faults: u64) {
+        let handler = self.below(vm).expect("the host is in no VM");
+        self.exit_for(handler, vm, (ExitReason::PageFault, work), faults);
     }
 
     /// Whether a fault on a page goes to the guest without an exit: with page-fault bypass, when the guest's table
@@ -288,7 +295,7 @@ impl Stack {
         if exits == 0 {
             return false;
         }
-        self.exit(guest, ExitReason::PageFault, exits);
+        self.page_faults(guest, if may_unsync { Work::Shadow } else { Work::Emulate }, exits);
         match may_unsync {
             true => self.direct_entry_upgraded(guest, table.cross()),
             false => self.enters_again(guest, Some(space), 0),
@@ -369,7 +376,14 @@ impl Stack {
             };
             at = step;
         }
-        // The flush: tables that were unsync are read anew, and protected again.
+        if pages <= self.exit_costs().hypervisor.flushed_one_by_one() {
+            // Page by page: what is unsync stays so, and L1 invalidates what its guest does.
+            let handler = self.below(guest).expect("it is in a VM");
+            self.exit_for(handler, guest, (ExitReason::Invalidation, Work::Forget), pages);
+            self.keeper_wrote(guest, space, &cleared);
+            return self.is_entered_again(guest, Some(space), cleared.takes_away());
+        }
+        // All at once: tables that were unsync are read anew, and protected again.
         self.exit(guest, ExitReason::ControlRegister, 1);
         let Some((shadow, _)) = self.nodes.shadow_of(guest, space) else { return };
         let synchronised = shadow.originals.synchronise();

@@ -21,7 +21,7 @@ use crate::tree::{Node, NodeId, Nodes, Position, SecondStageTable};
 use strata_addr::space::{GuestPhysical, HostPhysical, Lower, Upper, Virtual};
 use strata_addr::{Frame, PageSize};
 use strata_counters::counters;
-use strata_nested::{ExitCosts, ExitReason, Nesting, Virtualization};
+use strata_nested::{ExitCosts, ExitReason, Nesting, Virtualization, Work};
 use strata_paging::{Ept, Radix, X86};
 
 /// What hardware walks: a process's page table and, below a hypervisor, the second stage.
@@ -327,10 +327,21 @@ impl Stack {
     /// A VM exits this often for a hypervisor somewhere below it. Every exit that follows is counted and
     /// charged, too.
     pub(crate) fn exit_to(&mut self, handler: NodeId, vm: NodeId, reason: ExitReason, exits: u64) {
+        self.exit_for(handler, vm, (reason, Work::of(reason)), exits);
+    }
+
+    /// The same where an exit for this reason may ask for one thing or another.
+    pub(crate) fn exit_for(
+        &mut self,
+        handler: NodeId,
+        vm: NodeId,
+        (reason, work): (ExitReason, Work),
+        exits: u64,
+    ) {
         self.ran(vm);
         let handler = self.position(handler).level;
         let mut at = (self.position(vm).level, vm);
-        let handled = self.nesting.exit(at.0, handler, reason);
+        let handled = self.nesting.exit_for(at.0, handler, reason, work);
         self.spent.add(Spending::Exit, exits.saturating_mul(handled.cycles));
         if handler > 0 {
             self.exits.hand_on(vm, reason, exits);

@@ -94,6 +94,8 @@ pub(crate) struct Vm {
     /// Leaf tables of the second stage that the host lets the hypervisor write, by the region of the VM's
     /// memory that they are for.
     pub(crate) unsync: BTreeSet<u64>,
+    /// The one of these that stays so when it is read anew, if one does.
+    pub(crate) kept_unsync: Option<u64>,
 }
 
 impl Vm {

@@ -88,13 +88,24 @@ impl Stack {
         }
     }
 
+    /// The leaf table of a page is not protected when the VM is entered next, but read only, where its hypervisor goes
+    /// on writing it. That is about AMD's instructions: on Intel's it is protected when something is invalidated.
+    pub fn keep_unsync(&mut self, vm: NodeId, page: Frame<Upper>) {
+        if let Some(vm) = self.nodes[vm].vm.as_mut() {
+            vm.kept_unsync = Some(page.floor(PageSize::Huge).get());
+        }
+    }
+
     /// The host reads what is unsync of a VM's second stage anew, and protects it.
     fn synchronise(&mut self, vm: NodeId) {
+        let svm = self.virtualization().instructions == Instructions::Svm;
         let Some(of_vm) = self.nodes[vm].vm.as_mut() else { return };
-        let tables = std::mem::take(&mut of_vm.unsync).len() as u64;
-        if tables > 0 {
+        let tables = std::mem::take(&mut of_vm.unsync);
+        let kept = of_vm.kept_unsync.take().filter(|region| svm && tables.contains(region));
+        of_vm.unsync.extend(kept);
+        if !tables.is_empty() {
             let writer = self.below(vm).expect("the host is in no VM");
-            let cycles = tables * ENTRIES as u64 * self.costs.scan;
+            let cycles = tables.len() as u64 * ENTRIES as u64 * self.costs.scan;
             self.read_second_stages_anew(writer, cycles);
         }
     }

@@ -65,6 +65,8 @@ enum Life {
     Again,
     /// And are given back once more.
     Back,
+    /// Or one after the other.
+    OneByOne,
 }
 
 /// So many pages are touched before, of which so many are given back: the tables stay.
@@ -97,8 +99,12 @@ fn exits(layers: usize, shadows: Shadows, life: Life) -> Exits {
     };
     let start = now(&world);
     touch(&mut world, PAGES);
-    if life == Life::Back {
-        give_back(&mut world, PAGES);
+    match life {
+        Life::Fresh | Life::Again => {}
+        Life::Back => give_back(&mut world, PAGES),
+        Life::OneByOne => {
+            (0..PAGES).for_each(|page| world.apply(&Op::DontNeed { pid: 0, page, pages: 1 }));
+        }
     }
     let mut exits = now(&world);
     for (end, start) in exits.iter_mut().flatten().zip(start.iter().flatten()) {
@@ -127,8 +133,10 @@ fn exits_of_machine(levels: &[Level], shadows: Shadows, life: Life) -> Exits {
     }
     machine.reset();
     touch(&mut machine, PAGES);
-    if life == Life::Back {
-        machine.unmap(517, PAGES);
+    match life {
+        Life::Fresh | Life::Again => {}
+        Life::Back => machine.unmap(517, PAGES),
+        Life::OneByOne => (517..517 + PAGES).for_each(|page| machine.unmap(page, 1)),
     }
     let of = |vm| REASONS.map(|reason| machine.exits(vm, reason));
     (1..=levels.len()).map(of).collect()
@@ -184,9 +192,9 @@ fn exits_are_as_many_as_on_vmcss_and_tables_in_memory() {
             let hypervisor = Hypervisor::ALL[usize::from(today)];
             let shadows = Shadows { twice, trap, bypass, hypervisor, svm };
             let layers = levels.len() + 1;
-            for life in [Life::Fresh, Life::Again, Life::Back] {
+            for life in [Life::Fresh, Life::Again, Life::Back, Life::OneByOne] {
                 // A page that is written three times in a row is no table any more there, when it is given back.
-                if life == Life::Back && trap {
+                if matches!(life, Life::Back | Life::OneByOne) && trap {
                     continue;
                 }
                 let here = exits(layers, shadows, life);

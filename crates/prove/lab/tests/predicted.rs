@@ -97,3 +97,18 @@ fn a_nested_vm_without_huge_pages_exits_as_predicted() {
     }
     alike(of("L1", "4 KiB entries added"));
 }
+
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn a_nested_vm_of_shadows_alone_exits_as_predicted() {
+    let of = predicted("shadow");
+    alike(of("L2", "page faults"));
+    for what in [
+        "  of them handed on to L1",
+        "exits of L1: VMRUN after them",
+        "exits of L1: VMLOAD for 100 VMRUN",
+        "exits of L1: VMSAVE for 100 VMRUN",
+    ] {
+        alike(of("L0", what));
+    }
+}

@@ -259,7 +259,8 @@ mod tests {
         let layers = [layer(300, "always"), layer(200, "never"), layer(100, "madvise")];
         for count in 1..=3 {
             let layers = &layers[3 - count..];
-            let machine = Machine { layers, make: Make::Amd, paging: Paging::Nested, aligned: None };
+            let machine =
+                Machine { layers, make: Make::Amd, paging: Paging::Nested, aligned: None };
             let host = host(&machine, Default::default()).unwrap();
             assert_eq!(host.memory, Some(layers[0].memory_bytes));
             let mut sizes: Vec<_> = host.vms.iter().filter_map(|vm| vm.memory).collect();

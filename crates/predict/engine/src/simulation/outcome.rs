@@ -20,6 +20,14 @@ use strata_stack::{
     SecondStageTable, Stack, TradeCounts,
 };
 
+/// Exits of a guest for memory that it touches or maps, which a hypervisor in a VM may be handed.
+const MEMORY: [ExitReason; 4] = [
+    ExitReason::SecondStageViolation,
+    ExitReason::PageFault,
+    ExitReason::ControlRegister,
+    ExitReason::Invalidation,
+];
+
 impl Simulation {
     /// Keeps the present state of a guest if it has never used more memory.
     pub(super) fn note_state(&mut self, guest: GuestId) {
@@ -277,17 +285,24 @@ impl Simulation {
         };
         let by_reason = [
             ("ept_violation", of_guest(ExitReason::SecondStageViolation)),
-            ("reflected", exits.handed_on(guest, ExitReason::SecondStageViolation)),
+            ("reflected", MEMORY.map(|reason| exits.handed_on(guest, reason)).iter().sum()),
             ("l1_ept_write", of_l1(ExitReason::SecondStageWrite)),
             ("l1_ept_violation", of_l1(ExitReason::SecondStageViolation)),
             ("l1_invept", of_l1(ExitReason::Invalidation)),
         ];
         let mut named: BTreeMap<String, u64> =
             by_reason.map(|(reason, count)| (reason.to_owned(), count)).into();
-        let others = ExitReason::ALL.into_iter().filter(|reason| reason.is_of_devices_and_time());
+        // A guest invalidates nothing but where its hypervisor keeps shadows.
+        let others = ExitReason::ALL.into_iter().filter(|reason| {
+            reason.is_of_devices_and_time()
+                || reason.is_of_shadow_paging()
+                || *reason == ExitReason::Invalidation
+        });
         for reason in others {
             let (of_guest, of_l1): (u64, u64) = (of_guest(reason), of_l1(reason));
             let name = reason.name();
+            let is_told = reason == ExitReason::Invalidation;
+            let of_l1 = if is_told { 0 } else { of_l1 };
             for (name, count) in [(name.to_owned(), of_guest), (format!("l1_{name}"), of_l1)] {
                 if count > 0 {
                     named.insert(name, count);

@@ -169,7 +169,7 @@ impl Machine {
         if freed.is_empty() {
             return;
         }
-        if end - start > self.setup.flushed_one_by_one() {
+        if end - start > self.setup.hypervisor.flushed_one_by_one() {
             self.flush();
         } else {
             (start..end).for_each(|page| self.invalidate(page));

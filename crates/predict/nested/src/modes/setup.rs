@@ -158,16 +158,6 @@ impl Setup {
             && self.cpu.instructions == Instructions::Vmx
             && self.hypervisor == Hypervisor::Kvm612
     }
-
-    /// How many pages at most the guest's kernel flushes one by one, by INVLPG, instead of by a load of its page
-    /// table. In 2009 whatever was unmapped was flushed by a load (`tlb_flush` of `arch/x86/include/asm/tlb.h`);
-    /// the limit came with Linux 3.17 (`tlb_single_page_flush_ceiling` of `arch/x86/mm/tlb.c`).
-    pub(super) const fn flushed_one_by_one(&self) -> u64 {
-        match self.hypervisor {
-            Hypervisor::Kvm84 => 0,
-            Hypervisor::Kvm612 => 33,
-        }
-    }
 }
 
 /// Whether a way to get at a VMCS fits a CPU that has this.

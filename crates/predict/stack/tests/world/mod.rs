@@ -206,6 +206,10 @@ fn mark_accessed<U: Space, L: Space>(table: &mut Radix<X86, U, L>, addr: u64) {
     }
 }
 
+fn svm(cpu: Virtualization) -> Virtualization {
+    Virtualization { instructions: Instructions::Svm, vmcs_shadowing: false, ..cpu }
+}
+
 impl World {
     /// A chain of `layers` kernels under `policy`, with one process whose area spans [`PAGES`].
     #[allow(dead_code)] // not every test has one
@@ -258,12 +262,16 @@ impl World {
         config.exits.page_fault_bypass = shadows.bypass;
         config.exits.hypervisor = shadows.hypervisor;
         if shadows.svm {
-            config.virtualization = Virtualization {
-                instructions: Instructions::Svm,
-                vmcs_shadowing: false,
-                ..config.virtualization
-            };
+            config.virtualization = svm(config.virtualization);
         }
+        Self::of(config, policy)
+    }
+
+    /// A world on processors with AMD's instructions.
+    #[allow(dead_code)] // not every test has one
+    pub fn on_svm(layers: usize, policy: Box<dyn Policy>) -> Self {
+        let mut config = config(chain(layers, 0.0));
+        config.virtualization = svm(config.virtualization);
         Self::of(config, policy)
     }
 

@@ -231,7 +231,9 @@ fn exits(table: &mut Rows<'_>, run: &RunResult, shadows: &[bool]) {
             let others = if *name == "VMSAVE" { taken_up(d) } else { 0 };
             in_100(without(d.of(named(|c| &c.exits, name)), others), entries(d))
         };
-        table.add(0, &what, counted, Some(in_100(model("l1", &[reason]), entered)));
+        // Where L1 enters nothing, there is nothing to say of what comes with it.
+        let predicted = (entered > 0).then(|| in_100(model("l1", &[reason]), entered));
+        table.add(0, &what, counted, predicted);
     }
     let counted = |d: &Difference<'_>| d.of(named(|c| &c.exits, flush));
     table.add(0, &format!("exits of L1: {flush}"), counted, Some(model("l1", &["invalidation"])));

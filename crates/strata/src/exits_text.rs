@@ -14,7 +14,7 @@ pub const CSV_HEADER: &str =
 pub fn tables(bill: &Bill, rows: usize, width: usize) -> String {
     let mut out = String::new();
     if bill.vms.is_empty() {
-        paragraph(&mut out, "No VM of this kernel did anything. VMs of KVM are seen only.", width);
+        paragraph(&mut out, "No VM of this kernel did anything. Only VMs of KVM are seen.", width);
     }
     for vm in &bill.vms {
         out += &table(vm, rows, width);

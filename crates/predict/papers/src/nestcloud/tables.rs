@@ -413,7 +413,7 @@ fn sensitivity(all: &All, constants: &Constants) -> Table {
     let names = Constants::names();
     table.text.push(format!(
         "Each of {} constants is multiplied and divided by {FACTOR}, the others as they are. Which constants make a \
-         conclusion flip is all that is named; it holds or not whatever the others are.",
+         conclusion flip is all that is named. Two at a time were not varied.",
         names.len()
     ));
     for conclusion in &CONCLUSIONS {

@@ -26,8 +26,8 @@
 //! What L0 does about a shadow that L1 keeps is the same once more (`shadow_on_shadow.rs`).
 //!
 //! A kernel of today flushes few pages one by one (INVLPG, [`ExitReason::Invalidation`]), and more of them, or
-//! whatever it was in 2009, by loading the page table anew ([`ExitReason::ControlRegister`]). Left out: changes of process, which no stream tells, and that a page is
-//! no table any more after three writes in a row.
+//! whatever it was in 2009, by loading the page table anew ([`ExitReason::ControlRegister`]). Left out: changes of
+//! process, which no stream tells, and that a page is no table any more after three writes in a row.
 
 use crate::costs::Spending;
 use crate::fault::{Faulted, frame_of};

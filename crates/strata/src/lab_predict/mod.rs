@@ -79,7 +79,10 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     say("the model runs it");
     let mut of = Machine { layers: &found, make, paging, aligned };
     let mut run = model::run(&of, &program, &interrupt)?;
-    if let (Some(told), Some(took)) = (&mut of.aligned, seconds(&reports)) {
+    if let (Some(told), Some(took)) = (&mut of.aligned, seconds(&reports))
+        && !interrupt.happened()
+    {
+        say("the model runs it once more, its scans at the emulator's pace");
         // The emulator's processors are slower than the model's, and work as much less in the background between two
         // scans: so they are as much less apart.
         model::pace(told, run.elapsed_seconds / took);

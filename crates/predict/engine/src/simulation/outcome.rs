@@ -292,23 +292,17 @@ impl Simulation {
         ];
         let mut named: BTreeMap<String, u64> =
             by_reason.map(|(reason, count)| (reason.to_owned(), count)).into();
-        // A guest invalidates nothing but where its hypervisor keeps shadows.
-        let others = ExitReason::ALL.into_iter().filter(|reason| {
-            reason.is_of_devices_and_time()
-                || reason.is_of_shadow_paging()
-                || *reason == ExitReason::Invalidation
-        });
-        for reason in others {
-            let (of_guest, of_l1): (u64, u64) = (of_guest(reason), of_l1(reason));
+        let others = ExitReason::ALL
+            .into_iter()
+            .filter(|reason| reason.is_of_devices_and_time() || reason.is_of_shadow_paging());
+        let others = others.flat_map(|reason| {
             let name = reason.name();
-            let is_told = reason == ExitReason::Invalidation;
-            let of_l1 = if is_told { 0 } else { of_l1 };
-            for (name, count) in [(name.to_owned(), of_guest), (format!("l1_{name}"), of_l1)] {
-                if count > 0 {
-                    named.insert(name, count);
-                }
-            }
-        }
+            [(name.to_owned(), of_guest(reason)), (format!("l1_{name}"), of_l1(reason))]
+        });
+        // A guest invalidates nothing but where its hypervisor keeps shadows.
+        let invalidation = ExitReason::Invalidation;
+        let others = others.chain([(invalidation.name().to_owned(), of_guest(invalidation))]);
+        named.extend(others.filter(|(_, count)| *count > 0));
         named
     }
 

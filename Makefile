@@ -4,13 +4,13 @@
 # make deb    makes a Debian package; make deb-test looks at it and installs it in a bare Debian
 # make wheel  makes a wheel of the Python module; make python-test builds, installs and tests one
 # make lab    builds the lab's kernel and boots a nested machine (about ten minutes the first time)
-# make lab-test  the lab's tests: real kernels, every scenario
+# make lab-test  the lab's tests: real kernels, every scenario; make lab-smoke: the shortest of them
 # make lab-unit-tests  kvm-unit-tests on both kernels (STRATA_KVM_UNIT_TESTS=where they were built)
 # make look-test  the pages of --html in a real browser
 # make published  makes docs/published-gemini.md and -xgemini.md anew
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: demo test deps build install install-built deb deb-test wheel python-test python-deps lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps look-deps \
+.PHONY: demo test test-live deps build install install-built deb deb-test wheel python-test python-deps lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps lab-programs look-deps \
   look-test published format lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
@@ -26,10 +26,17 @@ PYTHON_PACKAGES = python3 python3-venv
 # What the lab builds its kernel with, and runs.
 LAB_PACKAGES = make patch g++ flex bison bc perl lz4 libelf-dev libnuma-dev busybox-static qemu-system-x86 seabios
 
+# The tests that boot real kernels, by the names of their files.
+LAB_TESTS = $(basename $(notdir $(wildcard crates/prove/lab/tests/*.rs)))
+
 # Where cargo puts what it builds.
 CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
 STRATA = $(RELEASE)/strata
+# What tests are built with, and the programs beside them. Always of the whole workspace: for a part of it cargo
+# chooses other features of the libraries, and builds nearly everything once more.
+TEST = cargo test --workspace --quiet
+DEBUG = $(CARGO_TARGET_DIR)/debug
 
 demo: rust
 	scripts/packages $(BUILD_PACKAGES) $(DEMO_PACKAGES)
@@ -37,7 +44,12 @@ demo: rust
 	$(STRATA) run --stack nested -- sqlite3 -batch -init demo/orders.sql :memory: .quit
 
 test: deps format lint doc
-	cargo test --workspace --quiet
+	$(TEST)
+
+# Of these, the tests that run the programs of deps, and every command of the documentation: what finds a package
+# that is not installed.
+test-live: deps
+	cargo test --quiet --package strata --package strata-workloads --test docs --test live --test foreign
 
 deps: rust
 	@scripts/rust fmt clippy
@@ -77,7 +89,7 @@ wheel: build python-deps
 
 # In an environment of its own, with versions that crates/python/requirements.txt names: minutes.
 python-test: python-deps
-	cargo build --quiet --package strata --package strata-plugin
+	$(TEST) --no-run
 	scripts/python-test
 
 python-deps: rust
@@ -88,27 +100,29 @@ lab: lab-deps build
 	$(STRATA) lab build
 	$(STRATA) lab run
 
-lab-test: lab-deps build
-	$(STRATA) lab build --kernel aligned
-	$(STRATA) lab build --kernel aligned --machine intel
-	cargo test --release --quiet --no-fail-fast --package strata-lab -- --include-ignored --test-threads=1 \
-	  --skip unit_tests_
-	cargo test --release --quiet --package strata --test docs -- --ignored
+# What tests of the lab run: the emulator takes the time, not what is built of Strata.
+lab-programs: lab-deps
+	$(TEST) --no-run
 
-lab-unit-tests: lab-deps build
-	$(STRATA) lab build --kernel aligned
-	cargo test --release --package strata-lab --test suites -- --ignored --nocapture unit_tests_
+lab-test: lab-programs
+	$(DEBUG)/strata lab build --kernel aligned
+	$(DEBUG)/strata lab build --kernel aligned --machine intel
+	$(TEST) --no-fail-fast $(LAB_TESTS:%=--test %) -- --ignored --test-threads=1 --skip unit_tests_
+	$(TEST) --test docs -- --ignored
+
+lab-unit-tests: lab-programs
+	$(DEBUG)/strata lab build --kernel aligned
+	cargo test --workspace --test suites -- --ignored --nocapture unit_tests_
 
 # One machine of two layers and one of three: a minute or two once the kernel is there.
-lab-smoke: lab-deps build
-	$(STRATA) lab build
-	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 smoke_ \
-	  --skip smoke_intel_
+lab-smoke: lab-programs
+	$(DEBUG)/strata lab build
+	$(TEST) $(LAB_TESTS:%=--test %) -- --ignored --test-threads=1 smoke_ --skip smoke_intel_
 
 # The same on Intel's processors, which are emulated more slowly and need a kernel and an emulator of their own.
-lab-smoke-intel: lab-deps build
-	$(STRATA) lab build --machine intel
-	cargo test --release --quiet --package strata-lab -- --include-ignored --test-threads=1 smoke_intel_
+lab-smoke-intel: lab-programs
+	$(DEBUG)/strata lab build --machine intel
+	$(TEST) $(LAB_TESTS:%=--test %) -- --ignored --test-threads=1 smoke_intel_
 
 # The lab downloads packages without installing them, for which their lists must be there.
 lab-deps: rust
@@ -118,8 +132,8 @@ lab-deps: rust
 
 # Pages in a headless browser: a minute. Debian's Python, which has Debian's packages.
 look-test: look-deps
-	cargo build --quiet --package strata
-	STRATA=$(CARGO_TARGET_DIR)/debug/strata /usr/bin/python3 crates/see/view/browser/test_pages.py
+	$(TEST) --no-run
+	STRATA=$(DEBUG)/strata /usr/bin/python3 crates/see/view/browser/test_pages.py
 
 look-deps: rust
 	scripts/packages $(BUILD_PACKAGES) $(LOOK_PACKAGES)

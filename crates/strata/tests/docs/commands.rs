@@ -8,6 +8,8 @@ use clap::CommandFactory;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 
 /// Written between the outputs of the commands of a block.
 const BETWEEN: char = '\u{1e}';
@@ -27,58 +29,84 @@ fn tree(directory: &Path) {
 
 #[test]
 fn every_command_in_the_documentation_works() {
-    let run = run_blocks(|block| !block.lab);
+    let run = run_blocks(2, |block| !block.lab);
     assert!(run > 10, "only {run} blocks found");
 }
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn every_command_of_the_lab_in_the_documentation_works() {
-    let run = run_blocks(|block| block.lab);
+    let run = run_blocks(1, |block| block.lab);
     assert!(run > 2, "only {run} blocks found");
 }
 
-/// Runs the blocks that are `wanted`, those of a document in one directory. Returns their number.
-fn run_blocks(wanted: impl Fn(&Block) -> bool) -> usize {
+/// Runs the blocks that are `wanted`, those of a document in one directory, and so many documents at a time. Returns
+/// the blocks' number.
+fn run_blocks(at_once: usize, wanted: impl Fn(&Block) -> bool + Sync) -> usize {
     let home = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(common::program(), home.path().join("strata")).unwrap();
     let path = format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap());
-    let (mut run, mut wrong) = (0, Vec::new());
-    for document in documents() {
-        let directory = tempfile::tempdir().unwrap();
-        tree(directory.path());
-        let text = fs::read_to_string(&document).unwrap();
-        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        // From the end, so that the places of those before stay right.
-        let mut anew = Vec::new();
-        for block in blocks(&text).iter().filter(|block| wanted(block)) {
-            let place = format!("{}:{}", document.display(), block.line);
-            let outputs = outputs(block, &place, directory.path(), &path);
-            run += 1;
-            for (command, printed) in block.commands.iter().zip(&outputs) {
-                let expected = &command.shown;
-                let Some(why) = shown::differs(expected, printed, &block.tolerance) else {
-                    continue;
-                };
-                if update() && !expected.iter().any(|line| line == shown::LEFT_OUT) {
-                    anew.push((command.lines.clone(), printed.clone()));
-                } else {
-                    wrong.push(format!("{place}: {}: {why}", command.script.trim_end()));
-                }
-            }
+    let documents = Mutex::new(documents().into_iter());
+    let next = || documents.lock().unwrap().next();
+    let work = || -> (usize, Vec<String>) {
+        let (mut run, mut wrong) = (0, Vec::new());
+        while let Some(document) = next() {
+            run += run_document(&document, &path, &wanted, &mut wrong);
         }
-        if !anew.is_empty() {
-            for (range, printed) in anew.into_iter().rev() {
-                lines.splice(range, printed.lines().map(|line| line.trim_end().to_owned()));
-            }
-            fs::write(&document, lines.join("\n") + "\n").unwrap();
-        }
-    }
+        (run, wrong)
+    };
+    let (run, wrong) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let done =
+            threads.into_iter().map(|thread| thread.join().expect("a command's place is above"));
+        done.fold((0, Vec::new()), |(run, mut wrong), (more, others)| {
+            wrong.extend(others);
+            (run + more, wrong)
+        })
+    });
     assert!(
         wrong.is_empty(),
         "{}\n\nIf that is right, UPDATE_DOCS=1 writes what is shown anew; excerpts by hand",
         wrong.join("\n\n")
     );
+    run
+}
+
+/// Runs those of a document, and says which printed something else than it shows. Returns their number.
+fn run_document(
+    document: &Path,
+    path: &str,
+    wanted: impl Fn(&Block) -> bool,
+    wrong: &mut Vec<String>,
+) -> usize {
+    let directory = tempfile::tempdir().unwrap();
+    tree(directory.path());
+    let text = fs::read_to_string(document).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let (mut run, mut anew) = (0, Vec::new());
+    for block in blocks(&text).iter().filter(|block| wanted(block)) {
+        let place = format!("{}:{}", document.display(), block.line);
+        let outputs = outputs(block, &place, directory.path(), path);
+        run += 1;
+        for (command, printed) in block.commands.iter().zip(&outputs) {
+            let expected = &command.shown;
+            let Some(why) = shown::differs(expected, printed, &block.tolerance) else {
+                continue;
+            };
+            if update() && !expected.iter().any(|line| line == shown::LEFT_OUT) {
+                anew.push((command.lines.clone(), printed.clone()));
+            } else {
+                wrong.push(format!("{place}: {}: {why}", command.script.trim_end()));
+            }
+        }
+    }
+    if !anew.is_empty() {
+        // From the end, so that the places of those before stay right.
+        for (range, printed) in anew.into_iter().rev() {
+            lines.splice(range, printed.lines().map(|line| line.trim_end().to_owned()));
+        }
+        fs::write(document, lines.join("\n") + "\n").unwrap();
+    }
     run
 }
 

@@ -11,7 +11,7 @@ use std::env;
 use std::fs;
 use std::process::{Command, Stdio};
 use strata_silicon::{Pairs, Ratio, Timed, run_pairs};
-use strata_text::number::bytes;
+use strata_text::number::{bytes, count};
 use tempfile::NamedTempFile;
 
 /// What was measured and predicted.
@@ -41,6 +41,33 @@ struct Checked {
     predicted: f64,
     /// Whether the prediction lies in the interval.
     within: bool,
+    /// What hardware counted and what the model did, without huge pages and with them; `null` where hardware's
+    /// counters cannot be read.
+    counters: Option<Counters>,
+    /// Why they cannot.
+    uncounted: Option<String>,
+}
+
+/// Counts without huge pages and with them.
+#[derive(Debug, Serialize)]
+struct Counters {
+    /// Loads and stores that missed every TLB, medians of the runs.
+    tlb_misses: [f64; 2],
+    /// The same in the model.
+    tlb_misses_predicted: [f64; 2],
+    /// Cycles in walks; `null` where it is not known how the processor counts them.
+    walk_cycles: Option<[f64; 2]>,
+    /// The same in the model.
+    walk_cycles_predicted: [f64; 2],
+}
+
+/// What the model makes of the program, without huge pages and with them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Predicted {
+    /// How many times the throughput of one that of the other is.
+    faster: f64,
+    tlb_misses: [f64; 2],
+    walk_cycles: [f64; 2],
 }
 
 /// Runs the program natively in turns, predicts, and tells both. Gives the exit status.
@@ -81,14 +108,20 @@ fn tell(args: &CheckArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     }
 }
 
-fn compare(args: &CheckArgs, pairs: &Pairs, predicted: f64) -> Checked {
+fn compare(args: &CheckArgs, pairs: &Pairs, predicted: Predicted) -> Checked {
     let Ratio { mean, interval } = pairs.ratio(|timed| timed.cpu);
     let wall = pairs.ratio(|timed| timed.wall);
-    let middle = |which: usize| {
-        let mut all: Vec<f64> = pairs.all.iter().map(|pair| pair[which].cpu).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
+    let of_both = |of: &dyn Fn(&Timed) -> Option<f64>| -> Option<[f64; 2]> {
+        let middle = |which: usize| median(pairs.all.iter().filter_map(|pair| of(&pair[which])));
+        Some([middle(0)?, middle(1)?])
     };
+    let tlb_misses = of_both(&|timed| Some(timed.counts?.tlb_misses));
+    let counters = tlb_misses.map(|tlb_misses| Counters {
+        tlb_misses,
+        tlb_misses_predicted: predicted.tlb_misses,
+        walk_cycles: of_both(&|timed| timed.counts?.walk_cycles),
+        walk_cycles_predicted: predicted.walk_cycles,
+    });
     let most = |which: usize| {
         let all = pairs.all.iter().map(|pair: &[Timed; 2]| pair[which].huge_bytes);
         all.max().unwrap_or_default()
@@ -101,16 +134,25 @@ fn compare(args: &CheckArgs, pairs: &Pairs, predicted: f64) -> Checked {
         interval,
         measured_wall: wall.mean,
         interval_wall: wall.interval,
-        seconds: [middle(0), middle(1)],
+        seconds: of_both(&|timed| Some(timed.cpu)).unwrap_or_default(),
         huge_bytes: [most(0), most(1)],
         on_advice: pairs.on_advice,
-        predicted,
-        within: (interval[0]..=interval[1]).contains(&predicted),
+        predicted: predicted.faster,
+        within: (interval[0]..=interval[1]).contains(&predicted.faster),
+        counters,
+        uncounted: pairs.uncounted.clone(),
     }
 }
 
+/// The one in the middle; none of none.
+fn median(all: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = all.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}
+
 /// What the model says of the same program on a machine with free memory, by this very program.
-fn predict(args: &CheckArgs) -> Result<f64, Failure> {
+fn predict(args: &CheckArgs) -> Result<Predicted, Failure> {
     let own = env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
     // Standard output is the program's.
@@ -139,9 +181,21 @@ fn predict(args: &CheckArgs) -> Result<f64, Failure> {
         report.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
     let report: Value =
         report.map_err(|error| Failure::failed(format!("cannot predict: {error}")))?;
-    let thp = report["runs"].as_array().into_iter().flatten().find(|run| run["policy"] == "thp");
-    thp.and_then(|run| run["relative_throughput"].as_f64())
-        .ok_or_else(|| Failure::failed("cannot predict: the model has no run of thp".to_owned()))
+    let of = |policy: &str| {
+        report["runs"].as_array().into_iter().flatten().find(|run| run["policy"] == policy)
+    };
+    let both = || {
+        let runs = [of("base")?, of("thp")?];
+        let number = |value: &Value| value.as_f64().unwrap_or_default();
+        Some(Predicted {
+            faster: runs[1]["relative_throughput"].as_f64()?,
+            tlb_misses: runs.map(|run| number(&run["tlb"]["l2_misses"])),
+            walk_cycles: runs.map(|run| number(&run["walk_cycles"])),
+        })
+    };
+    both().ok_or_else(|| {
+        Failure::failed("cannot predict: the model has no run of base and of thp".to_owned())
+    })
 }
 
 fn text(checked: &Checked) -> String {
@@ -168,6 +222,25 @@ fn text(checked: &Checked) -> String {
         bytes(huge_bytes[0]),
         bytes(huge_bytes[1]),
     );
+    let counted = |what: &str, measured: &[f64; 2], predicted: &[f64; 2]| {
+        let numbers = |of: &[f64; 2]| of.map(|number| count(number as u64)).join(" without, ");
+        format!(
+            "{what}: measured {} with; predicted {} with\n",
+            numbers(measured),
+            numbers(predicted)
+        )
+    };
+    if let Some(counters) = &checked.counters {
+        text += &counted("TLB misses", &counters.tlb_misses, &counters.tlb_misses_predicted);
+        if let Some(measured) = &counters.walk_cycles {
+            text += &counted("cycles in walks", measured, &counters.walk_cycles_predicted);
+        }
+    }
+    if let Some(why) = &checked.uncounted {
+        text += &format!(
+            "TLB misses were not measured: the kernel refuses hardware's counters, {why}.\n"
+        );
+    }
     if checked.on_advice {
         text += "The kernel takes huge pages on advice only: glibc's allocator asked for its memory, and \
                  nothing else did; the model has them everywhere.\n";

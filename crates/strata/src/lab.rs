@@ -3,9 +3,9 @@
 use crate::args::{KernelChoice, LabCommand, LabRunArgs, MachineChoice};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::lab_parts::{TIMED_OUT, binaries, companion, failure, load, parts, say};
+use crate::lab_parts::{TIMED_OUT, binaries, failure, load, parts, say};
 use crate::output::Target;
-use crate::{drawn, junit, lab_levels, lab_predict, lab_text, terminal};
+use crate::{drawn, junit, lab_levels, lab_predict, lab_text, lab_trace, terminal};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::libc;
 use std::cell::Cell;
@@ -20,7 +20,6 @@ use strata_lab::{
     BuildProgress, Cache, Choices, Console, Kernel, KernelVariant, LabError, Make, StepReport,
     Trace,
 };
-use strata_wire::machine::PLUGIN_FILE;
 
 /// Bytes of standard input that a program can be given.
 const INPUT_LIMIT: u64 = 64 << 20;
@@ -118,14 +117,14 @@ fn run(args: &LabRunArgs, cache: &Cache) -> Result<u8, Failure> {
     if let Some(kernel) = args.kernel {
         scenario.layers[0].kernel = Kernel::Lab(kernel.into());
     }
-    let given = args.trace.as_deref().map(|path| trace(path, args, scenario.make()));
+    let trace = lab_trace::trace(&args.trace, scenario.make())?;
     let choices = Choices {
         name: args.scenario.clone(),
         scenario,
         program: args.program.clone(),
         input: args.stdin.as_deref().map(input).transpose()?,
         limit: Duration::from_secs(args.limit),
-        trace: given.transpose()?,
+        trace,
         afresh: args.afresh,
         counting: false,
     };
@@ -197,22 +196,8 @@ fn targets(args: &LabRunArgs) -> Result<Targets, Failure> {
     ] {
         files.extend(path.iter().map(|path| (option, path.clone())));
     }
-    if let Some(path) = &args.trace {
-        if path == Path::new("-") {
-            return Err(Failure::usage(
-                "a trace is two files, so it cannot go to the standard output; name a file",
-            ));
-        }
-        files.extend([("--trace", path.clone()), ("the tables of --trace", tables_of(path))]);
-    }
-    for (number, (option, path)) in files.iter().enumerate() {
-        if let Some((other, _)) = files[..number].iter().find(|(_, before)| before == path) {
-            return Err(Failure::usage(format!(
-                "{other} and {option} cannot both be {}; name two files",
-                path.display()
-            )));
-        }
-    }
+    files.extend(lab_trace::files(&args.trace)?);
+    lab_trace::distinct(&files)?;
     Ok(Targets { json, html, junit, table })
 }
 
@@ -290,26 +275,6 @@ fn stopped(error: &LabError, interrupt: &Interrupt, trace: Option<&Trace>) -> Fa
         }
     }
     failure
-}
-
-fn tables_of(recording: &Path) -> PathBuf {
-    let mut tables = recording.as_os_str().to_owned();
-    tables.push(".tables");
-    tables.into()
-}
-
-/// Where a trace goes; that it can be written is found out now, not after the run.
-fn trace(path: &Path, args: &LabRunArgs, make: Make) -> Result<Trace, Failure> {
-    let tables = tables_of(path);
-    for path in [path, &tables] {
-        Target::File(path.to_owned()).check()?;
-    }
-    let plugin = match make {
-        Make::Amd => Some(companion(PLUGIN_FILE).map_err(|error| failure(&error))?),
-        Make::Intel => None,
-    };
-    let (skip, limit) = (args.trace_skip, args.trace_limit);
-    Ok(Trace { plugin, recording: path.to_owned(), tables, skip, limit })
 }
 
 fn shell(

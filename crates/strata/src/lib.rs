@@ -33,6 +33,7 @@ mod lab_levels;
 mod lab_parts;
 mod lab_predict;
 mod lab_text;
+mod lab_trace;
 mod last_level;
 mod lines;
 mod list;

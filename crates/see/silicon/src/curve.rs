@@ -52,6 +52,13 @@ pub struct Point {
     pub median: f64,
 }
 
+impl Point {
+    /// How much longer the median round takes than the quickest, as a share of that.
+    pub fn spread(&self) -> f64 {
+        self.median / self.least - 1.0
+    }
+}
+
 /// Loads over sizes, the smallest size first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
@@ -68,6 +75,8 @@ pub struct Curve {
 pub struct Curves {
     /// Nanoseconds of a cycle: of an addition that waits for the one before.
     pub cycle: f64,
+    /// How much longer the median round of these took.
+    pub cycle_spread: f64,
     /// Curves; one at most for a stride and a page size.
     pub all: Vec<Curve>,
 }
@@ -82,8 +91,7 @@ impl Curves {
     /// How much longer the median round takes than the quickest, in the middle of all points: 0 where nothing
     /// disturbs.
     pub fn spread(&self) -> f64 {
-        let all = self.all.iter().flat_map(|curve| &curve.points);
-        median(all.map(|point| point.median / point.least - 1.0).collect())
+        median(self.all.iter().flat_map(|curve| &curve.points).map(Point::spread).collect())
     }
 }
 

@@ -8,6 +8,7 @@ use crate::facts::Facts;
 use crate::findings::{Findings, Reach, Translation};
 use std::collections::BTreeMap;
 use strata_hardware::{CacheGeometry, CpuModel, ModelError, TlbArray, TlbLevel};
+use strata_text::number::percent;
 
 /// The largest number of ways of a TLB that is not fully associative, in the model.
 const TLB_WAYS: u32 = 64;
@@ -26,12 +27,13 @@ pub struct Description {
 /// Where constants come from, by the start of their names.
 struct Origins {
     of: BTreeMap<String, String>,
-    spread: String,
 }
 
 impl Origins {
-    fn measured(&mut self, name: &str, how: &str) {
-        self.of.insert(name.to_owned(), format!("measured: {how} (spread {})", self.spread));
+    /// `spread` is how much longer the median round took that it is read from.
+    fn measured(&mut self, name: &str, how: &str, spread: f64) {
+        let spread = percent(spread);
+        self.of.insert(name.to_owned(), format!("measured: {how} (spread {spread})"));
     }
 
     fn told(&mut self, name: &str, how: &str) {
@@ -51,8 +53,7 @@ pub fn describe(name: &str, findings: &Findings, facts: &Facts) -> Result<Descri
     let parent = if facts.is_amd { "zen3" } else { "skylake-gold-6138" };
     let mut model = CpuModel::preset(parent)?;
     let as_parent = format!("as {parent} has it");
-    let mut origins =
-        Origins { of: BTreeMap::new(), spread: strata_text::number::percent(findings.spread) };
+    let mut origins = Origins { of: BTreeMap::new() };
     let mut remarks = Vec::new();
     name.clone_into(&mut model.name);
     model.about = format!("{}, measured by strata calibrate", facts.name);
@@ -60,7 +61,8 @@ pub fn describe(name: &str, findings: &Findings, facts: &Facts) -> Result<Descri
         origins.assumed(group, &as_parent);
     }
     model.core.frequency_mhz = findings.mhz.round() as u32;
-    origins.measured("core.frequency_mhz", "additions that wait for each other");
+    let how = "additions that wait for each other";
+    origins.measured("core.frequency_mhz", how, findings.mhz_spread);
     caches(&mut model, findings, facts, &mut origins, &mut remarks);
     tlbs(&mut model, findings, facts, &mut origins, &mut remarks);
     if let Some(walk) = findings.base.walk {
@@ -88,7 +90,7 @@ pub fn describe(name: &str, findings: &Findings, facts: &Facts) -> Result<Descri
         remarks.push(format!(
             "the machine is too noisy to tell a few cycles: the median round takes {} longer than the \
              quickest; measure again when nothing else runs",
-            strata_text::number::percent(findings.spread)
+            percent(findings.spread)
         ));
     }
     // A prefix that only longer ones with another origin refine would call them unconfirmed too.
@@ -142,15 +144,16 @@ fn caches(
         } else if let Some(seen) = seen {
             let sets = (seen.bytes.fits / 64 / 8).max(64);
             *cache = CacheGeometry { bytes: sets * 64 * 8, ways: 8, cycles: cache.cycles };
-            origins.measured(&format!("cache.{name}."), &between(seen.bytes, "bytes"));
+            let how = between(seen.bytes, "bytes");
+            origins.measured(&format!("cache.{name}."), &how, seen.hit.spread);
             origins.assumed(&format!("cache.{name}.ways"), "CPUID does not tell");
         }
         let cycles = format!("cache.{name}.cycles");
         match seen {
             Some(seen) => {
-                cache.cycles = seen.cycles.round() as u32;
-                origins
-                    .measured(&cycles, "dependent loads on the plateau, 64 B apart in huge pages");
+                cache.cycles = seen.hit.cycles.round() as u32;
+                let how = "dependent loads on the plateau, 64 B apart in huge pages";
+                origins.measured(&cycles, how, seen.hit.spread);
             }
             None => {
                 origins.assumed(&cycles, "no plateau of this size was seen");
@@ -159,11 +162,11 @@ fn caches(
         }
     }
     match findings.memory {
-        Some(cycles) => {
-            model.cache.memory_cycles = cycles.round() as u32;
+        Some(memory) => {
+            model.cache.memory_cycles = memory.cycles.round() as u32;
             let walks = if findings.split { ", perhaps with walks" } else { "" };
             let how = format!("the last plateau, 64 B apart in huge pages{walks}");
-            origins.measured("cache.memory_cycles", &how);
+            origins.measured("cache.memory_cycles", &how, memory.spread);
         }
         None => remarks.push(
             "latency still rises at the largest size; memory's is assumed, so give a larger --most"
@@ -212,7 +215,7 @@ fn tlbs(
                         |fact| format!("CPUID says {}", fact.entries),
                     );
                     let how = format!("{}; {told}; ways assumed", between(seen, "pages"));
-                    origins.measured(&name, &how);
+                    origins.measured(&name, &how, of.spread);
                     (seen.fits as u32, None)
                 }
                 (Some(fact), seen) => {
@@ -247,6 +250,7 @@ fn tlbs(
             origins.measured(
                 "tlb.l2_hit_cycles",
                 "base pages, 4 KiB + 64 B apart, over as many lines side by side",
+                findings.base.spread,
             );
         }
         None => {

@@ -35,8 +35,17 @@ impl Reach {
 pub struct CacheLevel {
     /// Its size in bytes.
     pub bytes: Reach,
-    /// Cycles of a hit.
+    /// What a hit takes.
+    pub hit: Latency,
+}
+
+/// Cycles of a load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latency {
+    /// In the quickest rounds.
     pub cycles: f64,
+    /// How much longer the median round takes, in the middle of the sizes that it is read from.
+    pub spread: f64,
 }
 
 /// TLBs as one page size sees them.
@@ -50,6 +59,8 @@ pub struct Translation {
     pub l2: Option<Reach>,
     /// Cycles of a walk over the hit in the second level, with tables in caches.
     pub walk: Option<f64>,
+    /// How much longer the median round takes than the quickest, in the middle of the curve.
+    pub spread: f64,
 }
 
 /// What curves say.
@@ -57,10 +68,12 @@ pub struct Translation {
 pub struct Findings {
     /// Cycles in a microsecond.
     pub mhz: f64,
+    /// How much longer the median round of additions takes than the quickest.
+    pub mhz_spread: f64,
     /// Caches that show, the first level first; memory is none of them.
     pub caches: Vec<CacheLevel>,
-    /// Cycles of a load from memory, by huge pages.
-    pub memory: Option<f64>,
+    /// A load from memory, by huge pages.
+    pub memory: Option<Latency>,
     /// TLBs for base pages.
     pub base: Translation,
     /// TLBs for huge pages.
@@ -87,8 +100,11 @@ pub fn find(curves: &Curves) -> Findings {
     let cycles = |points: &[Point]| -> Vec<(u64, f64)> {
         points.iter().map(|point| (point.lines, point.least / curves.cycle)).collect()
     };
+    let spreads = |stride, pages| -> Vec<f64> {
+        curves.points(stride, pages).iter().map(Point::spread).collect()
+    };
     let lines = cycles(curves.points(Stride::Line, Pages::Huge));
-    let (caches, memory) = levels(&lines);
+    let (caches, memory) = levels(&lines, &spreads(Stride::Line, Pages::Huge));
     let over = |dear: &[(u64, f64)], cheap: &[(u64, f64)]| -> Vec<(u64, f64)> {
         let pairs = dear.iter().filter_map(|&(lines, dear)| {
             let cheap = cheap.iter().find(|(same, _)| *same == lines)?.1;
@@ -100,7 +116,7 @@ pub fn find(curves: &Curves) -> Findings {
     let by_huge = cycles(curves.points(Stride::BasePage, Pages::Huge));
     let huge = cycles(curves.points(Stride::HugePage, Pages::Huge));
     // Not over huge pages at the same distance: those may be split below, and then cost as much.
-    let base = translation(&over(&base, &lines));
+    let mut base = translation(&over(&base, &lines));
     let mut by_huge = translation(&over(&by_huge, &lines));
     let mut huge = translation(&over(&huge, &lines));
     let split = match (base.l1, by_huge.l1.take()) {
@@ -113,8 +129,11 @@ pub fn find(curves: &Curves) -> Findings {
     {
         huge = Translation { l1: huge.l1, walk: Some(first - hit), ..Translation::default() };
     }
+    base.spread = median(spreads(Stride::BasePage, Pages::Base));
+    huge.spread = median(spreads(Stride::HugePage, Pages::Huge));
     Findings {
         mhz: 1000.0 / curves.cycle,
+        mhz_spread: curves.cycle_spread,
         caches,
         memory,
         base,
@@ -124,8 +143,8 @@ pub fn find(curves: &Curves) -> Findings {
     }
 }
 
-/// Caches and memory from cycles over lines that lie side by side.
-fn levels(points: &[(u64, f64)]) -> (Vec<CacheLevel>, Option<f64>) {
+/// Caches and memory from cycles over lines that lie side by side, and how far rounds of each were apart.
+fn levels(points: &[(u64, f64)], spreads: &[f64]) -> (Vec<CacheLevel>, Option<Latency>) {
     // Plateaus: first and last point of each, and their level.
     let mut plateaus: Vec<(usize, usize, f64)> = Vec::new();
     let mut at = 0;
@@ -148,14 +167,18 @@ fn levels(points: &[(u64, f64)]) -> (Vec<CacheLevel>, Option<f64>) {
     }
     let ends = plateaus.last().is_some_and(|(_, to, _)| to + 1 == points.len());
     let memory = if ends && plateaus.len() > 1 { plateaus.pop() } else { None };
-    let cache = |(_, to, cycles): &(usize, usize, f64)| CacheLevel {
+    let latency = |&(from, to, cycles): &(usize, usize, f64)| Latency {
+        cycles,
+        spread: median(spreads[from..=to].to_vec()),
+    };
+    let cache = |plateau @ (_, to, _): &(usize, usize, f64)| CacheLevel {
         bytes: Reach {
             fits: points[*to].0 * 64,
             exceeds: points.get(to + 1).map(|point| point.0 * 64),
         },
-        cycles: *cycles,
+        hit: latency(plateau),
     };
-    (plateaus.iter().map(cache).collect(), memory.map(|(_, _, cycles)| cycles))
+    (plateaus.iter().map(cache).collect(), memory.as_ref().map(latency))
 }
 
 /// TLBs from what a load costs beyond the same with nothing to translate.

@@ -9,9 +9,11 @@
 //! | `facts` | what CPUID says |
 //! | `describe` | findings and facts as a CPU model, every constant with its origin |
 //! | `draw` | curves as text |
+//! | `counters` | hardware's counters of a program, where the kernel lets them be read |
 //! | `program` | a program run natively, in turns with huge pages and without |
 
 mod chain;
+mod counters;
 mod curve;
 mod describe;
 mod draw;
@@ -21,10 +23,11 @@ mod measure;
 mod program;
 
 pub use chain::MeasureError;
+pub use counters::Counts;
 pub use curve::{Curve, Curves, Pages, Point, Stride};
 pub use describe::{Description, describe};
 pub use draw::draw;
 pub use facts::{CacheFact, Facts, TlbFact};
-pub use findings::{CacheLevel, Findings, Reach, Translation, find};
+pub use findings::{CacheLevel, Findings, Latency, Reach, Translation, find};
 pub use measure::{Measured, Plan, measure};
 pub use program::{Pairs, ProgramError, Ratio, Timed, run_pairs};

@@ -83,7 +83,8 @@ pub fn measure(plan: Plan, mut progress: impl FnMut(f64)) -> Result<Measured, Me
     let strides = [Stride::Line, Stride::BasePage, Stride::HugePage];
     let all: usize = strides.iter().map(|stride| plan.lines(*stride).len()).sum();
     let mut done = 0;
-    let mut curves = Curves { cycle: cycle(plan.rounds), all: Vec::new() };
+    let mut cycles = cycles(plan.rounds);
+    let mut curves = Vec::new();
     for stride in strides {
         let [mut by_base, mut by_huge] = [Vec::new(), Vec::new()];
         for lines in plan.lines(stride) {
@@ -95,12 +96,14 @@ pub fn measure(plan: Plan, mut progress: impl FnMut(f64)) -> Result<Measured, Me
             done += 1;
             progress(done as f64 / all as f64);
         }
-        curves.all.push(Curve { stride, pages: Pages::Base, points: by_base });
-        curves.all.push(Curve { stride, pages: Pages::Huge, points: by_huge });
+        curves.push(Curve { stride, pages: Pages::Base, points: by_base });
+        curves.push(Curve { stride, pages: Pages::Huge, points: by_huge });
         // The processor's speed may change meanwhile; the quickest is what minima go with.
-        curves.cycle = curves.cycle.min(cycle(plan.rounds));
+        cycles.extend(self::cycles(plan.rounds));
     }
-    Ok(Measured { curves, processor })
+    let cycle = cycles.iter().copied().fold(f64::INFINITY, f64::min);
+    let cycle_spread = median(cycles) / cycle - 1.0;
+    Ok(Measured { curves: Curves { cycle, cycle_spread, all: curves }, processor })
 }
 
 /// Rounds of a pair in turns, so that what disturbs for a while disturbs both.
@@ -119,8 +122,8 @@ fn rounds(pair: &mut [Chain<'_>; 2], lines: u64, rounds: usize) -> [Point; 2] {
     })
 }
 
-/// Nanoseconds of a cycle: additions that wait for each other take one each on every x86-64 processor.
-fn cycle(rounds: usize) -> f64 {
+/// Nanoseconds of a cycle, by round: additions that wait for each other take one each on every x86-64 processor.
+fn cycles(rounds: usize) -> Vec<f64> {
     const ADDITIONS: u64 = 1 << 20;
     let round = |_| {
         let start = Instant::now();
@@ -134,7 +137,7 @@ fn cycle(rounds: usize) -> f64 {
         black_box(sum);
         start.elapsed().as_nanos() as f64 / ADDITIONS as f64
     };
-    (0..3 * rounds).map(round).fold(f64::INFINITY, f64::min)
+    (0..3 * rounds).map(round).collect()
 }
 
 /// One addition, which the compiler leaves as it is.

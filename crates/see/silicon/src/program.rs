@@ -1,5 +1,6 @@
 //! A program run natively, in turns with huge pages and without.
 
+use crate::counters::{Counters, Counts};
 use nix::sys::prctl::set_thp_disable;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::ffi::OsString;
@@ -62,6 +63,8 @@ pub struct Timed {
     pub wall: f64,
     /// Most bytes of it that were seen in huge pages at a time.
     pub huge_bytes: u64,
+    /// What hardware counted, where it may be asked.
+    pub counts: Option<Counts>,
 }
 
 /// Runs in pairs.
@@ -71,6 +74,8 @@ pub struct Pairs {
     pub all: Vec<[Timed; 2]>,
     /// Huge pages are for memory that a program asks them for, which glibc's allocator was told to do.
     pub on_advice: bool,
+    /// Why hardware's counters were not read; `None` if they were.
+    pub uncounted: Option<String>,
 }
 
 /// How many times as fast, with its interval.
@@ -111,10 +116,12 @@ pub fn run_pairs(program: &[OsString], pairs: usize) -> Result<Pairs, ProgramErr
         return Err(ProgramError::Never);
     }
     let on_advice = enabled.contains("[madvise]");
-    let timed = |huge: bool| {
+    let mut counters = Counters::open();
+    let uncounted = counters.as_ref().err().map(ToString::to_string);
+    let mut timed = |huge: bool| {
         // What this process forbids itself, its children are forbidden (prctl(2), PR_SET_THP_DISABLE).
         set_thp_disable(!huge).map_err(ProgramError::Forbid)?;
-        let timed = time(program, on_advice);
+        let timed = time(program, on_advice, counters.as_mut().ok());
         set_thp_disable(false).map_err(ProgramError::Forbid)?;
         timed
     };
@@ -124,16 +131,22 @@ pub fn run_pairs(program: &[OsString], pairs: usize) -> Result<Pairs, ProgramErr
         let without = timed(false)?;
         all.push([without, timed(true)?]);
     }
-    Ok(Pairs { all, on_advice })
+    Ok(Pairs { all, on_advice, uncounted })
 }
 
-fn time(program: &[OsString], on_advice: bool) -> Result<Timed, ProgramError> {
+fn time(
+    program: &[OsString],
+    on_advice: bool,
+    mut counters: Option<&mut Counters>,
+) -> Result<Timed, ProgramError> {
     let name = || program[0].to_string_lossy().into_owned();
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if on_advice {
         command.env(TUNABLES.0, TUNABLES.1);
     }
+    let mut counted = || counters.as_mut().and_then(|counters| counters.read().ok());
+    let counted_before = counted();
     let (before, start) = (children(), Instant::now());
     let mut child = command.spawn().map_err(|cause| ProgramError::Start { name: name(), cause })?;
     let smaps = format!("/proc/{}/smaps_rollup", child.id());
@@ -151,7 +164,8 @@ fn time(program: &[OsString], on_advice: bool) -> Result<Timed, ProgramError> {
     if !status.success() {
         return Err(ProgramError::Status { name: name(), status });
     }
-    Ok(Timed { cpu, wall, huge_bytes })
+    let counts = counted().zip(counted_before).map(|(now, before)| now.since(before));
+    Ok(Timed { cpu, wall, huge_bytes, counts })
 }
 
 /// Seconds that children which have ended took of processors.
@@ -174,8 +188,9 @@ mod tests {
     use super::*;
 
     fn pairs(ratios: &[f64]) -> Pairs {
-        let run = |cpu| Timed { cpu, wall: 1.0, huge_bytes: 0 };
-        Pairs { all: ratios.iter().map(|ratio| [run(*ratio), run(1.0)]).collect(), on_advice: true }
+        let run = |cpu| Timed { cpu, wall: 1.0, huge_bytes: 0, counts: None };
+        let all = ratios.iter().map(|ratio| [run(*ratio), run(1.0)]).collect();
+        Pairs { all, on_advice: true, uncounted: None }
     }
 
     #[test]
@@ -200,7 +215,7 @@ mod tests {
     fn a_program_that_is_not_there_or_fails_is_named() {
         let run = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-            time(&words, false).unwrap_err().to_string()
+            time(&words, false, None).unwrap_err().to_string()
         };
         assert!(run(&["/nonexistent/program"]).contains("cannot run '/nonexistent/program'"));
         assert!(run(&["false"]).contains("'false' ended with exit status: 1"));

@@ -125,6 +125,10 @@ pub struct LabPredictArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>(1, u64::MAX))]
     pub limit: u64,
 
+    /// What to record of it; then TLB misses are compared, too, of a run of its own.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+
     /// Copy a file or a directory with all that is in it to the same place in the innermost layer;
     /// may be repeated.
     #[arg(long, value_name = "PATH")]
@@ -133,6 +137,23 @@ pub struct LabPredictArgs {
     /// A program to run instead of the scenario's, after --.
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// What is recorded of a program in the layers.
+#[derive(Args, Clone, Debug)]
+pub struct TraceArgs {
+    /// Record the true accesses of the program in the innermost layer here, and the true page tables
+    /// of the same moment in FILE.tables; 'strata run FILE --tables FILE.tables' replays them.
+    #[arg(id = "trace", long = "trace", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// Accesses to leave out before recording begins.
+    #[arg(id = "trace-skip", long = "trace-skip", value_name = "N", default_value = "0", requires = "trace", value_parser = strata_text::parse_count)]
+    pub skip: u64,
+
+    /// Accesses to record at most.
+    #[arg(id = "trace-limit", long = "trace-limit", value_name = "N", default_value = "10M", requires = "trace", value_parser = strata_text::parse_count)]
+    pub limit: u64,
 }
 
 /// Options of `strata lab levels`.
@@ -211,18 +232,9 @@ pub struct LabRunArgs {
     #[arg(long, value_name = "FILE", requires = "program")]
     pub stdin: Option<PathBuf>,
 
-    /// Record the true accesses of the program in the innermost layer here, and the true page tables
-    /// of the same moment in FILE.tables; 'strata run FILE --tables FILE.tables' replays them.
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-
-    /// Accesses to leave out before recording begins.
-    #[arg(long, value_name = "N", default_value = "0", requires = "trace", value_parser = strata_text::parse_count)]
-    pub trace_skip: u64,
-
-    /// Accesses to record at most.
-    #[arg(long, value_name = "N", default_value = "10M", requires = "trace", value_parser = strata_text::parse_count)]
-    pub trace_limit: u64,
+    /// What to record of it.
+    #[command(flatten)]
+    pub trace: TraceArgs,
 
     /// A program to run in the innermost layer instead of the scenario's steps, after --.
     #[arg(last = true, value_name = "PROGRAM")]

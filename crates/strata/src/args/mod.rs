@@ -12,7 +12,9 @@ mod workloads;
 pub use calibrate::CalibrateArgs;
 pub use check::CheckArgs;
 pub use input::{Input, RecordArgs};
-pub use lab::{KernelChoice, LabCommand, LabLevelsArgs, LabPredictArgs, LabRunArgs, MachineChoice};
+pub use lab::{
+    KernelChoice, LabCommand, LabLevelsArgs, LabPredictArgs, LabRunArgs, MachineChoice, TraceArgs,
+};
 pub use paper::{PaperArgs, PaperChoice};
 pub use run::{Fragmentation, RunArgs};
 pub use sweep::SweepArgs;

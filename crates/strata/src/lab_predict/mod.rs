@@ -1,6 +1,7 @@
 //! `strata lab predict`: the same program in real layers and through the model of the same machine, count for
 //! count.
 
+mod misses;
 mod model;
 mod order;
 mod report;
@@ -12,15 +13,17 @@ use crate::args::LabPredictArgs;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::lab_parts::{AGENT, TIMED_OUT, companion, failure, load, parts, say};
+use crate::lab_trace;
 use crate::output::{self, Target};
-use model::Machine;
+use misses::misses;
+use model::{Counted, Machine};
 use report::Predicted;
 use rows::rows;
 use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
 use strata_engine::Paging;
-use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Scenario};
+use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Scenario, Trace};
 
 /// Runs both, and tells. Gives the exit status.
 ///
@@ -29,6 +32,9 @@ use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Scenario};
 pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     let json = args.json.as_deref().map(Target::named);
     json.iter().try_for_each(Target::check)?;
+    let mut files = lab_trace::files(&args.trace)?;
+    files.extend(args.json.iter().map(|path| ("--json", path.clone())));
+    lab_trace::distinct(&files)?;
     let mut scenario = load(&args.scenario, args.machine).map_err(|error| failure(&error))?;
     if let Some(innermost) = scenario.layers.last_mut() {
         innermost.files.extend(args.with.iter().cloned());
@@ -56,29 +62,26 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     }
     let program = program(args, &scenario)?;
     let interrupt = Interrupt::watch_all();
-    let interrupted = || Failure { message: interrupt.reason(), status: interrupt.status() };
     let mut reports = Vec::new();
     for number in 1..=args.runs {
         if args.runs > 1 {
             say(&format!("run {number} of {}", args.runs));
         }
-        let report = measure(args, scenario.clone(), cache, &interrupt);
-        let report = report.map_err(|error| match &error {
-            LabError::Interrupted => interrupted(),
-            error => failure(error),
-        })?;
-        if let Some(step) = report.steps.iter().find(|step| step.timed_out) {
-            // The model would follow it to its end.
-            let message = format!("{} was killed, its time over: give it more", step.what);
-            return Err(Failure { message, status: TIMED_OUT });
-        }
-        reports.push(report);
+        reports.push(measure(args, &scenario, None, cache, &interrupt)?);
     }
+    let recorded = match lab_trace::trace(&args.trace, make)? {
+        Some(trace) => {
+            say("once more, and its accesses are recorded");
+            measure(args, &scenario, Some(trace), cache, &interrupt)?.trace
+        }
+        None => None,
+    };
     let first = &reports[0];
     let found = states(first)?;
     say("the model runs it");
     let mut of = Machine { layers: &found, make, paging, aligned };
-    let mut run = model::run(&of, &program, &interrupt)?;
+    let whole = Counted::default();
+    let mut run = model::run(&of, &program, whole, &interrupt)?;
     if let (Some(told), Some(took)) = (&mut of.aligned, seconds(&reports))
         && !interrupt.happened()
     {
@@ -86,20 +89,29 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
         // The emulator's processors are slower than the model's, and work as much less in the background between two
         // scans: so they are as much less apart.
         model::pace(told, run.elapsed_seconds / took);
-        run = model::run(&of, &program, &interrupt)?;
+        run = model::run(&of, &program, whole, &interrupt)?;
     }
+    let misses = match &recorded {
+        Some(recorded) if !interrupt.happened() => {
+            say("the model runs it as far as it was recorded");
+            Some(misses(&of, &program, (recorded, args.trace.skip), &interrupt)?)
+        }
+        _ => None,
+    };
     if interrupt.happened() {
-        return Err(interrupted());
+        return Err(stopped(&interrupt));
     }
     let predicted = Predicted {
         scenario: args.scenario.clone(),
         program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         machine: first.machine.clone(),
         runs: args.runs,
-        rows: rows(&reports, &run, &shadows),
+        rows: rows(&reports, &run, misses.as_ref(), &shadows),
         counted: reports.iter().filter_map(|report| report.counted.clone()).collect(),
         layers: found,
         run,
+        recorded,
+        on_true_tables: misses.map(|misses| misses.true_tables),
     };
     if let Some(target) = &json {
         let mut text = serde_json::to_vec_pretty(&predicted).expect("numbers and texts");
@@ -147,21 +159,41 @@ fn program(args: &LabPredictArgs, scenario: &Scenario) -> Result<Vec<OsString>, 
 /// Has the layers run it.
 fn measure(
     args: &LabPredictArgs,
-    scenario: Scenario,
+    scenario: &Scenario,
+    trace: Option<Trace>,
     cache: &Cache,
     interrupt: &Interrupt,
-) -> Result<LabReport, LabError> {
+) -> Result<LabReport, Failure> {
     let choices = Choices {
         name: args.scenario.clone(),
-        scenario,
+        scenario: scenario.clone(),
         program: args.program.clone(),
         input: None,
         limit: Duration::from_secs(args.limit),
-        trace: None,
+        // What is recorded slowly is not counted.
+        counting: trace.is_none(),
+        trace,
         // Machines that go on from a kept one are all alike.
         afresh: args.runs > 1,
-        counting: true,
     };
-    let parts = parts(cache, choices.scenario.make())?;
-    strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line))
+    let run = || {
+        let parts = parts(cache, choices.scenario.make())?;
+        strata_lab::run(&choices, &parts, cache, &interrupt.flag, &mut |line| say(line))
+    };
+    let report = run().map_err(|error| match &error {
+        LabError::Interrupted => stopped(interrupt),
+        error => failure(error),
+    })?;
+    match report.steps.iter().find(|step| step.timed_out) {
+        // The model would follow it to its end.
+        Some(step) => Err(Failure {
+            message: format!("{} was killed, its time over: give it more", step.what),
+            status: TIMED_OUT,
+        }),
+        None => Ok(report),
+    }
+}
+
+fn stopped(interrupt: &Interrupt) -> Failure {
+    Failure { message: interrupt.reason(), status: interrupt.status() }
 }

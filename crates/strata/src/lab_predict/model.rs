@@ -16,6 +16,7 @@ use strata_engine::{
     Found, HostError, HostSetup, Hosts, OpenError, OwnPolicy, Paging, Progress, RunResult, Setup,
     StackKind, Stop, ThpMode, VmSetup, run_hosts,
 };
+use strata_hardware::CpuModel;
 use strata_lab::{Layer, Make};
 use strata_workloads::{Before, Part};
 
@@ -88,6 +89,15 @@ pub fn pace(told: &mut Vec<(String, String)>, factor: f64) {
     told.push((name.to_owned(), (given * factor).to_string()));
 }
 
+/// What is counted of a program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Accesses before.
+    pub warmup: u64,
+    /// The access at which it ends, if that is before the program's end.
+    pub until: Option<u64>,
+}
+
 /// Runs a program through the model of a machine.
 ///
 /// # Errors
@@ -95,12 +105,15 @@ pub fn pace(told: &mut Vec<(String, String)>, factor: f64) {
 pub fn run(
     machine: &Machine<'_>,
     program: &[OsString],
+    counted: Counted,
     interrupt: &Interrupt,
 ) -> Result<RunResult, Failure> {
     let input = Input::Live(program.to_vec());
     let known = input.live_info().unwrap_or_default();
-    let setup = host(machine, known)?;
-    let open = |_: &str| input.open(Part::default(), Before::Touches, &interrupt.flag);
+    let mut setup = host(machine, known)?;
+    setup.common.warmup = counted.warmup;
+    let part = Part { limit: counted.until, ..Part::default() };
+    let open = |_: &str| input.open(part, Before::Touches, &interrupt.flag);
     let (stop, progress) = (Stop(interrupt.flag.clone()), Progress::default());
     // As in the layers, nothing comes in; what it prints they have printed.
     let _detached = Detached::begin()?;
@@ -166,13 +179,8 @@ fn lead(number: RawFd, to: &impl AsRawFd) -> io::Result<()> {
     }
 }
 
-/// The machine.
-fn host(
-    machine: &Machine<'_>,
-    workload: strata_stream::WorkloadInfo,
-) -> Result<HostSetup, Failure> {
-    let Machine { layers, make, paging, aligned } = machine;
-    let (layers, make) = (*layers, *make);
+/// The processor that the model has for a machine.
+pub fn processor(make: Make) -> Result<CpuModel, Failure> {
     let mut cpu = cpu(match make {
         Make::Amd => "zen2",
         Make::Intel => "skylake-gold-6138",
@@ -182,6 +190,17 @@ fn host(
         cpu.virtualization.vls = false;
         cpu.virtualization.vgif = true;
     }
+    Ok(cpu)
+}
+
+/// The machine.
+fn host(
+    machine: &Machine<'_>,
+    workload: strata_stream::WorkloadInfo,
+) -> Result<HostSetup, Failure> {
+    let Machine { layers, make, paging, aligned } = machine;
+    let (layers, make) = (*layers, *make);
+    let cpu = processor(make)?;
     let stack = StackKind::of_layers(layers.len()).expect("a scenario has at most three layers");
     let modes: Vec<ThpMode> = layers.iter().map(LayerState::mode).collect();
     let mut common = if let Some(told) = aligned {

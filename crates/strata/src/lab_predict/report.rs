@@ -4,7 +4,7 @@ use super::rows::Row;
 use super::state::LayerState;
 use serde::Serialize;
 use strata_engine::RunResult;
-use strata_lab::{Counted, MachineReport};
+use strata_lab::{Counted, MachineReport, TraceReport};
 
 /// What both counted.
 #[derive(Debug, Serialize)]
@@ -25,4 +25,8 @@ pub struct Predicted {
     pub counted: Vec<Counted>,
     /// What the model made of it.
     pub run: RunResult,
+    /// What was recorded, if that was asked for.
+    pub recorded: Option<TraceReport>,
+    /// The second half of that on the page tables of the same moment.
+    pub on_true_tables: Option<RunResult>,
 }

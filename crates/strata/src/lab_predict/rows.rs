@@ -1,9 +1,11 @@
 //! What the lab and the model count of the same thing.
 
+use super::misses::Misses;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use strata_engine::RunResult;
 use strata_engine::report::{EntryCounts, LayerMemory};
+use strata_inspect::join::report::Totals;
 use strata_lab::{Counters, LabReport, Make, Readings};
 
 /// A thing that both count.
@@ -60,7 +62,12 @@ fn named(
 /// Rows of every layer, the innermost first.
 ///
 /// `shadows` says of each hypervisor, L0 first, whether it keeps shadows of its VM's page tables.
-pub fn rows(reports: &[LabReport], run: &RunResult, shadows: &[bool]) -> Vec<Row> {
+pub fn rows(
+    reports: &[LabReport],
+    run: &RunResult,
+    misses: Option<&Misses>,
+    shadows: &[bool],
+) -> Vec<Row> {
     let mut table = Rows { reports, rows: Vec::new() };
     let layers = reports[0].layers.len();
     let innermost = layers - 1;
@@ -89,15 +96,39 @@ pub fn rows(reports: &[LabReport], run: &RunResult, shadows: &[bool]) -> Vec<Row
             let huge = kept(|memory| grown(memory, |entries| entries.huge));
             table.add(layer, "2 MiB entries added", |d| d.of(|c| c.kvm("pages_2m")), huge);
         }
-        let huge =
-            |report: &LabReport| report.alignment.as_ref().map_or(0, |found| found.totals.huge);
-        table.add_of_report(innermost, "huge pages", huge, Some(run.alignment.guest_huge));
-        let aligned = |report: &LabReport| {
-            report.alignment.as_ref().map_or(0, |found| found.totals.well_aligned)
-        };
-        table.add_of_report(innermost, "well aligned", aligned, Some(run.alignment.well_aligned));
+        alignment(&mut table, innermost, run);
+    }
+    if let Some(misses) = misses {
+        type Count = fn(&RunResult) -> u64;
+        let kinds: [(&str, Count); 3] = [
+            ("L1 TLB misses, recorded accesses", |run| run.tlb.l1_misses),
+            ("L2 TLB misses, recorded accesses", |run| run.tlb.l2_misses),
+            ("references of their walks", |run| run.walk_refs),
+        ];
+        for (what, of) in kinds {
+            let (measured, predicted) = (of(&misses.true_tables), of(&misses.modelled));
+            table.add_of_report(innermost, what, |_| measured, Some(predicted));
+        }
     }
     table.rows
+}
+
+/// Huge pages of the innermost layer, and how they are aligned.
+fn alignment(table: &mut Rows<'_>, innermost: usize, run: &RunResult) {
+    let found = &run.alignment;
+    type Count = fn(&Totals) -> u64;
+    let kinds: [(&str, Count, u64); 5] = [
+        ("huge pages", |totals| totals.huge, found.guest_huge),
+        ("well aligned", |totals| totals.well_aligned, found.well_aligned),
+        ("  of them pseudo huge", |totals| totals.pseudo_huge, found.pseudo_huge),
+        ("type-1 misaligned", |totals| totals.type1, found.type1),
+        ("type-2 misaligned", |totals| totals.type2, found.type2),
+    ];
+    for (what, of, predicted) in kinds {
+        let counted =
+            |report: &LabReport| report.alignment.as_ref().map_or(0, |found| of(&found.totals));
+        table.add_of_report(innermost, what, counted, Some(predicted));
+    }
 }
 
 /// How many entries more a kernel keeps than when the program began.

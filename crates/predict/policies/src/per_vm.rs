@@ -85,6 +85,10 @@ impl Policy for PerVm {
         self.of_host.iter().any(|policy| self.policies[*policy].wants_backs())
     }
 
+    fn mapped_at_once(&self, vm: NodeId) -> u64 {
+        self.policies[self.governs[vm.index()]].mapped_at_once(vm)
+    }
+
     fn mapped(
         &mut self,
         stack: &mut Stack,

@@ -6,11 +6,12 @@
 //! xGemini's, the kernel makes free regions where there is none, by compaction and by taking apart a huge page
 //! of the same VM that is behind no aligned one; it fills the shadow table with the page that it has just
 //! handed a fault on for when the guest is entered next; it lets the guest hypervisor go on writing a leaf table
-//! that it fills; and it puts pages of a booked region into it one by one as the guest hypervisor maps them. Each
+//! that it fills; it puts pages of a booked region into it one by one as the guest hypervisor maps them; and a fault of
+//! the guest hypervisor's own maps the base pages around it, so that a huge page which was split costs few. Each
 //! of these can be switched off, to see what it brings.
 //!
-//! Not modelled: the order of its scan by accessed bits, the pause for regions that are broken up again and
-//! again, and mapping around a split huge page.
+//! Not modelled: the order of its scan by accessed bits, and the pause for regions that are broken up again and
+//! again.
 
 use crate::budget::Budget;
 use crate::coordination::GuestRegion;

@@ -28,10 +28,16 @@ strata_params::parameters! {
         keep_unsync: bool = true, "strata.keep_unsync", "";
         /// Pages of a booked region go there one by one as they are mapped.
         one_by_one: bool = true, "strata.one_by_one", "";
+        /// A base page that the host maps for a fault of a guest hypervisor brings those around it that it has: 16 from a
+        /// multiple of 16 on, as where a huge page was split.
+        map_around: bool = true, "strata.map_around", "";
         /// Transparent huge pages of the unmodified guest hypervisor: stock kernels have `always`.
         l1_thp: bool = true, "strata.l1_thp", "";
     }
 }
+
+/// Pages that are mapped at once, as many as Linux maps of a file (`AROUND` in `nested_align_around.h`).
+pub(crate) const AROUND: u64 = 16;
 
 /// What the kernel keeps for its VMs.
 #[derive(Debug)]

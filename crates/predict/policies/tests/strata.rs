@@ -115,6 +115,28 @@ fn a_table_that_l1_fills_stays_writable() {
     assert!(with <= PAGES / 16 && without >= PAGES - 1024, "{with}, {without}");
 }
 
+/// Huge pages of L1's memory are split for what L0 moves. When L1 gives its guest more of them, a fault of its own brings
+/// 16 pages in place of one.
+#[test]
+fn a_fault_on_a_split_huge_page_maps_what_is_around() {
+    let violations = |map_around| {
+        let mut world = world_with(&[("strata.map_around", map_around)]);
+        let l1 = world.stack.nodes().nth(1).unwrap();
+        exhaust(&mut world, l1, Owner::Pinned);
+        (0..PAGES / 2).for_each(|page| world.touch(0, page, true));
+        (0..10).for_each(|_| world.apply(&Op::Wake));
+        let of_l1 = |world: &World| world.stack.exits().of(l1, ExitReason::SecondStageViolation);
+        let before = of_l1(&world);
+        (PAGES / 2..PAGES).for_each(|page| world.touch(0, page, true));
+        world.check();
+        let more = of_l1(&world) - before;
+        world.finish();
+        more
+    };
+    let (with, without) = (violations("true"), violations("false"));
+    assert!(with * 4 < without, "{with}, {without}");
+}
+
 /// A region that is booked fills up in its row: a page goes there when L1 maps it, with no other visit.
 #[test]
 fn pages_of_a_booked_region_go_there_one_by_one() {

@@ -1,4 +1,4 @@
-//! What a kernel maps besides the page of a file that a program reads.
+//! What a kernel maps besides the page of a fault: more of a file that a program reads, and more of what a VM has.
 
 use crate::fault::PageFault;
 use crate::policy::Policy;
@@ -7,6 +7,7 @@ use crate::tree::NodeId;
 use crate::vma::Vma;
 use std::ops::Range;
 use strata_addr::{Frame, PageSize, space::Upper};
+use strata_paging::Mapping;
 use strata_stream::Backing;
 
 /// Pages that are mapped at once (Linux, `fault_around_bytes` at its default of 64 KiB).
@@ -46,6 +47,42 @@ impl Stack {
                 break;
             }
             policy.mapped(self, node, &fault, PageSize::Base)?;
+        }
+        Ok(())
+    }
+
+    /// Maps in the second stage of a VM of the host what the host has mapped and may write around a page that it has
+    /// just mapped there, if that is a base page: as many as the policy says, from a multiple of that on.
+    ///
+    /// # Errors
+    /// [`KernelOutOfMemory`] of the host, for page tables.
+    pub(crate) fn map_second_stage_around(
+        &mut self,
+        policy: &mut dyn Policy,
+        vm: NodeId,
+        page: Frame<Upper>,
+    ) -> Result<(), KernelOutOfMemory> {
+        if self.nodes[vm].vm().below != NodeId::HOST {
+            return Ok(());
+        }
+        let pages = policy.mapped_at_once(vm);
+        let is_base = |stack: &Self| {
+            let mapping = stack.second_stage(vm).mapping(page.addr());
+            mapping.is_some_and(|mapping| mapping.size == PageSize::Base)
+        };
+        if pages < 2 || !is_base(self) {
+            return Ok(());
+        }
+        let first = page.get() / pages * pages;
+        for page in (first..first + pages).map(Frame::new) {
+            let host = self.vm_table(vm).mapping(self.hva(vm, page).addr());
+            let is_there =
+                |mapping: &Mapping<_>| mapping.size == PageSize::Base && mapping.rights.write;
+            if host.as_ref().is_some_and(is_there)
+                && self.second_stage(vm).mapping(page.addr()).is_none()
+            {
+                self.map_second_stage(policy, vm, page)?;
+            }
         }
         Ok(())
     }

@@ -134,6 +134,7 @@ impl Stack {
         if writes == self.second_stage_writes || !self.second_stage_allows(vm, page, store) {
             debug_assert!(!self.second_stage_allows(vm, page, store), "an entry is written once");
             self.map_second_stage(policy, vm, page)?;
+            self.map_second_stage_around(policy, vm, page)?;
         }
         Ok(())
     }
@@ -199,7 +200,7 @@ impl Stack {
     }
 
     /// Copies the VM process's mapping of `page` into the second stage of its VM.
-    fn map_second_stage(
+    pub(crate) fn map_second_stage(
         &mut self,
         policy: &mut dyn Policy,
         node: NodeId,

@@ -106,6 +106,12 @@ pub trait Policy: Send {
         false
     }
 
+    /// How many base pages the host maps at once in the second stage of its VM when a fault asks for one, of those that
+    /// it has for the VM already.
+    fn mapped_at_once(&self, _vm: NodeId) -> u64 {
+        1
+    }
+
     /// The page of a fault was mapped with this size.
     ///
     /// # Errors

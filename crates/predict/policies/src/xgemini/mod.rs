@@ -19,7 +19,7 @@ use crate::booking::Booking;
 use crate::coordination::{Coordinating, Coordination, GuestRegion, after_fault};
 use crate::gemini::scan_all;
 use crate::leftovers::Leftovers;
-use crate::worker::Worker;
+use crate::worker::{AROUND, Worker};
 use home::{HandedOn, Home};
 use rustc_hash::FxHashMap;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
@@ -143,6 +143,11 @@ impl Policy for XGemini {
 
     fn wants_backs(&self) -> bool {
         self.nested || self.leftovers.is_some()
+    }
+
+    fn mapped_at_once(&self, _vm: NodeId) -> u64 {
+        let around = self.nested && self.worker.as_ref().is_some_and(|of| of.settings.map_around);
+        if around { AROUND } else { 1 }
     }
 
     fn mapped(

@@ -100,11 +100,8 @@ fn copies_of_children_that_store_in_gaps_are_theirs() {
 fn there_are_as_many_copies_as_pages_that_became_two() {
     let program = Program::build("copies", Linked::Static);
     for (how, number) in [("parent", 64), ("both", 64), ("three", 2 * 64)] {
-        for sampling in [None, Some(GAP), Some(MANY)] {
-            let record = match sampling {
-                None => program.run(&[how]),
-                Some(sampling) => program.sample(&[how], sampling),
-            };
+        for sampling in [GAP, MANY] {
+            let record = program.sample(&[how], sampling);
             assert_eq!(record.info.exit_status, Some(0));
             let found = copies(&record, &place(&program, "memory", 64));
             assert_eq!(found.len(), number, "{how}, {sampling:?}: {found:?}");

@@ -3,7 +3,8 @@
 use crate::sampling::{GAP, MANY, place};
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
-use strata_stream::{Event, Pid};
+use strata_addr::{Gva, Range, space::Virtual};
+use strata_stream::{Advice, Event, Pid};
 use strata_workloads::Sampled;
 
 const PAGE: u64 = 4096;
@@ -34,10 +35,25 @@ impl Contents {
             self.pages.insert((pid, page), Some(self.made));
         }
     }
+
+    fn take(&mut self, pid: Pid, pages: std::ops::Range<u64>) -> Vec<((Pid, u64), Option<usize>)> {
+        let taken = self.pages.range((pid, pages.start)..(pid, pages.end));
+        let taken: Vec<_> = taken.map(|(at, what)| (*at, *what)).collect();
+        taken.iter().for_each(|(at, _)| {
+            self.pages.remove(at);
+        });
+        taken
+    }
+}
+
+/// The pages of a range, counted from the start of another.
+fn numbers(range: Range<Virtual>, from: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let number = |at: Gva| at.get().saturating_sub(from.start) / PAGE;
+    number(range.start)..number(range.end)
 }
 
 /// Pages of a range that were copied after a fork, by whom.
-fn copies(record: &Record, range: &std::ops::Range<u64>) -> Vec<(Pid, u64)> {
+pub fn copies(record: &Record, range: &std::ops::Range<u64>) -> Vec<(Pid, u64)> {
     let (mut contents, mut owners) = (Contents::default(), BTreeMap::new());
     for entry in &record.entries {
         match *entry {
@@ -61,10 +77,19 @@ fn copies(record: &Record, range: &std::ops::Range<u64>) -> Vec<(Pid, u64)> {
                         its.map(|((_, page), what)| ((child, *page), *what)).collect();
                     contents.pages.extend(its);
                 }
-                Event::Unmap { pid, range: gone } => contents.pages.retain(|(of, page), _| {
-                    let at = range.start + page * PAGE;
-                    *of != pid || at < gone.start.get() || at >= gone.end.get()
-                }),
+                Event::Unmap { pid, range: gone }
+                | Event::Map { pid, range: gone, .. }
+                | Event::Advise { pid, range: gone, advice: Advice::DontNeed } => {
+                    contents.take(pid, numbers(gone, range));
+                }
+                Event::Remap { pid, from, to } => {
+                    let moved = contents.take(pid, numbers(from, range));
+                    contents.take(pid, numbers(to, range));
+                    let shift = to.start.get() / PAGE - from.start.get() / PAGE;
+                    let moved =
+                        moved.into_iter().map(|((pid, page), what)| ((pid, page + shift), what));
+                    contents.pages.extend(moved);
+                }
                 Event::Exec { pid } | Event::ProcessExit { pid } => {
                     contents.pages.retain(|(of, _), _| *of != pid);
                 }

@@ -234,8 +234,52 @@ fn a_program_is_the_same_under_all_policies_and_so_they_are_compared() {
     }
 }
 
+/// A process stores to pages, and so do three children, one after another.
+fn family() -> Batch {
+    use strata_addr::{Gva, Range};
+    use strata_stream::{Access, Backing, Protection};
+    const PAGES: u64 = 500;
+    let (pid, start) = (Pid(0), Gva::new(1 << 32));
+    let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+    let mut batch = Batch::new();
+    batch.event(Event::ProcessStart { pid });
+    batch.event(Event::ThreadStart { pid, tid: Tid(0) });
+    let range = Range::sized(start, PAGES << 12);
+    batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+    let stores = |batch: &mut Batch, tid| {
+        for page in 0..PAGES {
+            batch.run(tid, 1000, |out| out.push(Access::store(start + (page << 12), 8)));
+        }
+    };
+    stores(&mut batch, Tid(0));
+    for number in 1..4 {
+        let (child, tid) = (Pid(number), Tid(number));
+        batch.event(Event::Fork { parent: pid, child });
+        batch.event(Event::ThreadStart { pid: child, tid });
+        stores(&mut batch, tid);
+        batch.event(Event::ProcessExit { pid: child });
+        batch.run(Tid(0), 10_000, |_| ());
+    }
+    batch
+}
+
 #[test]
-fn copies_after_a_fork_that_gaps_hide_are_told_of() {
+fn copies_on_write_in_gaps_are_those_of_the_whole() {
+    for (stack, policy) in [(StackKind::Native, "base"), (StackKind::Nested, "thp")] {
+        let setup = setup(stack, policy);
+        let whole = run(&setup, Once(family()));
+        assert!(whole.faults.guest >= 1500, "{}", whole.faults.guest);
+        let sampling = Sampling { whole: 0, interval: 100_000, ..SAMPLING };
+        for window in [1, 10_000] {
+            let found = run(&setup, Sampled::new(Once(family()), Sampling { window, ..sampling }));
+            assert_eq!(found.faults.guest, whole.faults.guest, "{policy} {window}");
+            assert_eq!(found.memory.used_bytes, whole.memory.used_bytes, "{policy} {window}");
+        }
+    }
+}
+
+#[test]
+fn what_gaps_hide_of_a_program_that_forks_is_told_of() {
     let told = |forks: bool| {
         let mut batch = Batch::new();
         let pid = Pid(0);

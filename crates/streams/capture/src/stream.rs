@@ -63,6 +63,9 @@ pub struct Capture {
     in_gap: bool,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
+    /// Processes that have ended when a slot is delivered, and have not told of it so far; looked for where that
+    /// matters.
+    unheard: Option<Vec<Pid>>,
     checked: Instant,
     begun: bool,
     ended: bool,
@@ -137,6 +140,7 @@ impl Capture {
             profile,
             in_gap: false,
             dying: Vec::new(),
+            unheard: None,
             checked: Instant::now(),
             begun: false,
             ended: false,
@@ -177,6 +181,7 @@ impl Capture {
     /// Puts a committed slot into the batch and gives it back to the producers.
     fn deliver(&mut self, index: SlotIndex, batch: &mut Batch) {
         self.accesses(index, None, batch);
+        self.unheard = None;
         let wire = self.wire.clone();
         let pid = wire.slot(index).owner().pid;
         let mut words = wire.slot(index).messages();
@@ -276,7 +281,11 @@ impl Capture {
                     process.image = image;
                     process.vmas = Default::default();
                     process.fetched = Default::default();
-                    batch.event(Event::Exec { pid });
+                    let event = Event::Exec { pid };
+                    if let Some(touches) = &mut self.touches {
+                        touches.event(&event, &mut |told| batch.event(told));
+                    }
+                    batch.event(event);
                 }
             }
             Message::Cut(cut) => self.cut(&cut, sender, batch),
@@ -293,7 +302,9 @@ impl Capture {
                 if let Some(process) = self.processes.get(pid) {
                     process.has_last_word = true;
                 }
+                self.leaves(pid);
             }
+            Message::Leaves { pid } => self.leaves(pid),
             Message::Note(note) => add(note, &mut self.notes),
             Message::Warning(warning) => add(warning, &mut self.warnings),
         }
@@ -376,13 +387,23 @@ impl Capture {
         }
     }
 
+    /// A process is about to give up its memory.
+    fn leaves(&mut self, pid: Pid) {
+        if let Some(touches) = &mut self.touches {
+            touches.leave(pid);
+        }
+    }
+
     /// Page tables show pages of a process.
     fn touched(&mut self, pid: Pid, range: Range<Virtual>, store: bool, batch: &mut Batch) {
+        if store && self.unheard.is_none() {
+            self.unheard = Some(self.processes.silently_ended());
+        }
         let (Some(process), Some(touches)) = (self.processes.get(pid), &mut self.touches) else {
             return;
         };
         for data in process.vmas.data_in(range) {
-            touches.shown(pid, data, store);
+            touches.shown(pid, data, store, self.unheard.as_deref().unwrap_or_default());
         }
         touches.tell(None, &mut |told| batch.event(told));
     }

@@ -120,12 +120,14 @@ fn pages(start: u64, bytes: u64) -> Option<Range<Virtual>> {
 pub const EVERYWHERE: Range<Virtual> = Range { start: Gva::new(0), end: Gva::new(1 << 47) };
 
 /// What a call may hide from page tables: pages in these ranges may be gone or elsewhere after it, or somebody
-/// else's too.
+/// else's too, or what was done to them before looks like what is done after.
 pub fn hides(call: &Call, space: &Space) -> Vec<Range<Virtual>> {
     let [a, b, c, d, e, _] = call.args;
     let set = |bits: u64, flags: i32| bits & flags as u64 != 0;
     let hidden = match call.number {
         libc::SYS_munmap => pages(a, b),
+        // What was read before it and is stored to after it faults twice.
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect => pages(a, b),
         libc::SYS_mremap => {
             let to = if set(d, libc::MREMAP_FIXED) { pages(e, c) } else { None };
             return pages(a, b).into_iter().chain(to).collect();
@@ -391,6 +393,7 @@ mod tests {
             [from, to]
         );
         assert_eq!(hidden(libc::SYS_munmap, [0x8000, 0x2000, 0, 0, 0, 0]), [from]);
+        assert_eq!(hidden(libc::SYS_mprotect, [0x8000, 0x2000, 3, 0, 0, 0]), [from]);
         assert_eq!(hidden(libc::SYS_brk, [0x9800, 0, 0, 0, 0, 0]), [range(0xa000, 0xc000)]);
         assert_eq!(hidden(libc::SYS_brk, [0xd000, 0, 0, 0, 0, 0]), []);
         assert_eq!(hidden(libc::SYS_brk, [0; 6]), [], "a question");

@@ -61,6 +61,8 @@ pub struct Process {
     counting: Option<Counting>,
     /// A switch between gap and no gap is under way.
     switching: AtomicBool,
+    /// Whether it was forked, or has forked.
+    is_related: AtomicBool,
     /// Edges that its threads have passed and that have not been told of.
     passed: Mutex<Vec<Edge>>,
     /// Stands in `SLOTS` where there is no thread; nothing is written to it.
@@ -110,6 +112,7 @@ impl Process {
             sampling,
             counting,
             switching: AtomicBool::new(false),
+            is_related: AtomicBool::new(false),
             passed: Mutex::default(),
             nowhere,
         })
@@ -590,6 +593,7 @@ impl Process {
     /// did to its own memory meanwhile.
     fn fork_starts(&self, vcpu: u32) {
         self.lock.acquire();
+        self.is_related.store(true, Relaxed);
         let (parent, child, tid) = (self.pid(), self.wire.new_pid(), self.wire.new_tid());
         self.send(
             vcpu,
@@ -637,6 +641,10 @@ impl Process {
                     self.emulator.command(program, environment, identity);
                 // When the kernel refuses, the emulator's own call finds the error again.
                 if let Ok(execution) = Execution::new(arguments, environment) {
+                    if self.sampling.is_some() {
+                        // What it shared is its relatives' alone, long before the new program tells of itself.
+                        self.send(vcpu, &[Message::Leaves { pid: self.pid() }]);
+                    }
                     execution.replace_process();
                 }
             }
@@ -653,6 +661,14 @@ impl Process {
         }
     }
 
+    /// Whether page tables are looked at once more before they are gone: in a gap, and outside of one for copies of
+    /// what relatives share, as a page that is seen to be a process's own is no sign of a copy once the others
+    /// have ended.
+    fn has_last_look(&self) -> bool {
+        let is_related = || self.is_related.load(Relaxed) && self.wire.edges_passed() > 0;
+        sampling::is_in_gap() || self.sampling.is_some() && is_related()
+    }
+
     /// A signal is about to end the process, as the calling thread found. Others may still run, so that it
     /// speaks for itself and for what page tables show; what they did is found in their slots.
     pub fn dies(&self) {
@@ -661,7 +677,7 @@ impl Process {
             return;
         }
         self.tell_blocks(vcpu);
-        if sampling::is_in_gap() {
+        if self.has_last_look() {
             self.tell_touched(vcpu, &image::guest_ranges());
         }
         self.send(vcpu, &[Message::LastWord { pid: self.pid() }]);
@@ -669,7 +685,7 @@ impl Process {
 
     /// The process ends; no thread runs observed code any more.
     pub fn ends(&self) {
-        if sampling::is_in_gap()
+        if self.has_last_look()
             && let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some())
         {
             self.tell_blocks(vcpu);

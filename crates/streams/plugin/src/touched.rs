@@ -4,7 +4,8 @@
 //! `admin-guide/mm/pagemap.rst`) has 8 bytes for each page: bit 63 says that it is there, 62 that it is
 //! swapped out, 61 that it is a file's or shared memory's, 56 that nobody else maps it. A private anonymous
 //! page that is there and that nobody else maps was stored to: what was only read is the kernel's page
-//! of zeroes, which all share.
+//! of zeroes, which all share. One that others map has not been stored to since the `fork` that left it to them. Of
+//! one that is swapped out it is not said who else has it, so that it counts as read until it is back.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,12 +20,12 @@ const SWAPPED: u64 = 1 << 62;
 const FILE: u64 = 1 << 61;
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// Whether a page was touched, and if so whether it was stored to.
+/// Whether a page was touched, and if so whether it was stored to, by nobody but the process since it shares it.
 fn state(entry: u64) -> Option<bool> {
     match entry {
         _ if entry & (PRESENT | SWAPPED) == 0 => None,
         _ if entry & FILE != 0 => Some(false),
-        _ => Some(entry & (EXCLUSIVE | SWAPPED) != 0),
+        _ => Some(entry & EXCLUSIVE != 0),
     }
 }
 

@@ -51,6 +51,11 @@ pub enum Message {
         /// The process.
         pid: Pid,
     },
+    /// The process is about to execute another program, and with that gives up its memory.
+    Leaves {
+        /// The process.
+        pid: Pid,
+    },
     /// Something a reader of the result must know.
     Note(String),
     /// Something whoever waits for the program must know now.
@@ -66,6 +71,7 @@ const NOTE: u8 = RUNS + 4;
 const WARNING: u8 = RUNS + 5;
 const LAST_WORD: u8 = RUNS + 6;
 const BLOCKS: u8 = RUNS + 7;
+const LEAVES: u8 = RUNS + 8;
 
 /// Bits of a word that say which bucket, below those that say how many instructions.
 const BUCKET_BITS: u32 = BUCKETS.ilog2();
@@ -107,6 +113,10 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
         Message::LastWord { pid } => {
             out.push(pid.0.into());
             LAST_WORD
+        }
+        Message::Leaves { pid } => {
+            out.push(pid.0.into());
+            LEAVES
         }
         Message::Note(text) => {
             encode_text(text, out);
@@ -166,6 +176,7 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
             Message::Blocks { intervals: *intervals, counts: counts.iter().map(count).collect() }
         }
         LAST_WORD => Message::LastWord { pid: pid()? },
+        LEAVES => Message::Leaves { pid: pid()? },
         NOTE => Message::Note(decode_text(fields)?),
         WARNING => Message::Warning(decode_text(fields)?),
         tag => {
@@ -204,6 +215,7 @@ mod tests {
             }),
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
             pid().prop_map(|pid| Message::LastWord { pid }),
+            pid().prop_map(|pid| Message::Leaves { pid }),
             (any::<u64>(), prop::collection::vec((0..BUCKETS, 0..1_u64 << 54), 0..9))
                 .prop_map(|(intervals, counts)| Message::Blocks { intervals, counts }),
             "\\PC{0,40}".prop_map(Message::Note),

@@ -33,11 +33,11 @@ impl Sampling {
     /// What a reader must know of it, of a stream of so many instructions.
     pub(super) fn notes(&self, instructions: u64) -> Vec<String> {
         let Some(strata) = &self.strata else { return Vec::new() };
-        let copies = self.forked.then(|| {
-            "the program forks: copies of pages that are stored to in gaps only are not seen, so that faults, \
-             exits and memory in use are too low"
+        let faults = self.forked.then(|| {
+            "the program forks: of the processes that share a page and store to it in gaps, the last copies \
+             nothing and is not seen to store, so that page faults may be too few"
                 .to_owned()
         });
-        strata.note(instructions).into_iter().chain(copies).collect()
+        strata.note(instructions).into_iter().chain(faults).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 mod accesses;
 mod code;
+mod copies;
 mod dying;
 mod ends;
 mod mappings;

@@ -1,5 +1,6 @@
 //! Sampled captures: windows are as they were, and gaps show what was touched in them.
 
+use crate::copies::copies;
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use strata_capture::{Capture, Options};
@@ -179,20 +180,28 @@ fn random_programs_touch_in_gaps_what_they_touch_in_full_sight() {
         found.sort_unstable_by_key(|(pid, page, _)| (*pid, *page));
         found
     };
+    let mut all_copies = 0;
     for seed in 0..8 {
         let seed = seed.to_string();
         let full = program.run(&[&seed]);
         assert_eq!(full.info.exit_status, Some(0), "{seed}");
         let expected = pages(&full);
         assert!(expected.len() > 100, "{seed}: {}", expected.len());
+        let arena = place(&program, "arena", 512);
+        let expected_copies = copies(&full, &arena);
         for sampling in [GAP, MANY] {
-            let found = pages(&program.sample(&[&seed], sampling));
+            let sampled = program.sample(&[&seed], sampling);
+            let found = pages(&sampled);
             let place = |(pid, page, _): &(Pid, u64, bool)| (*pid, *page);
             let (expected_places, found_places): (Vec<_>, Vec<_>) =
                 (expected.iter().map(place).collect(), found.iter().map(place).collect());
             assert!(found_places == expected_places, "seed {seed}, {sampling:?}");
+            let found_copies = copies(&sampled, &arena);
+            assert!(found_copies == expected_copies, "seed {seed}, {sampling:?}");
+            all_copies += found_copies.len();
         }
     }
+    assert!(all_copies > 100, "{all_copies}");
 }
 
 fn aim() -> Aim {

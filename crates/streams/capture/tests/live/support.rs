@@ -108,17 +108,17 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn take(mut capture: Capture) -> Self {
+    pub fn take(mut source: impl Source) -> Self {
         let (mut entries, mut instructions) = (Vec::new(), HashMap::new());
         let mut batch = Batch::new();
         loop {
-            let fill = capture.fill(&mut batch).unwrap();
+            let fill = source.fill(&mut batch).unwrap();
             append(&batch, &mut entries, &mut instructions);
             if fill == Fill::End {
                 break;
             }
         }
-        let record = Self { entries, instructions, info: capture.info() };
+        let record = Self { entries, instructions, info: source.info() };
         record.obeys_the_contract();
         record
     }

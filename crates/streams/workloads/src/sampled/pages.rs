@@ -1,4 +1,9 @@
 //! The base pages that processes have touched, as page tables would show them.
+//!
+//! After a `fork` parent and child have the same pages, and page tables show of each whether others have it still.
+//! Whoever stores to one gets a copy. Of the processes that share a page each but one can do so, and which one
+//! did not is not to be seen: two have pages of their own after one has copied. So the copy is that of the process
+//! which is seen to store, or shows a page of its own, before the other. The last that has a page copies nothing.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -8,13 +13,97 @@ use strata_stream::{Access, Advice, Event, Pid, Tid};
 /// Pages remembered in front of the maps. Most accesses go to one of few pages.
 const RECENT: usize = 256;
 
-/// One bit for each base page, by huge page.
-type Bits = FxHashMap<u64, [u64; 8]>;
+/// The base pages of one huge page.
+#[derive(Clone, Debug, Default)]
+struct Block {
+    touched: [u64; 8],
+    /// Those of them that were stored to.
+    stored: [u64; 8],
+    /// For each page its number in [`Shared`], or [`ALONE`].
+    shared: Option<Box<[u32; 512]>>,
+}
+
+/// Stands where a page is not known to be shared.
+const ALONE: u32 = 0;
+
+impl Block {
+    /// The number of a page in [`Shared`], which it loses.
+    fn take_shared(&mut self, page: u64) -> u32 {
+        let shared = self.shared.as_mut().map(|shared| &mut shared[index(page)]);
+        shared.map_or(ALONE, std::mem::take)
+    }
+
+    /// The process has these pages no more, or nobody but the process.
+    fn leave_all(&mut self, shared: &mut Shared) {
+        let numbers = self.shared.take();
+        numbers.iter().flat_map(|numbers| numbers.iter()).for_each(|number| {
+            shared.leave(*number);
+        });
+    }
+
+    /// What was stored to is shared with one process more.
+    fn share(&mut self, shared: &mut Shared) {
+        if self.stored == [0; 8] {
+            return;
+        }
+        let numbers = self.shared.get_or_insert_with(|| Box::new([ALONE; 512]));
+        for (page, number) in (0..).zip(numbers.iter_mut()) {
+            let (word, bit) = place(page);
+            if self.stored[word] & bit != 0 {
+                *number = shared.join(*number);
+            }
+        }
+    }
+}
+
+/// Pages that a `fork` left to several processes: how many of them still have each.
+#[derive(Debug)]
+struct Shared {
+    /// By number.
+    sharers: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { sharers: vec![0; ALONE as usize + 1], free: Vec::new() }
+    }
+}
+
+impl Shared {
+    /// One process more has a page. Gives its number, which one that was nobody else's gets.
+    fn join(&mut self, number: u32) -> u32 {
+        let number = match number {
+            ALONE => self.free.pop().unwrap_or_else(|| {
+                self.sharers.push(0);
+                self.sharers.len() as u32 - 1
+            }),
+            known => known,
+        };
+        let sharers = &mut self.sharers[number as usize];
+        *sharers = (*sharers + 1).max(2);
+        number
+    }
+
+    /// A process has a page no more. Gives whether others have it.
+    fn leave(&mut self, number: u32) -> bool {
+        if number == ALONE {
+            return false;
+        }
+        let sharers = &mut self.sharers[number as usize];
+        *sharers -= 1;
+        if *sharers == 0 {
+            self.free.push(number);
+        }
+        *sharers > 0
+    }
+}
 
 /// The pages of one process.
 #[derive(Clone, Debug)]
 struct Pages {
-    touched: Bits,
+    /// By huge page.
+    blocks: FxHashMap<u64, Block>,
     /// Pages that are touched: page + 1, shifted, and whether a store to it is nothing new.
     recent: Box<[u64; RECENT]>,
 }
@@ -22,24 +111,27 @@ struct Pages {
 impl Default for Pages {
     fn default() -> Self {
         let recent = Box::new([0; RECENT]);
-        Self { touched: Bits::default(), recent }
+        Self { blocks: FxHashMap::default(), recent }
     }
 }
 
 impl Pages {
-    /// Notes a touch. Gives whether it is the first one. A store may still be news of a page that was only
-    /// read in the present gap.
-    fn touch(&mut self, page: u64, store: bool, in_gap: bool) -> bool {
+    /// Notes a touch. Gives whether it is news: the first one, the first store, or a store that copies a page
+    /// which others have too.
+    fn touch(&mut self, page: u64, store: bool, shared: &mut Shared) -> bool {
         let (word, bit) = place(page);
-        let touched = &mut self.touched.entry(page / 512).or_default()[word];
-        let first = *touched & bit == 0;
-        *touched |= bit;
-        self.remember(page, store || !in_gap);
-        first
-    }
-
-    fn remember(&mut self, page: u64, stored: bool) {
-        self.recent[page as usize % RECENT] = (page + 1) << 1 | u64::from(stored);
+        let block = self.blocks.entry(page / 512).or_default();
+        let mut news = block.touched[word] & bit == 0;
+        block.touched[word] |= bit;
+        if store {
+            news |= block.stored[word] & bit == 0;
+            block.stored[word] |= bit;
+            news |= shared.leave(block.take_shared(page));
+        }
+        let is_shared = block.shared.as_ref().is_some_and(|shared| shared[index(page)] != ALONE);
+        let settled = block.stored[word] & bit != 0 && !is_shared;
+        self.recent[page as usize % RECENT] = (page + 1) << 1 | u64::from(settled);
+        news
     }
 
     /// Whether a touch is nothing new, at a glance.
@@ -49,38 +141,87 @@ impl Pages {
         entry >> 1 == page + 1 && (entry & 1 == 1 || !store)
     }
 
-    fn forget(&mut self, range: Range<Virtual>) {
+    /// The number of a page in [`Shared`].
+    fn number(&self, page: u64) -> u32 {
+        let shared = self.blocks.get(&(page / 512)).and_then(|block| block.shared.as_ref());
+        shared.map_or(ALONE, |shared| shared[index(page)])
+    }
+
+    /// The pages of a child.
+    fn fork(&mut self, shared: &mut Shared) -> Self {
+        self.blocks.values_mut().for_each(|block| block.share(shared));
+        // A store to what is shared now is news.
+        self.recent.fill(0);
+        self.clone()
+    }
+
+    /// Nobody else has any of the pages any more.
+    fn leave_all(&mut self, shared: &mut Shared) {
+        self.blocks.values_mut().for_each(|block| block.leave_all(shared));
+    }
+
+    fn forget(&mut self, range: Range<Virtual>, shared: &mut Shared) {
         let (first, end) = (range.start.page().get(), pages_end(range));
         let inside = |huge: u64| first <= huge * 512 && huge * 512 + 512 <= end;
-        let bits = &mut self.touched;
-        if (end - first) / 512 > bits.len() as u64 {
-            bits.retain(|huge, _| !inside(*huge));
+        let blocks = &mut self.blocks;
+        if (end - first) / 512 > blocks.len() as u64 {
+            blocks.retain(|huge, block| {
+                let goes = inside(*huge);
+                if goes {
+                    block.leave_all(shared);
+                }
+                !goes
+            });
         } else {
             (first / 512..end.div_ceil(512)).filter(|huge| inside(*huge)).for_each(|huge| {
-                bits.remove(&huge);
+                if let Some(mut block) = blocks.remove(&huge) {
+                    block.leave_all(shared);
+                }
             });
         }
         for huge in [first / 512, end / 512] {
-            let Some(bits) = bits.get_mut(&huge) else { continue };
+            let Some(block) = blocks.get_mut(&huge) else { continue };
             for page in first.max(huge * 512)..end.min(huge * 512 + 512) {
                 let (word, bit) = place(page);
-                bits[word] &= !bit;
+                block.touched[word] &= !bit;
+                block.stored[word] &= !bit;
+                shared.leave(block.take_shared(page));
             }
         }
         self.recent.fill(0);
     }
 
-    fn remap(&mut self, from: Range<Virtual>, to: Range<Virtual>) {
+    fn remap(&mut self, from: Range<Virtual>, to: Range<Virtual>, shared: &mut Shared) {
         let (first, end) = (from.start.page().get(), pages_end(from));
-        let moved = (first..end).filter(|page| has(&self.touched, *page));
-        let moved: Vec<u64> = moved.map(|page| page - first).collect();
-        self.forget(from);
-        self.forget(to);
-        let (start, end) = (to.start.page().get(), pages_end(to));
-        moved.iter().map(|offset| start + offset).filter(|page| *page < end).for_each(|page| {
+        let mut moved = Vec::new();
+        for page in first..end {
+            let Some(block) = self.blocks.get_mut(&(page / 512)) else { continue };
             let (word, bit) = place(page);
-            self.touched.entry(page / 512).or_default()[word] |= bit;
-        });
+            if block.touched[word] & bit != 0 {
+                let stored = block.stored[word] & bit != 0;
+                moved.push((page - first, stored, block.take_shared(page)));
+            }
+        }
+        self.forget(from, shared);
+        self.forget(to, shared);
+        let (start, end) = (to.start.page().get(), pages_end(to));
+        for (offset, stored, number) in moved {
+            let page = start + offset;
+            if page >= end {
+                shared.leave(number);
+                continue;
+            }
+            let (word, bit) = place(page);
+            let block = self.blocks.entry(page / 512).or_default();
+            block.touched[word] |= bit;
+            if stored {
+                block.stored[word] |= bit;
+            }
+            if number != ALONE {
+                let numbers = block.shared.get_or_insert_with(|| Box::new([ALONE; 512]));
+                numbers[index(page)] = number;
+            }
+        }
     }
 }
 
@@ -88,9 +229,9 @@ fn place(page: u64) -> (usize, u64) {
     ((page / 64 % 8) as usize, 1 << (page % 64))
 }
 
-fn has(bits: &Bits, page: u64) -> bool {
-    let (word, bit) = place(page);
-    bits.get(&(page / 512)).is_some_and(|bits| bits[word] & bit != 0)
+/// Which of the pages of its huge page it is.
+fn index(page: u64) -> usize {
+    (page % 512) as usize
 }
 
 fn pages_end(range: Range<Virtual>) -> u64 {
@@ -102,7 +243,8 @@ fn pages_end(range: Range<Virtual>) -> u64 {
 pub struct Touches {
     processes: FxHashMap<Pid, Pages>,
     owners: FxHashMap<Tid, Pid>,
-    /// Pages touched first in the present gap and not told yet, each with whether it was stored to.
+    shared: Shared,
+    /// Pages of which there is news in the present gap that is not told yet, each with whether it was stored to.
     pending: BTreeMap<(Pid, u64), bool>,
 }
 
@@ -112,33 +254,30 @@ impl Touches {
         self.owners.get(&tid).copied().unwrap_or_default()
     }
 
-    /// Notes accesses by a thread; in a gap, first touches are to be told.
+    /// Notes accesses by a thread; in a gap, what is news of its pages is to be told.
     pub fn run(&mut self, tid: Tid, accesses: &[Access], in_gap: bool) {
         let pid = self.owner(tid);
-        let Self { processes, pending, .. } = self;
+        let Self { processes, shared, pending, .. } = self;
         let pages = processes.entry(pid).or_default();
-        let note = |pages: &mut Pages, pending: &mut BTreeMap<_, _>, page: u64, store: bool| {
-            if pages.touch(page, store, in_gap) && in_gap {
+        let mut note = |pages: &mut Pages, page: u64, store: bool| {
+            if pages.touch(page, store, shared) && in_gap {
                 *pending.entry((pid, page)).or_insert(false) |= store;
-            } else if store && in_gap {
-                // First read, then stored to, in one gap: page tables at its end show a store.
-                pending.entry((pid, page)).and_modify(|stored| *stored = true);
             }
         };
         for access in accesses {
             let first = access.addr().page().get();
             if !pages.knows(first, access.is_store()) {
-                note(pages, pending, first, access.is_store());
+                note(pages, first, access.is_store());
             }
             let last = (access.addr().get().wrapping_add(u64::from(access.size() - 1)))
                 >> PageSize::BASE_SHIFT;
             if last == first + 1 && !pages.knows(last, access.is_store()) {
-                note(pages, pending, last, access.is_store());
+                note(pages, last, access.is_store());
             }
         }
     }
 
-    /// What an event does to what was touched. First touches that it would hide are given to `tell`.
+    /// What an event does to what was touched. News that it would hide is given to `tell`.
     pub fn event(&mut self, event: &Event, tell: &mut impl FnMut(Event)) {
         match *event {
             Event::ThreadStart { pid, tid } => {
@@ -153,20 +292,25 @@ impl Touches {
             Event::Advise { pid, range, advice: Advice::DontNeed | Advice::Free } => {
                 self.forget(pid, range, tell);
             }
+            // What was read before may fault again.
+            Event::Protect { pid, range, .. } => self.tell(Some((pid, range)), tell),
             Event::Remap { pid, from, to } => {
                 self.tell(Some((pid, from)), tell);
                 self.tell(Some((pid, to)), tell);
                 if let Some(pages) = self.processes.get_mut(&pid) {
-                    pages.remap(from, to);
+                    pages.remap(from, to, &mut self.shared);
                 }
             }
-            Event::Fork { parent, child } => {
+            Event::Fork { parent, child } if parent != child => {
                 self.tell(Some((parent, everywhere())), tell);
-                let copy = self.processes.get(&parent).cloned().unwrap_or_default();
-                self.processes.insert(child, copy);
+                self.leave(child);
+                let Self { processes, shared, .. } = self;
+                let copy = processes.get_mut(&parent).map(|pages| pages.fork(shared));
+                processes.insert(child, copy.unwrap_or_default());
             }
             Event::Exec { pid } | Event::ProcessExit { pid } => {
                 self.tell(Some((pid, everywhere())), tell);
+                self.leave(pid);
                 self.processes.remove(&pid);
             }
             _ => {}
@@ -176,22 +320,37 @@ impl Touches {
     fn forget(&mut self, pid: Pid, range: Range<Virtual>, tell: &mut impl FnMut(Event)) {
         self.tell(Some((pid, range)), tell);
         if let Some(pages) = self.processes.get_mut(&pid) {
-            pages.forget(range);
+            pages.forget(range, &mut self.shared);
         }
     }
 
-    /// Page tables show that a process has touched pages. What of it is news is to be told.
-    pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, store: bool) {
-        let Self { processes, pending, .. } = self;
-        let pages = processes.entry(pid).or_default();
+    /// A process is about to give up its memory: what it shares is the others' alone from now on.
+    pub fn leave(&mut self, pid: Pid) {
+        if let Some(pages) = self.processes.get_mut(&pid) {
+            pages.leave_all(&mut self.shared);
+        }
+    }
+
+    /// Page tables show that a process has touched pages, with `store` that it has them for itself. What of it is
+    /// news is to be told. What it shares with any of `unheard` it may have for itself as that one is gone, which
+    /// has not been told: then it is no news.
+    pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, store: bool, unheard: &[Pid]) {
         for page in range.start.page().get()..pages_end(range) {
-            if pages.touch(page, store, true) {
+            let store = store && !unheard.iter().any(|other| self.share(pid, *other, page));
+            let Self { processes, shared, pending, .. } = self;
+            if processes.entry(pid).or_default().touch(page, store, shared) {
                 *pending.entry((pid, page)).or_insert(false) |= store;
             }
         }
     }
 
-    /// Tells of first touches: all, or those of a process in a range.
+    /// Whether two processes share the page that each has at a place.
+    fn share(&self, one: Pid, other: Pid, page: u64) -> bool {
+        let number = |pid| self.processes.get(&pid).map_or(ALONE, |pages| pages.number(page));
+        one != other && number(one) != ALONE && number(one) == number(other)
+    }
+
+    /// Tells of what is news: all, or that of a process in a range.
     pub fn tell(&mut self, place: Option<(Pid, Range<Virtual>)>, tell: &mut impl FnMut(Event)) {
         if self.pending.is_empty() {
             return;
@@ -224,4 +383,209 @@ impl Touches {
 /// The half of the address space that programs have, and more.
 fn everywhere() -> Range<Virtual> {
     Range::new(Gva::new(0), Gva::new(u64::MAX >> 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use strata_stream::{Backing, Protection};
+
+    const PROCESSES: u32 = 4;
+
+    fn at(page: u64) -> Gva {
+        Gva::new(page << PageSize::BASE_SHIFT)
+    }
+
+    fn range(first: u64, pages: u64) -> Range<Virtual> {
+        Range::new(at(first), at(first + pages))
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        Touch { pid: u32, page: u64, store: bool, shown: bool },
+        Fork { parent: u32, child: u32 },
+        Unmap { pid: u32, first: u64, pages: u64 },
+        Map { pid: u32, first: u64, pages: u64 },
+        Remap { pid: u32, first: u64, pages: u64, to: u64, more: u64 },
+        Leave { pid: u32 },
+        Exit { pid: u32 },
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let pid = || 0..PROCESSES;
+        // Around the border of a huge page.
+        let page = || 505..520u64;
+        let pages = || prop_oneof![8 => 1..8u64, 1 => 500..1600u64];
+        prop_oneof![
+            12 => (pid(), page(), any::<bool>(), any::<bool>())
+                .prop_map(|(pid, page, store, shown)| Act::Touch { pid, page, store, shown }),
+            3 => (pid(), pid()).prop_map(|(parent, child)| Act::Fork { parent, child }),
+            1 => (pid(), page(), pages())
+                .prop_map(|(pid, first, pages)| Act::Unmap { pid, first, pages }),
+            1 => (pid(), page(), pages())
+                .prop_map(|(pid, first, pages)| Act::Map { pid, first, pages }),
+            1 => (pid(), page(), 1..8u64, 2000..2010u64, 1..8u64).prop_map(
+                |(pid, first, pages, to, more)| Act::Remap { pid, first, pages, to, more }
+            ),
+            1 => pid().prop_map(|pid| Act::Leave { pid }),
+            1 => pid().prop_map(|pid| Act::Exit { pid }),
+        ]
+    }
+
+    /// The same page by page: what is in each page that was touched, a number of its own if it was stored to.
+    #[derive(Default)]
+    struct Naive {
+        pages: BTreeMap<(u32, u64), Option<u64>>,
+        made: u64,
+    }
+
+    impl Naive {
+        fn make(&mut self, pid: u32, page: u64) {
+            self.made += 1;
+            self.pages.insert((pid, page), Some(self.made));
+        }
+
+        /// Whether it is news.
+        fn touch(&mut self, pid: u32, page: u64, store: bool) -> bool {
+            let first = !self.pages.contains_key(&(pid, page));
+            let before = *self.pages.entry((pid, page)).or_default();
+            let others = self.pages.values().filter(|content| **content == before).count() > 1;
+            let is_new = store && (before.is_none() || others);
+            if is_new {
+                self.make(pid, page);
+            }
+            first || is_new
+        }
+
+        fn take(&mut self, pid: u32, first: u64, pages: u64) {
+            self.pages.retain(|(of, page), _| *of != pid || !(first..first + pages).contains(page));
+        }
+
+        fn of(&self, pid: u32) -> Vec<(u64, Option<u64>)> {
+            let its = self.pages.range((pid, 0)..(pid, u64::MAX));
+            its.map(|((_, page), content)| (*page, *content)).collect()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn news_is_that_of_a_page_by_page_twin(acts in prop::collection::vec(act(), 0..80)) {
+            let (mut touches, mut naive) = (Touches::default(), Naive::default());
+            for pid in 0..PROCESSES {
+                touches.event(&Event::ThreadStart { pid: Pid(pid), tid: Tid(pid) }, &mut |_| ());
+            }
+            for act in acts {
+                let mut told = BTreeSet::new();
+                let mut tell = |event| {
+                    if let Event::Touched { pid, range, store } = event {
+                        let pages = range.start.page().get()..range.end.page().get();
+                        told.extend(pages.map(|page| (pid.0, page, store)));
+                    }
+                };
+                let mut expected = BTreeSet::new();
+                match act {
+                    Act::Touch { pid, page, store, shown } => {
+                        if shown {
+                            touches.shown(Pid(pid), range(page, 1), store, &[]);
+                        } else if store {
+                            touches.run(Tid(pid), &[Access::store(at(page), 8)], true);
+                        } else {
+                            touches.run(Tid(pid), &[Access::load(at(page), 8)], true);
+                        }
+                        if naive.touch(pid, page, store) {
+                            expected.insert((pid, page, store));
+                        }
+                    }
+                    Act::Fork { parent, child } => {
+                        let (parent_pid, child_pid) = (Pid(parent), Pid(child));
+                        touches.event(
+                            &Event::Fork { parent: parent_pid, child: child_pid },
+                            &mut tell,
+                        );
+                        if parent != child {
+                            naive.take(child, 0, u64::MAX);
+                            for (page, content) in naive.of(parent) {
+                                naive.pages.insert((child, page), content);
+                            }
+                        }
+                    }
+                    Act::Unmap { pid, first, pages } => {
+                        let event = Event::Unmap { pid: Pid(pid), range: range(first, pages) };
+                        touches.event(&event, &mut tell);
+                        naive.take(pid, first, pages);
+                    }
+                    Act::Map { pid, first, pages } => {
+                        let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+                        let (pid, range) = (Pid(pid), range(first, pages));
+                        let event = Event::Map { pid, range, backing, protection, fixed: true };
+                        touches.event(&event, &mut tell);
+                        naive.take(pid.0, first, pages);
+                    }
+                    Act::Remap { pid, first, pages, to, more } => {
+                        let (from_range, to_range) = (range(first, pages), range(to, more));
+                        let event = Event::Remap { pid: Pid(pid), from: from_range, to: to_range };
+                        touches.event(&event, &mut tell);
+                        let moved: Vec<_> = naive
+                            .of(pid)
+                            .into_iter()
+                            .filter(|(page, _)| (first..first + pages.min(more)).contains(page))
+                            .collect();
+                        naive.take(pid, first, pages);
+                        naive.take(pid, to, more);
+                        for (page, content) in moved {
+                            naive.pages.insert((pid, page - first + to), content);
+                        }
+                    }
+                    Act::Leave { pid } => {
+                        touches.leave(Pid(pid));
+                        for (page, content) in naive.of(pid) {
+                            if content.is_some() {
+                                naive.make(pid, page);
+                            }
+                        }
+                    }
+                    Act::Exit { pid } => {
+                        touches.event(&Event::ProcessExit { pid: Pid(pid) }, &mut tell);
+                        naive.take(pid, 0, u64::MAX);
+                    }
+                }
+                touches.tell(None, &mut tell);
+                prop_assert_eq!(told, expected, "{:?}", act);
+            }
+            for pid in 0..PROCESSES {
+                touches.event(&Event::ProcessExit { pid: Pid(pid) }, &mut |_| ());
+            }
+            let Shared { sharers, free } = touches.shared;
+            prop_assert!(sharers.iter().all(|sharers| *sharers == 0));
+            prop_assert_eq!(free.len(), sharers.len() - 1, "no number is lost or given out twice");
+        }
+    }
+
+    #[test]
+    fn what_is_shared_with_a_process_that_may_be_gone_is_no_news() {
+        let mut touches = Touches::default();
+        let (parent, child, all) = (Pid(1), Pid(2), range(0, 4));
+        let told = |touches: &mut Touches| {
+            let mut told = Vec::new();
+            touches.tell(None, &mut |event| told.push(event));
+            told
+        };
+        touches.shown(parent, all, true, &[]);
+        touches.event(&Event::Fork { parent, child }, &mut |_| ());
+        told(&mut touches);
+        touches.shown(parent, all, true, &[parent, child]);
+        assert_eq!(told(&mut touches), []);
+        // It did copy a page, and says so itself.
+        touches.shown(child, range(1, 1), true, &[]);
+        let copied = |pid, range| [Event::Touched { pid, range, store: true }];
+        assert_eq!(told(&mut touches), copied(child, range(1, 1)));
+        // The other pages are still shared.
+        touches.shown(parent, all, true, &[parent]);
+        assert_eq!(
+            told(&mut touches),
+            [(0, 1), (2, 2)].map(|(first, pages)| copied(parent, range(first, pages))[0])
+        );
+    }
 }

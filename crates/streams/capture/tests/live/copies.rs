@@ -1,0 +1,188 @@
+//! Sampled captures of programs that fork: copies on write in gaps are seen, as many as there were.
+
+use crate::sampling::{GAP, MANY, place};
+use crate::support::{Entry, Linked, Program, Record};
+use std::collections::{BTreeMap, BTreeSet};
+use strata_addr::{Gva, Range, space::Virtual};
+use strata_stream::{Advice, Event, Pid};
+use strata_workloads::Sampled;
+
+const PAGE: u64 = 4096;
+
+/// The pages of processes, each with what is in it: a number of its own if it was stored to.
+#[derive(Default)]
+struct Contents {
+    pages: BTreeMap<(Pid, u64), Option<usize>>,
+    made: usize,
+    /// Pages that were copied, by whom.
+    copies: Vec<(Pid, u64)>,
+}
+
+impl Contents {
+    fn touch(&mut self, pid: Pid, page: u64, store: bool) {
+        let before = *self.pages.entry((pid, page)).or_default();
+        if !store {
+            return;
+        }
+        let is_shared = before.is_some_and(|before| {
+            self.pages.values().filter(|content| **content == Some(before)).count() > 1
+        });
+        if is_shared {
+            self.copies.push((pid, page));
+        }
+        if is_shared || before.is_none() {
+            self.made += 1;
+            self.pages.insert((pid, page), Some(self.made));
+        }
+    }
+
+    fn take(&mut self, pid: Pid, pages: std::ops::Range<u64>) -> Vec<((Pid, u64), Option<usize>)> {
+        let taken = self.pages.range((pid, pages.start)..(pid, pages.end));
+        let taken: Vec<_> = taken.map(|(at, what)| (*at, *what)).collect();
+        taken.iter().for_each(|(at, _)| {
+            self.pages.remove(at);
+        });
+        taken
+    }
+}
+
+/// The pages of a range, counted from the start of another.
+fn numbers(range: Range<Virtual>, from: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let number = |at: Gva| at.get().saturating_sub(from.start) / PAGE;
+    number(range.start)..number(range.end)
+}
+
+/// Pages of a range that were copied after a fork, by whom.
+pub fn copies(record: &Record, range: &std::ops::Range<u64>) -> Vec<(Pid, u64)> {
+    let (mut contents, mut owners) = (Contents::default(), BTreeMap::new());
+    for entry in &record.entries {
+        match *entry {
+            Entry::Access(tid, access) if range.contains(&access.addr().get()) => {
+                let page = (access.addr().get() - range.start) / PAGE;
+                contents.touch(owners[&tid], page, access.is_store());
+            }
+            Entry::Access(..) => {}
+            Entry::Event(event) => match event {
+                Event::Touched { pid, range: touched, store } => (touched.start.get()
+                    ..touched.end.get())
+                    .step_by(PAGE as usize)
+                    .filter(|at| range.contains(at))
+                    .for_each(|at| contents.touch(pid, (at - range.start) / PAGE, store)),
+                Event::ThreadStart { pid, tid } => {
+                    owners.insert(tid, pid);
+                }
+                Event::Fork { parent, child } => {
+                    let its = contents.pages.range((parent, 0)..(parent, u64::MAX));
+                    let its: Vec<_> =
+                        its.map(|((_, page), what)| ((child, *page), *what)).collect();
+                    contents.pages.extend(its);
+                }
+                Event::Unmap { pid, range: gone }
+                | Event::Map { pid, range: gone, .. }
+                | Event::Advise { pid, range: gone, advice: Advice::DontNeed } => {
+                    contents.take(pid, numbers(gone, range));
+                }
+                Event::Remap { pid, from, to } => {
+                    let moved = contents.take(pid, numbers(from, range));
+                    contents.take(pid, numbers(to, range));
+                    let shift = to.start.get() / PAGE - from.start.get() / PAGE;
+                    let moved =
+                        moved.into_iter().map(|((pid, page), what)| ((pid, page + shift), what));
+                    contents.pages.extend(moved);
+                }
+                Event::Exec { pid } | Event::ProcessExit { pid } => {
+                    contents.pages.retain(|(of, _), _| *of != pid);
+                }
+                _ => {}
+            },
+        }
+    }
+    contents.copies.sort_unstable();
+    contents.copies
+}
+
+#[test]
+fn copies_of_children_that_store_in_gaps_are_theirs() {
+    let program = Program::build("copies", Linked::Static);
+    for (how, number) in [("children", 5 * 64), ("line", 3 * 64)] {
+        let full = program.run(&[how]);
+        let expected = copies(&full, &place(&program, "memory", 64));
+        assert_eq!(expected.len(), number, "{how}");
+        for sampling in [GAP, MANY] {
+            let sampled = program.sample(&[how], sampling);
+            assert_eq!(sampled.info.exit_status, Some(0));
+            let found = copies(&sampled, &place(&program, "memory", 64));
+            assert!(found == expected, "{how}, {sampling:?}: {} of {number}", found.len());
+            let afterwards = Record::take(Sampled::new(program.spawn(&[how]), sampling));
+            let found = copies(&afterwards, &place(&program, "memory", 64));
+            assert!(found == expected, "{how}, {sampling:?}: {} of {number}", found.len());
+        }
+    }
+}
+
+/// Which of two processes copied a page is not to be seen, but that one did is.
+#[test]
+fn there_are_as_many_copies_as_pages_that_became_two() {
+    let program = Program::build("copies", Linked::Static);
+    for (how, number) in [("parent", 64), ("both", 64), ("three", 2 * 64)] {
+        for sampling in [GAP, MANY] {
+            let record = program.sample(&[how], sampling);
+            assert_eq!(record.info.exit_status, Some(0));
+            let found = copies(&record, &place(&program, "memory", 64));
+            assert_eq!(found.len(), number, "{how}, {sampling:?}: {found:?}");
+            let pages: BTreeSet<u64> = found.iter().map(|(_, page)| *page).collect();
+            assert_eq!(pages.len(), 64, "{how}, {sampling:?}");
+        }
+    }
+}
+
+/// Pages that a process has for itself as the others are gone were copied by nobody.
+#[test]
+fn what_is_left_by_processes_that_are_gone_is_no_copy() {
+    let program = Program::build("copies", Linked::Static);
+    for how in ["nothing", "killed", "execute", "unmapped"] {
+        for sampling in [GAP, MANY] {
+            let record = program.sample(&[how], sampling);
+            assert_eq!(record.info.exit_status, Some(0));
+            let found = copies(&record, &place(&program, "memory", 64));
+            assert_eq!(found, [], "{how}, {sampling:?}");
+        }
+    }
+}
+
+/// Pages of a range that are told of in gaps, each with whether it was stored to, in order.
+fn told(record: &Record, range: &std::ops::Range<u64>) -> Vec<(Pid, u64, bool)> {
+    let mut told = Vec::new();
+    for event in record.events() {
+        if let Event::Touched { pid, range: touched, store } = event {
+            let pages = (touched.start.get()..touched.end.get()).step_by(PAGE as usize);
+            let pages = pages.filter(|at| range.contains(at));
+            told.extend(pages.map(|at| (pid, (at - range.start) / PAGE, store)));
+        }
+    }
+    told
+}
+
+#[test]
+fn what_is_read_and_stored_to_once_it_may_be_is_told_of_twice() {
+    let program = Program::build("copies", Linked::Static);
+    let touched = |pages: std::ops::Range<u64>, store| pages.map(move |page| (Pid(0), page, store));
+    let record = program.sample(&["protected"], GAP);
+    let expected: Vec<_> = touched(0..64, false).chain(touched(0..64, true)).collect();
+    assert_eq!(told(&record, &place(&program, "memory", 64)), expected);
+    let record = program.sample(&["file"], GAP);
+    let expected: Vec<_> = touched(0..2, false).chain(touched(1..2, true)).collect();
+    assert_eq!(told(&record, &place(&program, "memory", 2)), expected);
+}
+
+#[test]
+fn a_whole_stream_sampled_afterwards_tells_of_the_same_pages() {
+    let program = Program::build("copies", Linked::Static);
+    for (how, pages) in [("children", 64), ("line", 64), ("protected", 64), ("file", 2)] {
+        let live = program.sample(&[how], GAP);
+        let live = told(&live, &place(&program, "memory", pages));
+        assert!(live.len() > 2, "{how}");
+        let afterwards = Record::take(Sampled::new(program.spawn(&[how]), GAP));
+        assert_eq!(told(&afterwards, &place(&program, "memory", pages)), live, "{how}");
+    }
+}

@@ -19,6 +19,8 @@ use strata_stack::{ExitCounts, ExitReason, KernelCounters, KernelWork, NodeId, P
 pub(crate) struct Account {
     /// Cycles of the hardware's part in its own terms.
     pub(crate) hardware: hardware::Cycles,
+    /// Whether the table that hardware walked is a hypervisor's shadow of the guest's.
+    pub(crate) shadowed: bool,
     /// Share of walks that was in the second stage.
     pub(crate) second_stage: f64,
     /// What the kernels did, by layer, the guest first.
@@ -120,9 +122,13 @@ impl Account {
     fn walks(&self, lowest: &'static str) -> Vec<Line> {
         let walks = self.hardware.walk + self.hardware.faulted_walk;
         let second_stage = walks * self.second_stage;
+        let first = match self.shadowed {
+            true => "walks, shadow of the guest's table",
+            false => "walks, guest's table",
+        };
         vec![
             ("second-level TLB".to_owned(), "guest", self.events.second_level, self.hardware.tlb),
-            ("walks, guest's table".to_owned(), "guest", self.events.walks, walks - second_stage),
+            (first.to_owned(), "guest", self.events.walks, walks - second_stage),
             ("walks, second stage".to_owned(), lowest, self.events.second_stage, second_stage),
         ]
     }
@@ -274,6 +280,7 @@ mod tests {
             };
             Account {
                 hardware: hardware::Cycles { walk: walks, tlb: walks / 7.0, ..Default::default() },
+                shadowed: false,
                 second_stage,
                 kernels: LAYERS.into_iter().zip(kernels.into_iter().map(kernel)).collect(),
                 exits: LAYERS.into_iter().zip(exits.into_iter().map(of_exits)).collect(),

@@ -65,6 +65,14 @@ fn a_vm_walks_as_native_programs_do_and_exits_for_its_page_faults() {
         assert_eq!(bill, shadow.cycles);
         assert!(shadow.bill.iter().all(|item| item.name != "walks, second stage"));
         assert!(shadow.bill.iter().any(|item| item.name == "exits: page fault"));
+        // Hardware walks the shadow, and the guest's table only where there is none.
+        let walked = |run: &RunResult, table: &str| {
+            let line = run.bill.iter().find(|item| item.name == format!("walks, {table}"));
+            line.is_some_and(|line| line.cycles > 0)
+        };
+        let (of_shadow, of_guest) = ("shadow of the guest's table", "guest's table");
+        assert!(walked(&shadow, of_shadow) && !walked(&shadow, of_guest), "{policy}");
+        assert!(walked(&nested, of_guest) && !walked(&nested, of_shadow), "{policy}");
     }
 }
 
@@ -99,6 +107,7 @@ fn on_a_shadow_of_l0_hardware_walks_one_table_and_l1_exits_for_what_it_writes() 
         let bill: u64 = twice.bill.iter().map(|item| item.cycles).sum();
         assert_eq!(bill, twice.cycles, "{policy}");
         assert!(twice.bill.iter().all(|item| item.name != "walks, second stage"));
+        assert!(twice.bill.iter().all(|item| item.name != "walks, guest's table"));
         for layer in ["guest", "l1"] {
             assert_eq!(exits(&twice, layer, "second_stage_violation"), 0, "{policy}");
             assert_eq!(exits(&twice, layer, "second_stage_write"), 0, "{policy}");

@@ -71,19 +71,12 @@ fn a_vm_faults_exits_and_is_aligned_as_predicted() {
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn a_nested_vm_whose_hypervisor_has_base_pages_exits_as_predicted() {
-    let directory = tempfile::tempdir().unwrap();
-    let recording = directory.path().join("touch.strata");
-    let options =
-        ["--trace-skip=30k", "--trace-limit=300k", "--trace", recording.to_str().unwrap()];
-    let of = predicted_with("l1-base", &options);
+    let of = predicted("l1-base");
     for what in [
         "page faults answered with a huge page",
         "huge pages",
         // Where L1 has base pages, each of L2's huge pages has something below that is not aligned.
         "type-2 misaligned",
-        "L1 TLB misses, recorded accesses",
-        "L2 TLB misses, recorded accesses",
-        "references of their walks",
     ] {
         alike(of("L2", what));
     }
@@ -96,6 +89,25 @@ fn a_nested_vm_whose_hypervisor_has_base_pages_exits_as_predicted() {
     }
     alike(of("L1", "4 KiB entries added"));
     alike(of("L0", "page faults answered with a huge page"));
+}
+
+/// While it reads at random: where in a program a recording begins is not the same to the access in layers and model.
+#[test]
+#[ignore = "boots real kernels: make lab-test"]
+fn programs_miss_tlbs_as_predicted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (recording, agent) = (directory.path().join("touch.strata"), binary("strata-agent"));
+    let recorded =
+        ["--trace-skip=2M", "--trace-limit=300k", "--trace", recording.to_str().unwrap()];
+    let program = ["--", agent.to_str().unwrap(), "touch", "--size=96M", "--accesses=1000000"];
+    let of = predicted_with("l1-base", &[&recorded[..], &program[..]].concat());
+    for what in [
+        "L1 TLB misses, recorded accesses",
+        "L2 TLB misses, recorded accesses",
+        "references of their walks",
+    ] {
+        alike(of("L2", what));
+    }
 }
 
 /// Which of its free memory each kernel takes shows here, where what was used before costs no violation.

@@ -216,6 +216,7 @@ impl Simulation {
         let exits = |vm| (name(vm), OfExits::of(self.stack.exits(), vm));
         Account {
             hardware,
+            shadowed: self.stack.has_shadow_paging(node),
             second_stage: bill::second_stage(counters),
             kernels: path().map(|node| (name(node), kernels[&node])).collect(),
             exits: path().filter(|node| *node != NodeId::HOST).map(exits).collect(),

@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::process::Command;
 
 /// What both counted of a scenario, by layer and name: least and most measured, and predicted.
-fn predicted(scenario: &str) -> impl Fn(&str, &str) -> [u64; 3] {
+fn predicted(scenario: &str) -> impl Fn(&str, &str) -> [u64; 3] + use<> {
     predicted_with(scenario, &[])
 }
 
 /// The same, with other options besides.
-fn predicted_with(scenario: &str, options: &[&str]) -> impl Fn(&str, &str) -> [u64; 3] {
+fn predicted_with(scenario: &str, options: &[&str]) -> impl Fn(&str, &str) -> [u64; 3] + use<> {
     let _machine = machine();
     let mut command = Command::new(binary("strata"));
     command.args(["lab", "predict", "--json", "-", "--scenario", scenario]).args(options);

@@ -101,7 +101,7 @@ lab: lab-deps build
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
 	$(STRATA) lab build --kernel aligned --machine intel
-	cargo test --release --quiet --no-fail-fast --package strata-lab -- --ignored --test-threads=1 \
+	cargo test --release --quiet --no-fail-fast --package strata-lab -- --include-ignored --test-threads=1 \
 	  --skip unit_tests_
 	cargo test --release --quiet --package strata --test docs -- --ignored
 

@@ -5,6 +5,7 @@ use crate::edges::Edges;
 use crate::launch::{self, Launch, Options, Supervisor};
 use crate::processes::Processes;
 use crate::vmas::page_of;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -63,8 +64,7 @@ pub struct Capture {
     in_gap: bool,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
-    /// Processes that have ended when a slot is delivered, and have not told of it so far; looked for where that
-    /// matters.
+    /// Processes that ended before what a slot tells of, and did not tell of it; looked for where that matters.
     unheard: Option<Vec<Pid>>,
     checked: Instant,
     begun: bool,
@@ -397,7 +397,7 @@ impl Capture {
     /// Page tables show pages of a process.
     fn touched(&mut self, pid: Pid, range: Range<Virtual>, store: bool, batch: &mut Batch) {
         if store && self.unheard.is_none() {
-            self.unheard = Some(self.processes.silently_ended());
+            self.unheard = Some(self.ended_before());
         }
         let (Some(process), Some(touches)) = (self.processes.get(pid), &mut self.touches) else {
             return;
@@ -406,6 +406,20 @@ impl Capture {
             touches.shown(pid, data, store, self.unheard.as_deref().unwrap_or_default());
         }
         touches.tell(None, &mut |told| batch.event(told));
+    }
+
+    /// Processes that have ended without a word, before what is delivered now was seen or soon after. What is in
+    /// line was handed over later: who handed over any of it lived then.
+    fn ended_before(&mut self) -> Vec<Pid> {
+        let mut ended = self.processes.silently_ended();
+        if !ended.is_empty() {
+            // They hand over no more, so that all of theirs is in line.
+            self.wire.drain(&mut self.drain);
+            let later: BTreeSet<Pid> =
+                self.drain.slots().map(|index| self.wire.slot(index).owner().pid).collect();
+            ended.retain(|pid| !later.contains(pid));
+        }
+        ended
     }
 
     /// A sibling of the sender had come this far when what follows happened.

@@ -598,6 +598,11 @@ impl Drain {
         self.0.pop_front()
     }
 
+    /// Those that are in line, the next one first.
+    pub fn slots(&self) -> impl Iterator<Item = SlotIndex> {
+        self.0.iter().copied()
+    }
+
     /// Whether this slot is still in line.
     pub fn contains(&self, index: SlotIndex) -> bool {
         self.0.contains(&index)

@@ -3,8 +3,10 @@
 use crate::sampling::{GAP, MANY, place};
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use strata_addr::{Gva, Range, space::Virtual};
-use strata_stream::{Advice, Event, Pid};
+use strata_capture::Capture;
+use strata_stream::{Advice, Batch, Event, Fill, Pid, Source, SourceError, WorkloadInfo};
 use strata_workloads::Sampled;
 
 const PAGE: u64 = 4096;
@@ -132,6 +134,33 @@ fn there_are_as_many_copies_as_pages_that_became_two() {
             assert_eq!(found.len(), number, "{how}, {sampling:?}: {found:?}");
             let pages: BTreeSet<u64> = found.iter().map(|(_, page)| *page).collect();
             assert_eq!(pages.len(), 64, "{how}, {sampling:?}");
+        }
+    }
+}
+
+/// A capture that is read with pauses, in which processes go on.
+struct Late(Capture);
+
+impl Source for Late {
+    fn info(&self) -> WorkloadInfo {
+        self.0.info()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
+        std::thread::sleep(Duration::from_millis(20));
+        self.0.fill(batch)
+    }
+}
+
+/// Whoever is gone by the time that a copy is heard of may have lived when it was made.
+#[test]
+fn copies_are_seen_however_late_they_are_heard_of() {
+    let program = Program::build("copies", Linked::Static);
+    for (how, number) in [("children", 5 * 64), ("line", 3 * 64), ("three", 2 * 64)] {
+        for sampling in [GAP, MANY] {
+            let record = Record::take(Late(program.spawn_sampled(&[how], sampling)));
+            let found = copies(&record, &place(&program, "memory", 64));
+            assert_eq!(found.len(), number, "{how}, {sampling:?}");
         }
     }
 }

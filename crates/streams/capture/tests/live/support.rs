@@ -66,9 +66,13 @@ impl Program {
 
     /// Runs it to its end, sampled.
     pub fn sample(&self, more: &[&str], sampling: Sampling) -> Record {
+        Record::take(self.spawn_sampled(more, sampling))
+    }
+
+    pub fn spawn_sampled(&self, more: &[&str], sampling: Sampling) -> Capture {
         let options = Options { sampling: Some(sampling), ..Options::default() };
         let program = self.path.as_os_str();
-        Record::take(Capture::spawn(program, &self.arguments(more), options).unwrap())
+        Capture::spawn(program, &self.arguments(more), options).unwrap()
     }
 
     /// Runs it to its end.

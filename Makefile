@@ -118,7 +118,7 @@ lab-smoke: lab-programs
 	$(DEBUG)/strata lab build
 	$(TEST) --test smoke --test own --test kept -- --ignored --test-threads=1 smoke_ --skip smoke_intel_
 
-# The same on Intel's processors, which are emulated more slowly and need a kernel and an emulator of their own.
+# The same on Intel's processors, which are emulated more slowly, by another emulator.
 lab-smoke-intel: lab-programs
 	$(DEBUG)/strata lab build --machine intel
 	$(TEST) --test intel --test kept -- --ignored --test-threads=1 smoke_intel_

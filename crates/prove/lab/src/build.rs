@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-/// Gets Debian's image and builds the lab's kernels named, for machines of this make, and the emulator
-/// if Debian has none that will do; what is there already is not made again.
+/// Gets Debian's image and builds the lab's kernels named, and the emulator of machines of this make if
+/// Debian has none that will do; what is there already is not made again.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ pub fn build(
     let stock = stock::get(cache, tell)?;
     let mut lab = BTreeMap::new();
     for &variant in variants {
-        lab.insert(variant, kernel::get(cache, (variant, make), interrupt, tell, progress)?);
+        lab.insert(variant, kernel::get(cache, variant, interrupt, tell, progress)?);
     }
     Ok(Parts { agent, strata, make, lab, stock: Some(stock), bochs })
 }
@@ -43,7 +43,7 @@ pub fn build(
 pub fn built(cache: &Cache, make: Make, agent: PathBuf, strata: PathBuf) -> Parts {
     let lab = KernelVariant::ALL
         .into_iter()
-        .filter_map(|variant| Some((variant, kernel::cached(cache, variant, make)?)))
+        .filter_map(|variant| Some((variant, kernel::cached(cache, variant)?)))
         .collect();
     let bochs = match make {
         Make::Amd => None,

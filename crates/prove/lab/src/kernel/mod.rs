@@ -11,7 +11,6 @@ pub use sources::KernelVariant;
 
 use crate::cache::{Cache, checksum};
 use crate::error::{LabError, on};
-use crate::make::Make;
 use crate::packages::{Package, each_file, save};
 use crate::stock::SERIES;
 use crate::tool::MAKE;
@@ -48,10 +47,9 @@ pub struct LabKernel {
     pub sha256: String,
 }
 
-/// The kernel of a variant for machines of this make in the cache, as this program describes it, of
-/// the newest source.
-pub(crate) fn cached(cache: &Cache, variant: KernelVariant, make: Make) -> Option<LabKernel> {
-    let sources = Sources::of(variant, make).ok()?;
+/// The kernel of a variant in the cache, as this program describes it, of the newest source.
+pub(crate) fn cached(cache: &Cache, variant: KernelVariant) -> Option<LabKernel> {
+    let sources = Sources::of(variant).ok()?;
     fs::read_dir(cache.root().join("kernels"))
         .ok()?
         .flatten()
@@ -67,15 +65,15 @@ pub(crate) fn cached(cache: &Cache, variant: KernelVariant, make: Make) -> Optio
 /// Builds the kernel of a variant from the newest source, if it is not there.
 pub(crate) fn get(
     cache: &Cache,
-    (variant, make): (KernelVariant, Make),
+    variant: KernelVariant,
     interrupt: &AtomicBool,
     tell: &mut dyn FnMut(&str),
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<LabKernel, LabError> {
     let package = Package::newest(&format!("linux-source-{SERIES}"))?;
     let source = format!("{} {}", package.name, package.version);
-    let sources = Sources::of(variant, make)?;
-    let name = variant.name(make);
+    let sources = Sources::of(variant)?;
+    let name = variant.to_string();
     let of_build = sources.key(&source);
     let finished = cache.root().join("kernels").join(&of_build);
     if finished.join("source").exists() {
@@ -94,8 +92,8 @@ pub(crate) fn get(
     let files =
         patched::files(&sources, &pristine, &source, &trees.join(format!("{name}-hooks.log")))?;
     // What no build finished is no help.
-    let others = variant.like(make).into_iter().map(|(other, make)| trees.join(other.name(make)));
-    let like = others.into_iter().find(|other| progress::is_whole(&other.join(tree::OBJECTS)));
+    let other = variant.like().map(|other| trees.join(other.to_string()));
+    let like = other.filter(|other| progress::is_whole(&other.join(tree::OBJECTS)));
     if let Some(other) = like.as_ref().filter(|_| !tree.exists()) {
         tell(&format!("taking over what was built in {}", other.display()));
     }

@@ -121,7 +121,6 @@ fn refused(said: &str) -> (&str, &str) {
 mod tests {
     use super::*;
     use crate::kernel::sources::KernelVariant;
-    use crate::make::Make;
 
     /// A hook in `mm/a.c` where the pristine line is as given.
     fn hook(file: &str, before: &str) -> String {
@@ -137,7 +136,7 @@ mod tests {
         for (name, text) in hooks {
             files.insert(format!("hooks/{name}.patch").into(), text.as_bytes().to_vec());
         }
-        Sources::choose(KernelVariant::Aligned, Make::Amd, &files).unwrap()
+        Sources::choose(KernelVariant::Aligned, &files).unwrap()
     }
 
     fn apply(hooks: &[(&str, String)]) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {

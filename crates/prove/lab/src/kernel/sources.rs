@@ -3,7 +3,6 @@
 
 use crate::cache::key;
 use crate::error::{LabError, on};
-use crate::make::Make;
 use include_dir::{Dir, include_dir};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -40,38 +39,21 @@ impl KernelVariant {
         self != Self::Vanilla
     }
 
-    /// The kernels most of whose objects are the same, those with the most first. Of those of a kernel
-    /// that checks itself none are.
-    pub(super) fn like(self, make: Make) -> Vec<(Self, Make)> {
-        let other = match self {
-            Self::Vanilla => Self::Aligned,
-            Self::Aligned => Self::Vanilla,
-            Self::Debug => return Vec::new(),
-        };
-        match make {
-            Make::Amd => vec![(other, make)],
-            Make::Intel => vec![(other, make), (self, Make::Amd), (other, Make::Amd)],
+    /// The kernel most of whose objects are the same. Of those of a kernel that checks itself none are.
+    pub(super) fn like(self) -> Option<Self> {
+        match self {
+            Self::Vanilla => Some(Self::Aligned),
+            Self::Aligned => Some(Self::Vanilla),
+            Self::Debug => None,
         }
     }
 
     /// Its configurations below `config`, each on top of those before it.
-    fn fragments(self, make: Make) -> Vec<&'static str> {
-        let mut fragments = match self {
-            Self::Vanilla => vec!["lab"],
-            Self::Aligned => vec!["lab", "align"],
-            Self::Debug => vec!["lab", "align", "debug"],
-        };
-        if make == Make::Intel {
-            fragments.push("intel");
-        }
-        fragments
-    }
-
-    /// What its tree is called, and files about it.
-    pub(super) fn name(self, make: Make) -> String {
-        match make {
-            Make::Amd => self.to_string(),
-            Make::Intel => format!("{self}-{make}"),
+    fn fragments(self) -> &'static [&'static str] {
+        match self {
+            Self::Vanilla => &["lab"],
+            Self::Aligned => &["lab", "align"],
+            Self::Debug => &["lab", "align", "debug"],
         }
     }
 }
@@ -99,17 +81,16 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Those that came with this program, or in the directory that the environment names.
-    pub(crate) fn of(variant: KernelVariant, make: Make) -> Result<Self, LabError> {
+    pub(crate) fn of(variant: KernelVariant) -> Result<Self, LabError> {
         match std::env::var_os(DIRECTORY) {
-            Some(directory) => Self::choose(variant, make, &read(Path::new(&directory))?),
-            None => Self::choose(variant, make, &shipped(&SHIPPED)),
+            Some(directory) => Self::choose(variant, &read(Path::new(&directory))?),
+            None => Self::choose(variant, &shipped(&SHIPPED)),
         }
     }
 
-    /// What `variant` takes of these files, for machines of this make.
+    /// What `variant` takes of these files.
     pub(super) fn choose(
         variant: KernelVariant,
-        make: Make,
         files: &BTreeMap<PathBuf, Vec<u8>>,
     ) -> Result<Self, LabError> {
         let below = |directory: &str| -> BTreeMap<PathBuf, Vec<u8>> {
@@ -125,7 +106,7 @@ impl Sources {
                 configurations.get(&path).ok_or_else(|| LabError::NoConfiguration(path.clone()))?;
             Ok(String::from_utf8_lossy(bytes).into_owned())
         };
-        let fragments = variant.fragments(make).into_iter().map(fragment);
+        let fragments = variant.fragments().iter().copied().map(fragment);
         let fragments = fragments.collect::<Result<_, LabError>>()?;
         if !variant.is_patched() {
             return Ok(Self { fragments, ..Self::default() });
@@ -195,9 +176,7 @@ mod tests {
     ];
 
     fn key_of(variant: KernelVariant, texts: &[(&str, &str)]) -> String {
-        Sources::choose(variant, Make::Amd, &files(texts))
-            .unwrap()
-            .key("linux-source-6.12 6.12.1-1")
+        Sources::choose(variant, &files(texts)).unwrap().key("linux-source-6.12 6.12.1-1")
     }
 
     #[test]
@@ -247,17 +226,14 @@ mod tests {
         let there = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../linux");
         assert_eq!(shipped, read(&there).unwrap());
         for variant in KernelVariant::ALL {
-            let of = |make| Sources::of(variant, make).unwrap();
-            let (amd, intel) = (of(Make::Amd), of(Make::Intel));
-            assert!(amd.configuration().contains("CONFIG_KVM=y"));
-            assert!(intel.configuration().starts_with(&amd.configuration()));
-            assert!(intel.configuration().contains("CONFIG_KVM_INTEL=y"));
-            assert_ne!(amd.key("x"), intel.key("x"));
-            assert_ne!(variant.name(Make::Amd), variant.name(Make::Intel));
+            let text = Sources::of(variant).unwrap().configuration();
+            // One kernel is for machines of either make.
+            for option in ["CONFIG_KVM=y", "CONFIG_KVM_AMD=y", "CONFIG_KVM_INTEL=y"] {
+                assert!(text.contains(option), "{variant} has no {option}");
+            }
         }
-        let missing = Sources::choose(KernelVariant::Debug, Make::Amd, &files(&SOME[..2]))
-            .unwrap_err()
-            .to_string();
+        let missing =
+            Sources::choose(KernelVariant::Debug, &files(&SOME[..2])).unwrap_err().to_string();
         assert!(missing.contains("debug.config"), "{missing}");
     }
 }

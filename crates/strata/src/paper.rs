@@ -104,11 +104,18 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
     };
     let (found, failed) = if args.kept { (work.kept(), Vec::new()) } else { work.run() };
     progress.end();
+    if args.kept && found.is_empty() {
+        return Err(Failure::failed(format!(
+            "no result of 'strata paper {name}' at scale {} is kept: the same command without --kept makes them",
+            args.scale
+        )));
+    }
     let missing = rows.len() - found.len();
     let mut document = paper.document(&found);
     if missing > 0 {
+        let command = if args.kept { "the same command without --kept" } else { "the same command" };
         let left = format!(
-            "PARTIAL: {missing} of {} runs are missing; the same command goes on with them.",
+            "PARTIAL: {missing} of {} runs are missing; {command} goes on with them.",
             rows.len()
         );
         document.head.insert(0, left);

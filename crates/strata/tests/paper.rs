@@ -43,6 +43,15 @@ fn interrupt(process: Child, cache: &Path, results: usize) -> Output {
 }
 
 #[test]
+fn of_what_was_never_run_nothing_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let found = start(directory.path(), &["--kept"]).wait_with_output().unwrap();
+    assert_eq!((found.status.code(), found.stdout.len()), (Some(1), 0));
+    let complaint = common::complaint(&found);
+    assert!(complaint.contains("without --kept makes them"), "{complaint}");
+}
+
+#[test]
 fn who_interrupts_it_goes_on_later() {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path();

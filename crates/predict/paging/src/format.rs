@@ -239,5 +239,9 @@ mod tests {
         assert_eq!(X86::leaf(0x200, PageSize::Huge, Rights::READ_WRITE), 0x8000_0000_0020_0087);
         // SDM volume 3C, table 29-7: R, W, X, write-back.
         assert_eq!(Ept::leaf(0x123, PageSize::Base, Rights::ALL), 0x0012_3037);
+        // Of an entry that leads to a table: what it allows, all pages below may have (SDM volume 3A, table 4-19;
+        // volume 3C, table 29-6).
+        assert_eq!(X86::table(0x123), 0x0012_3007);
+        assert_eq!(Ept::table(0x123), 0x0012_3007);
     }
 }

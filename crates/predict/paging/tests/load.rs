@@ -89,6 +89,35 @@ fn what_makes_no_table_is_left_out_and_counted() {
     assert_eq!(load(&selfish, 1, 100), Err(LoadError::TooLarge(100)));
 }
 
+/// Physical memory ends after its last frame: a page may have that, and none beyond.
+#[test]
+fn a_page_may_end_where_memory_does() {
+    let original = table(&[(5, PageSize::Base, 9999), (1 << 18, PageSize::Huge, 8 << 9)]);
+    let copy = copied(&original);
+    let load = |end| {
+        let page = |frame: Frame<GuestPhysical>| copy.get(&frame.get());
+        let (table, left) =
+            Table::from_pages(4, Frame::new(1), Frame::new(end), 100, page).unwrap();
+        (mappings(&table).len(), left.beyond)
+    };
+    assert_eq!(load(10_000), (2, 0));
+    assert_eq!(load(9_999), (1, 1));
+    // Of a huge page all frames count.
+    assert_eq!(load(9 << 9), (1, 1));
+    assert_eq!(load((9 << 9) - 1), (0, 2));
+}
+
+#[test]
+fn tables_are_visited_with_their_levels_the_root_first() {
+    let table = table(&[(5, PageSize::Base, 9), (1 << 18, PageSize::Huge, 1 << 9)]);
+    let mut levels = Vec::new();
+    table.for_each_table(|level, _, _| levels.push(level));
+    assert_eq!(levels[0], 4);
+    levels.sort_unstable();
+    // The huge page is in the next GiB: another table of level 2 is on its way, and none below.
+    assert_eq!(levels, [1, 2, 2, 3, 4]);
+}
+
 #[test]
 fn the_memory_type_of_large_leaves_is_no_part_of_their_frame() {
     let original = table(&[(0, PageSize::Huge, 1 << 9)]);

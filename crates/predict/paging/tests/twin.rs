@@ -157,6 +157,16 @@ fn compare<F: Format>(radix: &Radix<F, Upper, Lower>, twin: &Twin) {
     let expected: Vec<u64> =
         twin.iter().filter(|(at, page)| *at % 512 == 0 && page.2).map(|(at, _)| *at).collect();
     assert_eq!(huge, expected);
+    let mut regions = Vec::new();
+    radix.for_each_region(|page, region| {
+        regions.push((page.get(), matches!(region, Region::Huge(_))));
+    });
+    let starts: BTreeSet<u64> = twin.keys().map(|page| page & !511).collect();
+    let expected: Vec<_> = starts
+        .into_iter()
+        .map(|start| (start, twin.get(&start).is_some_and(|page| page.2)))
+        .collect();
+    assert_eq!(regions, expected);
     for (&page, &(frame, ..)) in twin {
         let addr = Frame::<Upper>::new(page).addr() + 123;
         assert_eq!(radix.translate(addr), Some(Frame::<Lower>::new(frame).addr() + 123));
@@ -230,4 +240,80 @@ fn children_are_where_the_entries_point() {
     assert!(radix.mark(table, strata_paging::index(page.addr().get(), 1), true));
     let mapping = radix.mapping(page.addr()).unwrap();
     assert!(mapping.accessed && mapping.dirty);
+}
+
+/// Where hardware reads an entry: 8 bytes each, in the frame of its table.
+#[test]
+fn entries_lie_one_after_the_other_in_the_frame_of_their_table() {
+    let radix = Radix::<X86, Upper, Lower>::new(4, Frame::new(7));
+    assert_eq!(radix.entry_addr(TableId::ROOT, 0), Addr::new(7 << 12));
+    assert_eq!(radix.entry_addr(TableId::ROOT, 511), Addr::new((7 << 12) + 511 * 8));
+}
+
+/// Whoever keeps the id of a table page hears of it when one is freed, and only then.
+#[test]
+fn the_generation_moves_when_a_table_page_is_freed() {
+    let mut frames = Frames::default();
+    let root = frames.table_frame().unwrap();
+    let mut radix = Radix::<X86, Upper, Lower>::new(4, root);
+    let pages = [Frame::<Upper>::new(1), Frame::new(2)];
+    for page in pages {
+        radix.map(page, PageSize::Base, Frame::new(9), Rights::READ, &mut frames).unwrap();
+    }
+    let first = radix.generation();
+    radix.unmap(pages[0].addr(), &mut frames);
+    assert_eq!(radix.generation(), first, "the table has another page");
+    radix.unmap(pages[1].addr(), &mut frames);
+    assert!(radix.generation() > first);
+    // The leaf table that a huge page takes the place of is freed, too.
+    let before = radix.generation();
+    radix.map(pages[0], PageSize::Base, Frame::new(9), Rights::READ, &mut frames).unwrap();
+    radix.collapse(Frame::new(0), Frame::new(0), Rights::READ, &mut frames).unwrap();
+    assert!(radix.generation() > before);
+}
+
+fn flags_stay<F: Format>() {
+    let mut frames = Frames::default();
+    let root = frames.table_frame().unwrap();
+    let mut radix = Radix::<F, Upper, Lower>::new(4, root);
+    let region = Frame::<Upper>::new(512);
+    let flags = |radix: &Radix<F, Upper, Lower>, page: u64| {
+        let mapping = radix.mapping((region + page).addr()).unwrap();
+        (mapping.accessed, mapping.dirty)
+    };
+    let mark = |radix: &mut Radix<F, Upper, Lower>, page: u64, dirty| {
+        let mut table = TableId::ROOT;
+        for level in (2..=4).rev() {
+            let at = strata_paging::index(region.addr().get(), level);
+            table = radix.child(table, at);
+        }
+        radix.mark(table, page as usize, dirty);
+    };
+    for page in 0..3 {
+        let frame = Frame::new(page);
+        radix.map(region + page, PageSize::Base, frame, Rights::READ, &mut frames).unwrap();
+    }
+    mark(&mut radix, 0, false);
+    mark(&mut radix, 1, true);
+    for page in 0..3 {
+        radix.update((region + page).addr(), |mapping| (mapping.frame, Rights::READ_WRITE));
+    }
+    let found = [0, 1, 2].map(|page| flags(&radix, page));
+    assert_eq!(found, [(true, false), (true, true), (false, false)], "{}: changed", F::NAME);
+    // One of the small pages was used, and one written: so was the huge page, and what it is split into.
+    radix.collapse(region, Frame::new(1024), Rights::READ, &mut frames).unwrap();
+    assert_eq!(flags(&radix, 2), (true, true), "{}: collapsed", F::NAME);
+    radix.split(region, &mut frames).unwrap();
+    assert_eq!(flags(&radix, 511), (true, true), "{}: split", F::NAME);
+    radix.test_and_clear_accessed((region + 511).addr());
+    assert_eq!(flags(&radix, 511), (false, true), "{}: cleared", F::NAME);
+    assert_eq!(flags(&radix, 510), (true, true), "{}: of one page alone", F::NAME);
+}
+
+/// What hardware noted of a page is lost neither when its entry changes, nor when pages become a huge one and
+/// back.
+#[test]
+fn accessed_and_dirty_flags_stay_when_pages_are_changed_collapsed_and_split() {
+    flags_stay::<X86>();
+    flags_stay::<Ept>();
 }

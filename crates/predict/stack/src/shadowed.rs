@@ -261,3 +261,27 @@ pub(crate) fn put(
     rewritten.write(before[before.len() - 1], is_leaf(&before));
     (rewritten, mapped)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `mmu_try_to_unsync_pages`: the first write of a leaf table exits, the next ones do not, and what is unsync is
+    /// protected again when it was read anew. A page that is no table any more is not read.
+    #[test]
+    fn an_unsync_table_is_written_without_exits_until_it_is_read_anew() {
+        let (table, other) = (Frame::new(1), Frame::new(2));
+        let mut originals = Originals::default();
+        assert_eq!(originals.write(table, true, 5), 0, "nothing of it is shadowed");
+        assert!(originals.protect(table) && originals.protect(other));
+        assert!(!originals.protect(table), "it was before");
+        assert_eq!(originals.write(table, false, 5), 5, "tables further up are never unsync");
+        assert_eq!([0, 0].map(|_| originals.write(table, true, 5)), [1, 0]);
+        assert!(!originals.is_protected(table) && originals.is_protected(other));
+        assert_eq!(originals.write(other, true, 5), 1);
+        originals.forget(table);
+        assert_eq!(originals.synchronise(), [other]);
+        assert!(originals.is_protected(other) && !originals.is_protected(table));
+        assert!(originals.synchronise().is_empty());
+    }
+}

@@ -379,3 +379,31 @@ fn check_cache(name: &str, cache: &CacheGeometry) -> Result<(), ParameterError> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// References of walks are counted where each is one of memory; what takes time takes as long as before.
+    #[test]
+    fn without_caches_nothing_is_held_but_the_last_page_of_each_size() {
+        for preset in CpuModel::presets() {
+            let before = CpuModel::preset(preset.name).unwrap();
+            let CpuModel { tlb, walk, cache, core, .. } = before.without_caches();
+            assert!(tlb.l1.0.values().all(|array| array.entries == 1) && tlb.l1.0.len() == 3);
+            assert!(tlb.l2.0.is_empty());
+            let of_guest =
+                [walk.pml5_entries, walk.pml4_entries, walk.pdpt_entries, walk.pd_entries];
+            let nested = [
+                walk.nested_pml5_entries,
+                walk.nested_pml4_entries,
+                walk.nested_pdpt_entries,
+                walk.nested_pd_entries,
+            ];
+            assert_eq!((of_guest, nested, walk.ntlb_entries), ([0; 4], [0; 4], 0));
+            let bytes = [cache.l1d, cache.l2, cache.llc, cache.l4].map(|cache| cache.bytes);
+            assert_eq!(bytes, [0; 4], "{}", preset.name);
+            assert_eq!((core, walk.combined), (before.core, before.walk.combined));
+        }
+    }
+}

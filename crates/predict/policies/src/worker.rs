@@ -67,3 +67,21 @@ impl Worker {
         self.present.retain(|(guest, _), _| !kernels.contains(guest));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A VM that comes later in the place of one that ended starts anew: what was present in the other's region does
+    /// not say that its own is full.
+    #[test]
+    fn what_was_present_in_a_vm_is_forgotten_when_it_ends() {
+        let mut worker = Worker::new(StrataParameters::default());
+        let [gone, stays] = [1, 2].map(|at| NodeId::all().nth(at).expect("there are more"));
+        for guest in [gone, stays] {
+            worker.present.insert((guest, 512), 500);
+        }
+        worker.ended(&[gone]);
+        assert_eq!(worker.present.into_iter().collect::<Vec<_>>(), [((stays, 512), 500)]);
+    }
+}

@@ -36,3 +36,38 @@ impl HandedOn {
         self.page.floor(PageSize::Huge) + index
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: u64 = PageSize::Huge.base_pages();
+
+    /// A page of the guest's second region is wanted.
+    const WANTED: Frame<Upper> = Frame::new(REGION + 100);
+
+    fn handed_on() -> HandedOn {
+        HandedOn { guest: NodeId::HOST, page: WANTED, last: None }
+    }
+
+    /// A guest hypervisor clears a huge page from its start to its end: each page will back the one at its offset in
+    /// the region of the page that was wanted.
+    #[test]
+    fn pages_touched_one_by_one_from_the_start_of_a_region_are_those_of_a_huge_page() {
+        let mut handed_on = handed_on();
+        for i in 0..REGION {
+            assert_eq!(handed_on.guess(Frame::new(8 * REGION + i)), Frame::new(REGION + i));
+        }
+        assert_eq!(handed_on.guess(Frame::new(9 * REGION)), WANTED, "no huge page is longer");
+    }
+
+    #[test]
+    fn any_other_page_is_the_one_that_was_wanted() {
+        let mut handed_on = handed_on();
+        assert_eq!(handed_on.guess(Frame::new(8 * REGION + 1)), WANTED, "not from the start");
+        assert_eq!(handed_on.guess(Frame::new(8 * REGION)), Frame::new(REGION));
+        // A page table on the way does not end the huge page.
+        assert_eq!(handed_on.guess(Frame::new(8 * REGION + 2)), WANTED, "not the next one");
+        assert_eq!(handed_on.guess(Frame::new(8 * REGION + 1)), Frame::new(REGION + 1));
+    }
+}

@@ -88,7 +88,7 @@ fn a_fault_maps_what_the_host_has_around_it() {
     let is_mapped = |world: &World, page: Frame<Upper>| {
         world.stack.second_stage(guest).mapping(page.addr()).is_some()
     };
-    let (first, other) = (merged[0].get() / AROUND * AROUND, merged[0].get() % AROUND ^ 8);
+    let (first, other) = (merged[0].get() / AROUND * AROUND, (merged[0].get() % AROUND) ^ 8);
     let pages = (first..first + AROUND).map(Frame::new);
     assert!(pages.clone().all(|page| !is_mapped(&world, page)));
     // A page of the same 16.

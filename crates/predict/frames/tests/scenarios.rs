@@ -26,6 +26,20 @@ fn an_empty_memory_has_nothing_to_give() {
     memory.check().unwrap();
 }
 
+/// Frames past the end are nobody's: those that the last region would have, and those of no region.
+#[test]
+fn past_the_end_of_memory_nothing_is_free_and_nothing_allocated() {
+    for frames in [100, 512, 700] {
+        let mut memory = Memory::new(frames);
+        assert!(memory.alloc_at(F(frames - 1), 0) && memory.is_allocated(F(frames - 1)));
+        for past in [frames, frames + 1, 1024] {
+            assert!(!memory.is_free(F(past), 0) && !memory.is_allocated(F(past)), "{past}");
+            assert!(!memory.is_reserved(F(past)) && !memory.alloc_at(F(past), 0), "{past}");
+            assert!(!memory.alloc_reserved(F(past), 0), "{past}");
+        }
+    }
+}
+
 #[test]
 fn a_huge_block_is_freed_page_by_page_and_merges_again() {
     let mut memory = Memory::new(1024);

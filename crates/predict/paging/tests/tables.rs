@@ -1,7 +1,7 @@
 //! What is told of table pages: where their entries are, when one is gone, which level and which regions they map.
 
 use strata_addr::{Addr, Frame, PageSize, space::Lower, space::Upper};
-use strata_paging::{FrameSource, Radix, Region, Rights, TableId, X86};
+use strata_paging::{Ept, Format, FrameSource, Radix, Region, Rights, TableId, X86};
 
 type Table = Radix<X86, Upper, Lower>;
 
@@ -49,7 +49,7 @@ fn the_generation_counts_the_table_pages_freed() {
 fn every_table_page_is_visited_with_its_level() {
     let (table, _) = table(&[(5, PageSize::Base), (1 << 18, PageSize::Huge)]);
     let mut levels = Vec::new();
-    table.for_each_table(|level, ..| levels.push(level));
+    table.for_each_table(|level, _, _| levels.push(level));
     assert_eq!(levels[0], 4, "the root first");
     levels.sort_unstable();
     assert_eq!(levels, [1, 2, 2, 3, 4]);
@@ -73,4 +73,24 @@ fn regions_are_visited_in_order_and_a_giant_page_is_512_of_them() {
     let mut expected = vec![(base, base, 2), (huge, huge, 512)];
     expected.extend((0..512).map(|region| (giant + 512 * region, giant, 512)));
     assert_eq!(seen, expected);
+}
+
+/// SDM volume 3A, table 4-19, and volume 3C, table 29-6: what the entry allows, pages below it may have.
+#[test]
+fn entries_that_lead_to_tables_allow_everything() {
+    assert_eq!(X86::table(0x123), 0x12_3000 | 0b111, "present, writable, user");
+    assert_eq!(Ept::table(0x123), 0x12_3000 | 0b111, "read, write, execute");
+}
+
+#[test]
+fn the_accessed_flag_is_told_and_cleared_once_it_was_set() {
+    let page = Frame::new(5);
+    let (mut table, _) = table(&[(5, PageSize::Base), (6, PageSize::Base)]);
+    assert!(!table.test_and_clear_accessed(page.addr()), "nobody has used it");
+    let leaves = (2..=4).fold(TableId::ROOT, |at, _| table.child(at, 0));
+    table.mark(leaves, 5, true);
+    assert!(table.test_and_clear_accessed(page.addr()));
+    assert!(!table.test_and_clear_accessed(page.addr()), "it was cleared");
+    assert!(table.mapping(page.addr()).unwrap().dirty, "the dirty flag stays");
+    assert!(!table.test_and_clear_accessed(Addr::new(9 << 12)), "nothing is mapped there");
 }

@@ -216,3 +216,19 @@ fn watermark(frames: u64) -> u64 {
     let kib = frames << (PageSize::BASE_SHIFT - 10);
     (16 * kib).isqrt().clamp(128, 262_144) >> (PageSize::BASE_SHIFT - 10)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `min_free_kbytes` is 4 MiB for 1 GiB, 128 KiB at least and 256 MiB at most.
+    #[test]
+    fn a_kernel_keeps_as_much_from_drivers_as_linux_does() {
+        let gib = 1 << 18;
+        assert_eq!(watermark(gib), (4 << 20) / 4096);
+        assert_eq!(watermark(16 * gib), (16 << 20) / 4096);
+        assert_eq!(watermark(16), (128 << 10) / 4096);
+        assert_eq!(watermark(1 << 30), (256 << 20) / 4096, "4 TiB");
+        assert_eq!(watermark(1 << 36), (256 << 20) / 4096);
+    }
+}

@@ -48,3 +48,18 @@ impl Value for VmAdvice {
         self.name().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_found_by_its_name_and_printed_with_it() {
+        for (advice, name) in [(VmAdvice::HugePage, "hugepage"), (VmAdvice::None, "none")] {
+            assert_eq!(VmAdvice::parse("vm.advice", name, "").unwrap(), advice);
+            assert_eq!(advice.print(), name);
+        }
+        let error = VmAdvice::parse("vm.advice", "", "").unwrap_err();
+        assert!(error.to_string().contains("hugepage or none"), "{error}");
+    }
+}

@@ -113,7 +113,8 @@ pub fn paper(args: &PaperArgs) -> Result<u8, Failure> {
     let missing = rows.len() - found.len();
     let mut document = paper.document(&found);
     if missing > 0 {
-        let command = if args.kept { "the same command without --kept" } else { "the same command" };
+        let command =
+            if args.kept { "the same command without --kept" } else { "the same command" };
         let left = format!(
             "PARTIAL: {missing} of {} runs are missing; {command} goes on with them.",
             rows.len()

@@ -131,16 +131,3 @@ fn the_memory_type_of_large_leaves_is_no_part_of_their_frame() {
     let (loaded, _) = Table::from_pages(4, Frame::new(1), END, 10, page).unwrap();
     assert_eq!(mappings(&loaded), mappings(&original));
 }
-
-#[test]
-fn the_last_frames_of_memory_can_be_mapped_and_those_beyond_cannot() {
-    let copy = copied(&table(&[(5, PageSize::Base, 9999), (1 << 18, PageSize::Huge, 8 << 9)]));
-    let load = |end| {
-        let page = |frame: Frame<GuestPhysical>| copy.get(&frame.get());
-        let (table, left) =
-            Table::from_pages(4, Frame::new(1), Frame::new(end), 100, page).unwrap();
-        (mappings(&table).len(), left.beyond)
-    };
-    assert_eq!([10_000, 9_999].map(load), [(2, 0), (1, 1)]);
-    assert_eq!([9 << 9, (9 << 9) - 1].map(load), [(1, 1), (0, 2)], "of a huge page each frame");
-}

@@ -1,7 +1,7 @@
-//! What is told of table pages: where their entries are, when one is gone, which level and which regions they map.
+//! Regions of 2 MiB, as a table tells of them, and whether a page was accessed.
 
 use strata_addr::{Addr, Frame, PageSize, space::Lower, space::Upper};
-use strata_paging::{Ept, Format, FrameSource, Radix, Region, Rights, TableId, X86};
+use strata_paging::{FrameSource, Radix, Region, Rights, TableId, X86};
 
 type Table = Radix<X86, Upper, Lower>;
 
@@ -28,34 +28,6 @@ fn table(pages: &[(u64, PageSize)]) -> (Table, Upwards) {
 }
 
 #[test]
-fn entries_are_eight_bytes_apart_in_the_frame_of_their_table() {
-    let table = Table::new(4, ROOT);
-    assert_eq!(table.root_frame(), ROOT);
-    assert_eq!(table.entry_addr(TableId::ROOT, 0), ROOT.addr());
-    assert_eq!(table.entry_addr(TableId::ROOT, 511), ROOT.addr() + 511 * 8);
-}
-
-/// What is kept by the id of a table page is good until then.
-#[test]
-fn the_generation_counts_the_table_pages_freed() {
-    let (mut table, mut frames) = table(&[(3, PageSize::Base), (4, PageSize::Base)]);
-    table.unmap(Addr::new(3 << 12), &mut frames);
-    assert_eq!(table.generation(), 0, "page 4 still needs every table");
-    table.unmap(Addr::new(4 << 12), &mut frames);
-    assert_eq!(table.generation(), 3, "all but the root");
-}
-
-#[test]
-fn every_table_page_is_visited_with_its_level() {
-    let (table, _) = table(&[(5, PageSize::Base), (1 << 18, PageSize::Huge)]);
-    let mut levels = Vec::new();
-    table.for_each_table(|level, _, _| levels.push(level));
-    assert_eq!(levels[0], 4, "the root first");
-    levels.sort_unstable();
-    assert_eq!(levels, [1, 2, 2, 3, 4]);
-}
-
-#[test]
 fn regions_are_visited_in_order_and_a_giant_page_is_512_of_them() {
     let (base, huge, giant) = (5 << 18 | 1 << 9, 5 << 18 | 3 << 9, (1 << 27) + (1 << 18));
     let (table, _) = table(&[
@@ -73,13 +45,6 @@ fn regions_are_visited_in_order_and_a_giant_page_is_512_of_them() {
     let mut expected = vec![(base, base, 2), (huge, huge, 512)];
     expected.extend((0..512).map(|region| (giant + 512 * region, giant, 512)));
     assert_eq!(seen, expected);
-}
-
-/// SDM volume 3A, table 4-19, and volume 3C, table 29-6: what the entry allows, pages below it may have.
-#[test]
-fn entries_that_lead_to_tables_allow_everything() {
-    assert_eq!(X86::table(0x123), 0x12_3000 | 0b111, "present, writable, user");
-    assert_eq!(Ept::table(0x123), 0x12_3000 | 0b111, "read, write, execute");
 }
 
 #[test]

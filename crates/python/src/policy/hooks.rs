@@ -92,6 +92,15 @@ impl Policy for PythonPolicy {
             && self.ask(|object| object.call_method0("wants_backs")?.extract()).unwrap_or(false)
     }
 
+    fn mapped_at_once(&self, vm: NodeId) -> u64 {
+        if !self.has("mapped_at_once") {
+            return 1;
+        }
+        let answer =
+            self.ask(|object| object.call_method1("mapped_at_once", (vm.index(),))?.extract());
+        answer.unwrap_or(1)
+    }
+
     fn mapped(
         &mut self,
         stack: &mut Stack,

@@ -11,11 +11,12 @@ use strata_engine::{Catalogue, OwnPolicy, catalogue};
 use strata_stack::{KernelOutOfMemory, Policy};
 
 /// Every hook.
-pub const HOOKS: [&str; 18] = [
+pub const HOOKS: [&str; 19] = [
     "settings",
     "vm_memory",
     "place",
     "wants_backs",
+    "mapped_at_once",
     "mapped",
     "second_stage_written",
     "may_move",

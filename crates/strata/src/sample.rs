@@ -4,9 +4,9 @@ use crate::failure::unknown;
 use std::fmt;
 use std::str::FromStr;
 use strata_engine::RunResult;
-use strata_hardware::{CacheGeometry, CpuModel};
+use strata_hardware::{CacheGeometry, CpuModel, TlbLevel};
 use strata_phases::Settings;
-use strata_stream::Sampling;
+use strata_stream::{Array, Sampling};
 use strata_text::number::{count, percent};
 use strata_workloads::{Aim, Aimed, Auto, Reach};
 
@@ -108,28 +108,25 @@ impl Sample {
 /// The arrays of a CPU that hold most, and what misses in them cost.
 fn aim(cpu: &CpuModel, within: f64) -> Aim {
     let exposed = 1.0 - cpu.core.data_overlap;
-    let lines = |name, cache: &CacheGeometry, cycles: u32| Reach {
-        name,
-        pages: false,
+    let lines = |array, cache: &CacheGeometry, cycles: u32| Reach {
+        array,
         entries: cache.bytes / 64,
         ways: cache.ways,
         cycles: f64::from(cycles) * exposed,
     };
     let cache = &cpu.cache;
-    let tlb = cpu.tlb.l2.0.iter().find(|(sizes, _)| sizes.contains("4k"));
-    let pages = tlb.map(|(_, array)| Reach {
-        name: "L2 TLB",
-        pages: true,
-        entries: array.entries.into(),
-        ways: array.ways,
-        // A walk of a VM whose references all hit the first-level cache.
-        cycles: 24.0 * f64::from(cache.l1d.cycles) * (1.0 - cpu.core.walk_overlap),
-    });
+    let pages = |array, level: &TlbLevel, cycles| {
+        let of_base = level.0.iter().find(|(sizes, _)| sizes.contains("4k"));
+        of_base.map(|(_, tlb)| Reach { array, entries: tlb.entries.into(), ways: tlb.ways, cycles })
+    };
+    // A walk of a VM whose references all hit the first-level cache.
+    let walk = 24.0 * f64::from(cache.l1d.cycles) * (1.0 - cpu.core.walk_overlap);
     let mut reaches = vec![
-        lines("last-level cache", &cache.llc, cache.memory_cycles),
-        lines("L2 cache", &cache.l2, cache.llc.cycles),
+        lines(Array::LastLevelCache, &cache.llc, cache.memory_cycles),
+        lines(Array::L2Cache, &cache.l2, cache.llc.cycles),
     ];
-    reaches.extend(pages);
+    reaches.extend(pages(Array::L2Tlb, &cpu.tlb.l2, walk));
+    reaches.extend(pages(Array::L1Tlb, &cpu.tlb.l1, cpu.tlb.l2_hit_cycles.into()));
     reaches.retain(|reach| reach.entries > 0);
     reaches.sort_by_key(|reach| std::cmp::Reverse(reach.entries));
     Aim { within, base_cpi: cpu.core.base_cpi, reaches }

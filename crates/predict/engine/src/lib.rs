@@ -30,7 +30,9 @@ mod sampling;
 mod setup;
 mod simulation;
 mod sweep;
+mod warmth;
 mod warmup;
+mod windows;
 
 pub use counters::counters;
 pub use hosts::{Hosts, run_hosts};

@@ -12,14 +12,14 @@
 //! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
-use crate::figures::{ACCESSES, CYCLES, FIGURES, Figures, figures};
+use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, parts};
 use crate::phases::{PhaseShare, Phases};
-use crate::regression::{Slopes, slope_of};
+use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
+use crate::windows::{Counted, Whole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
-use strata_stream::{FEWEST_WINDOWS, half_width};
+use strata_stream::{Array, FEWEST_WINDOWS, half_width};
 
 /// Bounds of a figure that was estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,8 +32,17 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    fn around(value: f64, half: f64) -> Self {
-        Self { low: (value - half).max(0.0), high: value + half }
+    /// So wide to both sides, and by what it may be too high, and too low, besides.
+    fn around(value: f64, half: f64, [over, under]: [f64; 2]) -> Self {
+        Self { low: (value - half - over).max(0.0), high: value + half + under }
+    }
+
+    fn plus(self, exact: f64) -> Self {
+        Self { low: self.low + exact, high: self.high + exact }
+    }
+
+    fn times(self, factor: f64) -> Self {
+        Self { low: self.low * factor, high: self.high * factor }
     }
 
     /// Half the width.
@@ -101,39 +110,16 @@ const OTHERS: [&str; 13] = [
     "samples",
 ];
 
-/// One interval of the stream.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Stratum {
-    /// Instructions of the interval.
-    instructions: f64,
-    /// Instructions of its window.
-    window: f64,
-    /// Page faults of its window for each instruction.
-    faults: f64,
-    /// Figures of its window for each instruction.
-    rates: Figures,
-}
-
 /// The intervals of a stream so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Strata {
-    /// What was traced whole, without what was charged.
-    whole: HardwareCounters,
-    /// Figures and page faults of it.
-    whole_figures: Figures,
-    whole_faults: u64,
-    /// Each single count of all intervals that are over.
-    sums: Vec<f64>,
-    /// What all windows counted.
-    seen: HardwareCounters,
-    intervals: Vec<Stratum>,
-    /// What the last window counted, and its page faults.
-    last: HardwareCounters,
-    last_faults: u64,
-    /// Page faults of all intervals that are over, as windows tell, and as they were.
-    faults: [f64; 2],
-    /// What each single count has to do with page faults.
-    slopes: Slopes,
+    whole: Whole,
+    /// What windows counted from each of [`STARTS`] on.
+    counted: Vec<Counted>,
+    /// From which of them each part counts.
+    warmth: Warmth,
+    /// Page faults of all intervals that are over.
+    faults: f64,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
     /// Cycles of the hardware, and instructions, in what counts.
@@ -146,13 +132,15 @@ pub(crate) struct Strata {
 impl Strata {
     /// After a part traced whole, of which this was counted.
     pub(crate) fn new(whole: HardwareCounters, faults: u64, machine: &Machine) -> Self {
-        let mut strata =
-            Self { whole: without_charges(whole), whole_faults: faults, ..Self::default() };
-        strata.slopes.add(&strata.whole, faults);
-        strata.whole_figures = figures(&strata.whole, machine);
-        strata.cycles = machine.explain(&strata.whole).total();
-        strata.instructions = strata.whole.instructions as f64;
-        strata
+        let counted = without_charges(whole);
+        let whole = Whole { figures: figures(&counted, machine), counted, faults };
+        Self {
+            counted: STARTS.iter().map(|_| Counted::new(&whole)).collect(),
+            cycles: machine.explain(&whole.counted).total(),
+            instructions: whole.counted.instructions as f64,
+            whole,
+            ..Self::default()
+        }
     }
 
     /// Cycles of the hardware for an instruction, as far as is known.
@@ -168,16 +156,21 @@ impl Strata {
         self.phases.get_or_insert_default().tell(phase, intervals, instructions);
     }
 
-    /// A window is over.
-    pub(crate) fn window(&mut self, counted: HardwareCounters, faults: u64, machine: &Machine) {
-        self.last = without_charges(counted);
-        self.last_faults = faults;
-        self.slopes.add(&self.last, faults);
-        self.seen += &self.last;
-        self.cycles += machine.explain(&self.last).total();
-        self.instructions += self.last.instructions as f64;
+    /// Trials showed this of an array.
+    pub(crate) fn warmed(&mut self, array: Array, after: u64, off: [u64; 3]) {
+        self.warmth.tell(array, after, off);
+    }
+
+    /// A window is over: what was counted, and page faults, from each of [`STARTS`] on.
+    pub(crate) fn window(&mut self, counted: Vec<(HardwareCounters, u64)>, machine: &Machine) {
+        for (windows, (counted, faults)) in self.counted.iter_mut().zip(counted) {
+            windows.window(without_charges(counted), faults);
+        }
+        let last = self.counted[WINDOW].last();
+        self.cycles += machine.explain(last).total();
+        self.instructions += last.instructions as f64;
         if let Some(phases) = &mut self.phases {
-            phases.window(&self.last, figures(&self.last, machine));
+            phases.window(last, figures(last, machine));
         }
     }
 
@@ -192,87 +185,54 @@ impl Strata {
         if self.phases.is_some() {
             return;
         }
-        self.faults[1] = faults.saturating_sub(self.whole_faults) as f64;
-        if !has_window || self.last.instructions == 0 {
+        self.faults = faults.saturating_sub(self.whole.faults) as f64;
+        if !has_window || self.counted[WINDOW].last().instructions == 0 {
             self.orphaned += instructions;
             return;
         }
         let all = instructions + std::mem::take(&mut self.orphaned);
-        let mut rates = figures(&self.last, machine);
-        let window = self.last.instructions as f64;
-        rates.iter_mut().for_each(|figure| *figure /= window);
-        let faults = self.last_faults as f64 / window;
-        self.intervals.push(Stratum { instructions: all as f64, window, faults, rates });
-        self.add(all);
-    }
-
-    /// Adds the last window, for so many instructions.
-    fn add(&mut self, instructions: u64) {
-        let weight = instructions as f64 / self.last.instructions as f64;
-        self.faults[0] += self.last_faults as f64 * weight;
-        let mut at = 0;
-        let sums = &mut self.sums;
-        self.last.visit(&mut |count| {
-            if at == sums.len() {
-                sums.push(0.0);
-            }
-            sums[at] += count as f64 * weight;
-            at += 1;
-        });
+        self.counted.iter_mut().for_each(|windows| windows.interval(all, machine));
     }
 
     /// The stream is over.
     pub(crate) fn end(&mut self) {
         let orphaned = std::mem::take(&mut self.orphaned);
-        if orphaned == 0 {
-            return;
-        }
-        match self.intervals.last_mut() {
-            Some(last) => last.instructions += orphaned as f64,
-            // No window at all: the beginning has to stand for the rest.
-            None => (self.last, self.last_faults) = (self.whole.clone(), self.whole_faults),
-        }
-        if self.last.instructions > 0 {
-            self.add(orphaned);
+        if orphaned > 0 {
+            self.counted.iter_mut().for_each(|windows| windows.end(orphaned, &self.whole));
         }
     }
 
     /// What was counted and estimated of intervals that are over. Instructions and charges are those
     /// of `exact`.
     pub(crate) fn totals(&self, exact: &HardwareCounters) -> HardwareCounters {
-        let mut totals = self.whole.clone();
-        if let Some(phases) = &self.phases {
-            let seen = phases.estimate(self.beyond_whole(exact.instructions));
-            totals += &seen.unwrap_or_default();
-            totals.instructions = exact.instructions;
-            totals.charged = exact.charged;
-            return totals;
-        }
-        let unseen = self.unseen_faults();
-        let mut seen = Vec::new();
-        self.seen.visit(&mut |count| seen.push(count));
-        let corrected = |by: f64| {
-            let mut sums = self.sums.iter().zip(&seen).enumerate();
-            let mut counters = HardwareCounters::default();
-            counters.set(&mut || {
-                sums.next()
-                    .map_or(0, |(at, (sum, seen))| estimate(sum + self.slopes.of(at) * by, *seen))
-            });
-            counters
+        let mut totals = self.whole.counted.clone();
+        totals += &match &self.phases {
+            Some(phases) => {
+                phases.estimate(self.beyond_whole(exact.instructions)).unwrap_or_default()
+            }
+            None => composed(|part| self.estimate(part)),
         };
-        let mut estimated = corrected(unseen);
-        // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
-        let HardwareCounters { accesses, loads, stores, page_crossings, .. } = corrected(0.0);
-        estimated = HardwareCounters { accesses, loads, stores, page_crossings, ..estimated };
-        totals += &estimated;
         totals.instructions = exact.instructions;
         totals.charged = exact.charged;
         totals
     }
 
+    /// The estimate that a part of the counters is taken from.
+    fn estimate(&self, part: Part) -> HardwareCounters {
+        let start = self.warmth.start(part);
+        // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
+        let by = if part == Part::Program { 0.0 } else { self.unseen_faults(start) };
+        self.counted[start].corrected(by)
+    }
+
     /// Of so many instructions those after what was run whole.
     fn beyond_whole(&self, instructions: u64) -> u64 {
-        instructions.saturating_sub(self.whole.instructions)
+        instructions.saturating_sub(self.whole.counted.instructions)
+    }
+
+    /// The windows, as they are without what warms them up.
+    fn windows(&self) -> &Counted {
+        &self.counted[WINDOW]
     }
 
     /// What is to be said of a run whose elapsed cycles are that many for each cycle of all CPUs.
@@ -289,11 +249,10 @@ impl Strata {
         for (index, name) in FIGURES.iter().enumerate() {
             let Some(half) = self.half(index, totals.instructions) else { continue };
             let exact = if index == CYCLES { charged as f64 } else { 0.0 };
-            let around = Bounds::around(values[index] + exact, half);
+            let around = self.around(index, &values, half).plus(exact);
             bounds.insert((*name).to_owned(), around);
             if index == CYCLES {
-                let value = (values[index] + exact) * elapsed;
-                bounds.insert("elapsed_cycles".to_owned(), Bounds::around(value, half * elapsed));
+                bounds.insert("elapsed_cycles".to_owned(), around.times(elapsed));
             }
         }
         let others = OTHERS.iter().chain(&FIGURES).map(|name| (*name).to_owned());
@@ -303,9 +262,9 @@ impl Strata {
         Sampled {
             choice: if phases.is_some() { Choice::Phases } else { Choice::Intervals },
             phases: phases.map(Phases::shares).unwrap_or_default(),
-            windows: phases.map_or(self.intervals.len() as u64, Phases::windows),
-            whole_instructions: self.whole.instructions,
-            window_instructions: self.seen.instructions,
+            windows: phases.map_or(self.windows().len() as u64, Phases::windows),
+            whole_instructions: self.whole.counted.instructions,
+            window_instructions: self.windows().seen().instructions,
             skipped_instructions: skipped,
             confidence: 95,
             bounds,
@@ -318,7 +277,7 @@ impl Strata {
         if let Some(phases) = &self.phases {
             return phases.note(instructions);
         }
-        match self.intervals.len() {
+        match self.windows().len() {
             0 => Some(
                 "sampled, but no window was over before the stream was: its beginning stands for the \
                  rest; take shorter intervals, or run it whole"
@@ -332,51 +291,64 @@ impl Strata {
         }
     }
 
-    /// Page faults that the estimates of windows lack; below 0 for those that they have too many.
-    fn unseen_faults(&self) -> f64 {
-        let [told, all] = self.faults;
-        if self.intervals.len() < FEWEST_WINDOWS { 0.0 } else { all - told }
+    /// Page faults that estimates from a start lack; below 0 for those that they have too many.
+    fn unseen_faults(&self, start: usize) -> f64 {
+        let windows = &self.counted[start];
+        if windows.len() < FEWEST_WINDOWS { 0.0 } else { windows.unseen(self.faults) }
     }
 
-    /// Half the width of the interval of a figure.
+    /// Half the width of the interval of a figure, as far as chance goes.
     fn half(&self, figure: usize, instructions: u64) -> Option<f64> {
         if let Some(phases) = &self.phases {
             return phases.half(self.beyond_whole(instructions), |_, rates| rates[figure]);
         }
-        if self.intervals.iter().all(|stratum| stratum.rates[figure] == 0.0) {
+        let (fit, doubt) = self.fit(figure);
+        if parts(figure).iter().all(|(part, at)| self.of(*part).rates(*at).all(|rate| rate == 0.0))
+        {
             return None;
         }
-        let fit = if figure == ACCESSES { self.uncorrected(figure) } else { self.fit(figure) };
-        let lengths = self.intervals.iter().map(|stratum| stratum.instructions);
-        let chance = half_width(lengths.zip(fit.rates.iter().copied()))?;
+        let chance = half_width(self.windows().lengths().zip(fit))?;
         // The slope is known from the same windows, and not for sure.
-        Some(chance.hypot(2.0 * fit.error * self.unseen_faults()))
+        Some(chance.hypot(2.0 * doubt))
     }
 
-    /// A figure that page faults have nothing to do with.
-    fn uncorrected(&self, figure: usize) -> Fit {
-        let rates = self.intervals.iter().map(|stratum| stratum.rates[figure]).collect();
-        Fit { rates, error: 0.0 }
-    }
-
-    /// Instructions, page faults and a figure of each part that was seen.
-    fn points(&self, figure: usize) -> Vec<[f64; 3]> {
-        let instructions = self.whole.instructions as f64;
-        let whole = [instructions, self.whole_faults as f64, self.whole_figures[figure]];
-        let first = (instructions > 0.0).then_some(whole);
-        let windows = self.intervals.iter().map(|stratum| {
-            let Stratum { window, faults, rates, .. } = stratum;
-            [*window, faults * window, rates[figure] * window]
+    /// The bounds of a figure: chance, and what arrays were too cold for, to that side.
+    fn around(&self, figure: usize, values: &Figures, half: f64) -> Bounds {
+        if self.phases.is_some() {
+            return Bounds::around(values[figure], half, [0.0; 2]);
+        }
+        let off = parts(figure).iter().fold([0.0; 2], |[over, under], (part, at)| {
+            let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
+            let each = values[*at] / values[LLC_MISSES].max(1.0);
+            let off = self.warmth.off(*part);
+            [over + off.over * estimated, under + off.under * estimated + off.guessed * each]
         });
-        first.into_iter().chain(windows).collect()
+        Bounds::around(values[figure], half, off)
     }
 
-    /// A figure without what page faults have to do with it.
-    fn fit(&self, figure: usize) -> Fit {
-        let (slope, error) = slope_of(&self.points(figure));
-        let rates = self.intervals.iter();
-        let rates = rates.map(|stratum| stratum.rates[figure] - slope * stratum.faults).collect();
-        Fit { rates, error }
+    /// The windows from where a part of the counters begins to count.
+    fn of(&self, part: Part) -> &Counted {
+        &self.counted[self.warmth.start(part)]
+    }
+
+    /// A figure of each window for each instruction, without what page faults have to do with it; and how uncertain that
+    /// leaves what page faults add to its sum.
+    fn fit(&self, figure: usize) -> (Vec<f64>, f64) {
+        let mut rates = vec![0.0; self.windows().len()];
+        let mut doubt = 0.0;
+        for (part, at) in parts(figure) {
+            if *part == Part::Program {
+                rates
+                    .iter_mut()
+                    .zip(self.of(*part).rates(*at))
+                    .for_each(|(sum, rate)| *sum += rate);
+                continue;
+            }
+            let fit = self.of(*part).fit(*at, &self.whole);
+            rates.iter_mut().zip(fit.rates).for_each(|(sum, rate)| *sum += rate);
+            doubt += fit.error * self.unseen_faults(self.warmth.start(*part)).abs();
+        }
+        (rates, doubt)
     }
 
     /// Half the width of the interval of the time of one run over that of another on the same stream.
@@ -385,17 +357,15 @@ impl Strata {
         if let (Some(phases), Some(of_phases)) = (&self.phases, &base.phases) {
             return relative_by_phases(phases, of_phases, own, of_base);
         }
-        if self.intervals.len() != base.intervals.len() {
+        if self.windows().len() != base.windows().len() {
             return None;
         }
         let relative = of_base.cycles / own.cycles;
-        let (own_fit, base_fit) = (self.fit(CYCLES), base.fit(CYCLES));
-        let rates = own_fit.rates.iter().zip(&base_fit.rates);
-        let residuals = self.intervals.iter().zip(rates).map(|(stratum, (own_rate, base_rate))| {
-            let difference = base_rate * of_base.share - relative * own_rate * own.share;
-            (stratum.instructions, difference)
+        let (own_rates, base_rates) = (self.fit(CYCLES).0, base.fit(CYCLES).0);
+        let differences = own_rates.iter().zip(&base_rates).map(|(own_rate, base_rate)| {
+            base_rate * of_base.share - relative * own_rate * own.share
         });
-        Some(half_width(residuals)? / own.cycles)
+        Some(half_width(self.windows().lengths().zip(differences))? / own.cycles)
     }
 }
 
@@ -417,20 +387,6 @@ fn relative_by_phases(
     Some(half? / own.cycles)
 }
 
-/// What a figure is without page faults.
-#[derive(Clone, Debug)]
-struct Fit {
-    /// In each window, for each instruction.
-    rates: Vec<f64>,
-    /// The standard error of what a page fault adds.
-    error: f64,
-}
-
-/// A count that was estimated: no less than there was in windows, which a slope may promise by chance.
-fn estimate(corrected: f64, seen: u64) -> u64 {
-    (corrected.round() as u64).max(seen)
-}
-
 /// What the bounds of relations between runs are made of: each window of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Windows {
@@ -449,15 +405,4 @@ pub(crate) struct Elapsed {
 fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {
     counters.charged = Default::default();
     counters
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_estimate_is_no_less_than_windows_counted() {
-        assert_eq!([estimate(-500.0, 0), estimate(-500.0, 7), estimate(6.4, 7)], [0, 7, 7]);
-        assert_eq!([estimate(7.6, 7), estimate(0.2, 0)], [8, 0]);
-    }
 }

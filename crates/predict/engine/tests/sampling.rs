@@ -6,7 +6,9 @@ use common::{figure, run};
 use std::collections::BTreeMap;
 use strata_engine::{LayerFmfi, Report, RunResult, Setup, StackKind, Stop, catalogue};
 use strata_hardware::CpuModel;
-use strata_stream::{Batch, Event, Fill, Pid, Sampling, Source, Step, Tid, WorkloadInfo};
+use strata_stream::{
+    Array, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid, WorkloadInfo,
+};
 use strata_workloads::{Generator, Sampled};
 
 /// Caches are small, so that streams of a few million accesses are long for them.
@@ -102,6 +104,86 @@ fn faults_exits_and_memory_are_exact() {
         let bill: u64 = found.bill.iter().map(|item| item.cycles).sum();
         assert_eq!(bill, found.cycles);
     }
+}
+
+/// A sampled stream that tells, as its first interval begins, how warm arrays of windows are.
+struct Told<S> {
+    source: S,
+    events: Vec<Event>,
+}
+
+impl<S: Source> Source for Told<S> {
+    fn info(&self) -> WorkloadInfo {
+        self.source.info()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        batch.clear();
+        let mut read = Batch::new();
+        let fill = self.source.fill(&mut read)?;
+        for step in read.steps() {
+            match step {
+                Step::Event(event) => {
+                    batch.event(*event);
+                    if *event == Event::Sampling(Edge::Interval) {
+                        self.events.drain(..).for_each(|event| batch.event(event));
+                    }
+                }
+                Step::Run { tid, instructions, accesses } => {
+                    batch.run(tid, instructions, |out| out.extend_from_slice(accesses));
+                }
+            }
+        }
+        Ok(fill)
+    }
+}
+
+/// Every array warm after so many instructions, with misses off by so much.
+fn warmed(after: u64, [over, under, guessed]: [u64; 3]) -> Vec<Event> {
+    let warmed = |array| Event::Warmed { array, after, over, under, guessed };
+    Array::ALL.map(warmed).to_vec()
+}
+
+#[test]
+fn what_warms_up_one_array_counts_for_another() {
+    // Regions of unlike misses in turn: 10,000 instructions of an interval tell less of them than 60,000.
+    let spec = "zipf:size=32MiB,accesses=1500k,theta=0.8";
+    let setup = setup(StackKind::Vm, "base");
+    let truth = figure(&run(&setup, made(spec)), "tlb.l1_misses");
+    let off = |events: &dyn Fn() -> Vec<Event>| {
+        let squares = (0..20).map(|seed| {
+            let source = Sampled::new(made(spec), Sampling { seed, ..SAMPLING });
+            let found = run(&setup, Told { source, events: events() });
+            (figure(&found, "tlb.l1_misses") / truth - 1.0).powi(2)
+        });
+        (squares.sum::<f64>() / 20.0).sqrt()
+    };
+    let [without, with] = [off(&Vec::new), off(&|| warmed(0, [0; 3]))];
+    assert!(with < 0.7 * without, "{with} {without}");
+}
+
+#[test]
+fn bounds_are_wider_to_the_side_where_cold_arrays_err() {
+    let setup = setup(StackKind::Vm, "base");
+    let bounds = |off: [u64; 3]| {
+        let source = Sampled::new(made("zipf:size=32MiB,accesses=1500k,theta=0.8"), SAMPLING);
+        let found = run(&setup, Told { source, events: warmed(50_000, off) });
+        let of = |name: &str| found.sampled.as_ref().unwrap().bounds[name];
+        (of("tlb.l2_misses"), of("counters.strata.data_memory"), of("accesses"))
+    };
+    let (tlb, cache, accesses) = bounds([0; 3]);
+    let (over, _, same) = bounds([100_000, 0, 0]);
+    assert_eq!((over.high, same), (tlb.high, accesses), "only misses can be too many");
+    assert!(over.low < tlb.low);
+    let (under, _, _) = bounds([0, 100_000, 0]);
+    assert!(under.low == tlb.low && under.high > tlb.high);
+    // A tenth of what was estimated, which is most of it.
+    let middle = (tlb.low + tlb.high) / 2.0;
+    for wider in [tlb.low - over.low, under.high - tlb.high] {
+        assert!((0.05..0.1).contains(&(wider / middle)), "{wider} of {middle}");
+    }
+    let (_, guessed, _) = bounds([0, 0, 5000]);
+    assert!(guessed.low == cache.low && (guessed.high - cache.high - 5000.0).abs() < 1e-6);
 }
 
 /// Two phases in turn, each shorter than an interval; the second touches new memory and nothing else does.

@@ -60,8 +60,10 @@ impl Stack {
             | Event::Called { .. }
             | Event::Sampling(_)
             | Event::Phase { .. }
+            | Event::Warmed { .. }
             | Event::Skipped { .. }
             | Event::Touched { .. }
+            | Event::Begun { .. }
             | Event::Fetched { .. } => Ok(()),
         };
         let settled = self.settle(policy, guest, Spending::GuestFault);

@@ -20,7 +20,7 @@ use strata_stream::{
     WorkloadInfo, command_line,
 };
 use strata_wire::{Cut, Drain, Message, SlotIndex, Wire, decode};
-use strata_workloads::{Chooser, Touches};
+use strata_workloads::{Chooser, Touches, tell_touched};
 
 /// First and longest sleep while nothing arrives; after the longest, the caller gets an empty batch
 /// and with it a chance to do something else.
@@ -283,7 +283,9 @@ impl Capture {
                     process.fetched = Default::default();
                     let event = Event::Exec { pid };
                     if let Some(touches) = &mut self.touches {
-                        touches.event(&event, &mut |told| batch.event(told));
+                        touches.event(&event, &mut |told| {
+                            tell_touched(told, &mut self.chooser, batch)
+                        });
                     }
                     batch.event(event);
                 }
@@ -362,7 +364,7 @@ impl Capture {
             _ => {}
         }
         if let Some(touches) = &mut self.touches {
-            touches.event(&event, &mut |told| batch.event(told));
+            touches.event(&event, &mut |told| tell_touched(told, &mut self.chooser, batch));
         }
         batch.event(event);
     }
@@ -371,10 +373,14 @@ impl Capture {
     fn edge(&mut self, edge: Edge, batch: &mut Batch) {
         self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
         batch.event(Event::Sampling(edge));
-        let Some(chooser) = &mut self.chooser else { return };
-        chooser.told(edge).into_iter().for_each(|event| batch.event(event));
-        if let Some(placed) = chooser.edge(edge) {
-            self.wire.place(placed);
+        if let Some(chooser) = &mut self.chooser {
+            chooser.told(edge).into_iter().for_each(|event| batch.event(event));
+            if let Some(placed) = chooser.edge(edge) {
+                self.wire.place(placed);
+            }
+        }
+        if let (true, Some(touches)) = (self.in_gap, &mut self.touches) {
+            touches.tell_begun(&mut |told| tell_touched(told, &mut self.chooser, batch));
         }
     }
 
@@ -405,7 +411,7 @@ impl Capture {
         for data in process.vmas.data_in(range) {
             touches.shown(pid, data, store, self.unheard.as_deref().unwrap_or_default());
         }
-        touches.tell(None, &mut |told| batch.event(told));
+        touches.tell(None, &mut |told| tell_touched(told, &mut self.chooser, batch));
     }
 
     /// Processes that have ended without a word, before what is delivered now was seen or soon after. What is in

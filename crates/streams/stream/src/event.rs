@@ -120,6 +120,34 @@ pub enum Edge {
     Gap,
 }
 
+/// An array of the CPU that a window of a sampled stream finds as it was before a gap, and that warms up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Array {
+    /// The first-level data TLB.
+    L1Tlb,
+    /// The second-level TLB.
+    L2Tlb,
+    /// The second-level cache, and the first-level data cache with it.
+    L2Cache,
+    /// The last-level cache.
+    LastLevelCache,
+}
+
+impl Array {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::L1Tlb, Self::L2Tlb, Self::L2Cache, Self::LastLevelCache];
+
+    /// What it is called in a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::L1Tlb => "L1 TLB",
+            Self::L2Tlb => "L2 TLB",
+            Self::L2Cache => "L2 cache",
+            Self::LastLevelCache => "last-level cache",
+        }
+    }
+}
+
 /// One change. Ranges are page-aligned and non-empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -221,6 +249,21 @@ pub enum Event {
         /// Its instructions.
         instructions: u64,
     },
+    /// What trials show so far of an array in windows of a sampled stream: how many instructions after a gap it
+    /// is warm enough for its misses to count, and by how much they are off even so.
+    Warmed {
+        /// The array.
+        array: Array,
+        /// Instructions from the end of a gap.
+        after: u64,
+        /// Misses that may be too many, in millionths of them.
+        over: u64,
+        /// Misses that may be too few, in millionths of them.
+        under: u64,
+        /// Misses in all that may have been taken for hits, as a page has all its lines in caches after a gap in which
+        /// it was touched first, or begun before.
+        guessed: u64,
+    },
     /// In a gap of a sampled stream a thread retired instructions whose accesses are not in the stream.
     Skipped {
         /// The thread.
@@ -239,6 +282,14 @@ pub enum Event {
         range: Range<Virtual>,
         /// Whether each was stored to.
         store: bool,
+    },
+    /// A gap of a sampled stream begins, and a process touched these pages first before it, after the last one. What
+    /// it does with them in the gap is not seen: mostly it goes on to use all of each.
+    Begun {
+        /// The process.
+        pid: Pid,
+        /// The pages.
+        range: Range<Virtual>,
     },
     /// Instructions in these pages are about to be executed, of which none was since the pages were mapped.
     Fetched {

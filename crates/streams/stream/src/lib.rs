@@ -17,7 +17,7 @@ mod stratified;
 
 pub use access::{Access, AccessKind};
 pub use batch::{Batch, Item, Step, Steps};
-pub use event::{Advice, Backing, Call, Edge, Event, Mark, Pid, Protection, Tid};
+pub use event::{Advice, Array, Backing, Call, Edge, Event, Mark, Pid, Protection, Tid};
 pub use interval::{FEWEST_WINDOWS, half_width};
 pub use numbers::Numbers;
 pub use outcome::{Outcome, command_line};

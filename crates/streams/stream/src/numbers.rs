@@ -1,6 +1,6 @@
 //! An event as numbers: what a recording and a slot hold of it.
 
-use crate::event::{Advice, Backing, Call, Edge, Event, Mark, Pid, Protection, Tid};
+use crate::event::{Advice, Array, Backing, Call, Edge, Event, Mark, Pid, Protection, Tid};
 use strata_addr::{Gva, Range, space::Virtual};
 
 const PROCESS_START: u8 = 1;
@@ -22,6 +22,8 @@ const TOUCHED: u8 = 16;
 const CALLED: u8 = 17;
 const PHASE: u8 = 18;
 const FETCHED: u8 = 19;
+const WARMED: u8 = 20;
+const BEGUN: u8 = 21;
 
 /// Set beside the rights of a mapping whose address the program insisted on.
 const FIXED: u32 = 1 << 3;
@@ -52,7 +54,7 @@ pub struct Numbers {
 
 impl Numbers {
     /// The highest tag there is.
-    pub const LAST_TAG: u8 = FETCHED;
+    pub const LAST_TAG: u8 = BEGUN;
 
     fn new(tag: u8) -> Self {
         Self { tag, numbers: [0; 5], length: 0 }
@@ -109,12 +111,16 @@ impl From<&Event> for Numbers {
             Event::Phase { phase, intervals, instructions } => {
                 Self::new(PHASE).with([phase.into(), intervals, instructions])
             }
+            Event::Warmed { array, after, over, under, guessed } => {
+                Self::new(WARMED).with([code(&Array::ALL, &array), after, over, under, guessed])
+            }
             Event::Skipped { tid, instructions } => {
                 Self::new(SKIPPED).with([tid.0.into(), instructions])
             }
             Event::Touched { pid, range, store } => {
                 of(TOUCHED, pid).range(range).with([code(&STORES, &store)])
             }
+            Event::Begun { pid, range } => of(BEGUN, pid).range(range),
             Event::Fetched { pid, range } => of(FETCHED, pid).range(range),
             Event::Called { tid, call } => {
                 Self::new(CALLED).with([tid.0.into(), code(&CALLS, &call)])
@@ -161,11 +167,19 @@ impl Event {
                 intervals: (from.0)()?,
                 instructions: (from.0)()?,
             },
+            WARMED => Self::Warmed {
+                array: from.code(&Array::ALL)?,
+                after: (from.0)()?,
+                over: (from.0)()?,
+                under: (from.0)()?,
+                guessed: (from.0)()?,
+            },
             SKIPPED => Self::Skipped { tid: from.tid()?, instructions: (from.0)()? },
             TOUCHED => {
                 let (pid, range) = (from.pid()?, from.range()?);
                 Self::Touched { pid, range, store: from.code(&STORES)? }
             }
+            BEGUN => Self::Begun { pid: from.pid()?, range: from.range()? },
             FETCHED => Self::Fetched { pid: from.pid()?, range: from.range()? },
             CALLED => Self::Called { tid: from.tid()?, call: from.code(&CALLS)? },
             _ => return None,
@@ -240,7 +254,8 @@ mod tests {
             .map(|event| format!("{event:?}").split([' ', '(']).next().unwrap().to_owned())
             .collect();
         let expected = "ProcessStart Fork Exec ProcessExit ThreadStart ThreadExit Map Unmap Remap \
-                        Protect Advise Mark Request Sampling Skipped Touched Called Phase Fetched";
+                        Protect Advise Mark Request Sampling Skipped Touched Called Phase Fetched \
+                        Warmed Begun";
         assert_eq!(names.join(" "), expected);
     }
 }

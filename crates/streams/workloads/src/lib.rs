@@ -34,7 +34,9 @@ pub use generate::Generator;
 pub use input::Input;
 pub use interruptible::Interruptible;
 pub use measured::Measured;
-pub use sampled::{Aim, Aimed, Auto, Chooser, Marker, Phases, Reach, Sampled, Touches, profile};
+pub use sampled::{
+    Aim, Aimed, Auto, Chooser, Marker, Phases, Reach, Sampled, Touches, profile, tell_touched,
+};
 
 use std::path::Path;
 use std::sync::Arc;

@@ -264,10 +264,14 @@ impl Simulation {
             Event::Phase { phase, intervals, instructions } => {
                 return self.phase(guest, *phase, *intervals, *instructions);
             }
+            Event::Warmed { array, after, over, under, guessed } => {
+                return self.warmed(guest, *array, *after, [*over, *under, *guessed]);
+            }
             Event::Skipped { tid, instructions } => return self.skip(guest, *tid, *instructions),
             Event::Touched { pid, range, store } => {
                 return self.touched(guest, *pid, *range, *store);
             }
+            Event::Begun { pid, range } => return self.touched(guest, *pid, *range, false),
             Event::Fetched { pid, range } => return self.fetched(guest, *pid, *range),
             Event::ThreadStart { pid, tid } if self.stack.process_space(node, *pid).is_some() => {
                 self.cpu_of(guest, *tid);
@@ -339,6 +343,7 @@ impl Simulation {
         let made = self.accesses(guest, cpu, tid, &accesses[warm..], until);
         self.pass_time(guest, cpu);
         self.moment_if_due(guest, cpu);
+        self.note_warming(guest, instructions);
         warm + made
     }
 
@@ -502,6 +507,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Protect { pid, .. }
         | Event::Advise { pid, .. }
         | Event::Touched { pid, .. }
+        | Event::Begun { pid, .. }
         | Event::Fetched { pid, .. } => Some(pid),
         Event::Fork { child, .. } => Some(child),
         Event::ThreadExit { .. }
@@ -510,6 +516,7 @@ fn event_process(event: &Event) -> Option<Pid> {
         | Event::Called { .. }
         | Event::Sampling(_)
         | Event::Phase { .. }
+        | Event::Warmed { .. }
         | Event::Skipped { .. } => None,
     }
 }

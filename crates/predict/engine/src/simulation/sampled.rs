@@ -3,9 +3,10 @@
 use super::Simulation;
 use super::cores::GuestId;
 use crate::sampling::{Elapsed, Sampled, Strata, Windows};
+use crate::warmth::STARTS;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
-use strata_stream::{Access, Edge, Pid, Tid};
+use strata_stream::{Access, Array, Edge, Pid, Tid};
 
 /// Instructions of a gap that pass at once; then background work that is due is done.
 const STEP: u64 = 1 << 18;
@@ -21,26 +22,62 @@ impl Simulation {
     pub(super) fn edge(&mut self, guest: GuestId, edge: Edge) {
         match edge {
             Edge::Interval => self.begin_interval(guest),
-            Edge::Warm => {}
-            Edge::Window => {
-                let opened = (self.totals(guest), self.page_faults(guest));
-                self.guests[guest].sampling.opened = Some(Box::new(opened));
+            Edge::Warm => {
+                self.guests[guest].sampling.warming = Some(0);
+                self.note_warming(guest, 0);
             }
-            Edge::Gap => {
-                let mut counted = self.totals(guest);
-                let faults = self.page_faults(guest);
-                let Self { guests, machine, .. } = self;
-                let sampling = &mut guests[guest].sampling;
-                if let (Some(opened), Some(strata)) = (sampling.opened.take(), &mut sampling.strata)
-                {
-                    let (before, faults_before) = *opened;
-                    counted -= &before;
-                    strata.window(counted, faults - faults_before, machine);
-                    sampling.has_window = true;
-                }
-            }
+            Edge::Window => self.open_window(guest),
+            Edge::Gap => self.close_window(guest),
         }
         self.guests[guest].sampling.touching = 0.0;
+    }
+
+    /// So many instructions more warm up a window, if any do.
+    pub(super) fn note_warming(&mut self, guest: GuestId, instructions: u64) {
+        let sampling = &mut self.guests[guest].sampling;
+        let Some(warming) = &mut sampling.warming else { return };
+        *warming += instructions;
+        let reached = STARTS.iter().take_while(|start| **start <= *warming).count();
+        self.open(guest, reached);
+    }
+
+    /// Notes what was counted before places from which the window may count, up to so many of them.
+    fn open(&mut self, guest: GuestId, reached: usize) {
+        if self.guests[guest].sampling.opened.len() < reached {
+            let now = (self.totals(guest), self.page_faults(guest));
+            self.guests[guest].sampling.opened.resize(reached, now);
+        }
+    }
+
+    /// The window begins. It counts from here where it was not warmed up for longer.
+    fn open_window(&mut self, guest: GuestId) {
+        self.open(guest, STARTS.len());
+        self.guests[guest].sampling.warming = None;
+    }
+
+    fn close_window(&mut self, guest: GuestId) {
+        let (totals, faults) = (self.totals(guest), self.page_faults(guest));
+        let Self { guests, machine, .. } = self;
+        let sampling = &mut guests[guest].sampling;
+        let opened = std::mem::take(&mut sampling.opened);
+        let Some(strata) = &mut sampling.strata else { return };
+        if opened.len() < STARTS.len() {
+            return;
+        }
+        let counted = opened.into_iter().map(|(before, faults_before)| {
+            let mut counted = totals.clone();
+            counted -= &before;
+            (counted, faults - faults_before)
+        });
+        strata.window(counted.collect(), machine);
+        sampling.has_window = true;
+    }
+
+    /// Trials of how warm windows are showed this of an array.
+    pub(super) fn warmed(&mut self, guest: GuestId, array: Array, after: u64, off: [u64; 3]) {
+        if let Some(strata) = &mut self.guests[guest].sampling.strata {
+            strata.warmed(array, after, off);
+        }
     }
 
     fn begin_interval(&mut self, guest: GuestId) {
@@ -55,7 +92,9 @@ impl Simulation {
                 strata.interval(passed, sampling.has_window, faults, machine);
             }
         }
-        (sampling.before, sampling.has_window, sampling.opened) = (now, false, None);
+        (sampling.before, sampling.has_window) = (now, false);
+        sampling.opened.clear();
+        sampling.warming = None;
     }
 
     /// What is known of a phase, which the next window is of.

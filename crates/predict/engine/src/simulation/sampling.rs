@@ -8,8 +8,11 @@ use strata_hardware::HardwareCounters;
 pub(super) struct Sampling {
     /// `None` for a stream that is whole so far.
     pub(super) strata: Option<Box<Strata>>,
-    /// Counted before the window that is open, and page faults before it.
-    pub(super) opened: Option<Box<(HardwareCounters, u64)>>,
+    /// Counted before each place from which the present window may count, as far as they were reached, and page
+    /// faults before it.
+    pub(super) opened: Vec<(HardwareCounters, u64)>,
+    /// Instructions since the gap, while they warm up a window.
+    pub(super) warming: Option<u64>,
     /// Whether the present interval has had its window.
     pub(super) has_window: bool,
     /// Instructions before the present interval.

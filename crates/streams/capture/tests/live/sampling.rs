@@ -4,7 +4,9 @@ use crate::copies::copies;
 use crate::support::{Entry, Linked, Program, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use strata_capture::{Capture, Options};
-use strata_stream::{Access, Advice, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid};
+use strata_stream::{
+    Access, Advice, Array, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid,
+};
 use strata_workloads::{Aim, Aimed, Auto, Reach, Sampled};
 
 const PAGE: u64 = 4096;
@@ -206,8 +208,8 @@ fn random_programs_touch_in_gaps_what_they_touch_in_full_sight() {
 
 fn aim() -> Aim {
     let reaches = vec![
-        Reach { name: "cache", pages: false, entries: 1 << 16, ways: 16, cycles: 100.0 },
-        Reach { name: "TLB", pages: true, entries: 1536, ways: 6, cycles: 50.0 },
+        Reach { array: Array::LastLevelCache, entries: 1 << 16, ways: 16, cycles: 100.0 },
+        Reach { array: Array::L2Tlb, entries: 1536, ways: 6, cycles: 50.0 },
     ];
     Aim { within: 0.02, base_cpi: 0.5, reaches }
 }

@@ -178,10 +178,15 @@ impl Record {
                     | Event::Skipped { tid, .. } => {
                         assert!(threads.contains_key(&tid));
                     }
-                    Event::Touched { pid, .. } | Event::Fetched { pid, .. } => {
+                    Event::Touched { pid, .. }
+                    | Event::Begun { pid, .. }
+                    | Event::Fetched { pid, .. } => {
                         assert!(processes.contains_key(&pid))
                     }
-                    Event::Mark(_) | Event::Sampling(_) | Event::Phase { .. } => {}
+                    Event::Mark(_)
+                    | Event::Sampling(_)
+                    | Event::Phase { .. }
+                    | Event::Warmed { .. } => {}
                 },
             }
         }

@@ -2,7 +2,8 @@
 
 use super::pilot::{COPIES, Misses, Pilot, Reach, Shown};
 use std::collections::VecDeque;
-use strata_stream::{Access, Edge, Pid, Placed, Sampling, half_width};
+use strata_addr::{Range, space::Virtual};
+use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, half_width};
 use strata_text::number::count;
 
 /// What is run whole before anything is left out, in instructions: less is quicker run whole.
@@ -24,7 +25,7 @@ const MOST: u64 = 12_800_000;
 const TRIALS: usize = 4;
 
 /// Intervals from one trial to the next, once it is known.
-const AGAIN: u64 = 32;
+const AGAIN: u64 = 8;
 
 /// An interval is at least so many times as long as what is seen of it in detail.
 const SHARE: u64 = 12;
@@ -72,6 +73,8 @@ pub struct Auto {
     whole: (u64, Misses),
     /// Windows so far: instructions of the interval, misses of each array an instruction.
     strata: Vec<(f64, Misses)>,
+    /// Misses that may have been taken for hits in all intervals, as far as windows tell.
+    guessed: f64,
     /// Trials with the present longest warming.
     trials: Vec<Shown>,
     longest: u64,
@@ -81,6 +84,8 @@ pub struct Auto {
     factor: u64,
     /// Windows since that changed.
     since: u64,
+    /// Whether trials have shown what was not told.
+    is_news: bool,
 }
 
 impl Auto {
@@ -100,11 +105,13 @@ impl Auto {
             placed: VecDeque::new(),
             begun: false,
             strata: Vec::new(),
+            guessed: 0.0,
             trials: Vec::new(),
             longest: TRIED,
             warm: None,
             factor: 1,
             since: 0,
+            is_news: false,
         };
         auto.place();
         auto.place();
@@ -122,6 +129,11 @@ impl Auto {
         if !self.begun {
             self.whole.0 += instructions;
         }
+    }
+
+    /// Pages were touched first in a gap, or begun before it.
+    pub fn touched(&mut self, pid: Pid, range: Range<Virtual>, begun: bool) {
+        self.pilot.touched(pid, range, begun);
     }
 
     /// An edge is passed. Where a window is over, gives the interval after the next one.
@@ -157,6 +169,8 @@ impl Auto {
             return;
         }
         let rate = |misses: &f64| misses / shown.instructions as f64;
+        self.guessed += rate(&shown.guessed) * placed.length as f64;
+        self.is_news = true;
         self.strata.push((placed.length as f64, shown.misses.iter().map(rate).collect()));
         if is_trial && placed.warm == self.longest {
             self.trials.push(shown);
@@ -205,7 +219,7 @@ impl Auto {
             let off = (less - all).abs();
             let fits = off <= TOLERANCE * within * all
                 || off * reach.cycles <= OF_CYCLES * within * cycles;
-            (!fits).then_some((reach.name, (less - all) / all.max(1.0)))
+            (!fits).then_some((reach.array.name(), (less - all) / all.max(1.0)))
         })
     }
 
@@ -213,6 +227,69 @@ impl Auto {
     fn cycles(&self, instructions: f64, misses: &Misses) -> f64 {
         let each = self.aim.reaches.iter().zip(misses);
         self.aim.base_cpi * instructions + each.map(|(r, misses)| r.cycles * misses).sum::<f64>()
+    }
+
+    /// What trials have shown of each array, where it is news.
+    pub fn told(&mut self) -> Vec<Event> {
+        match std::mem::take(&mut self.is_news) && !self.trials.is_empty() {
+            true => (0..self.aim.reaches.len()).map(|at| self.warmed(at)).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// From where on misses of an array count, and how far they are off even so.
+    ///
+    /// That is as soon as what counts has at most half as many misses too many, or too few, as is asked for, next to
+    /// those after the longest warming. How far these are off themselves is not to be seen. Longer warming has brought
+    /// less and less: no doubling of it, up to what an interval is long, would change more than the last one did.
+    fn warmed(&self, at: usize) -> Event {
+        let warm = self.warm.unwrap_or(self.longest);
+        let started = |copy: usize| self.longest >> (copy + 1);
+        let is_enough =
+            |copy: &usize| self.mean_excess(at, *copy, warm).abs() <= TOLERANCE * self.aim.within;
+        let first = (0..COPIES).rev().filter(|copy| started(*copy) < warm).find(is_enough);
+        let (after, seen) = match first {
+            Some(copy) => (started(copy), self.mean_excess(at, copy, warm)),
+            None => (
+                warm,
+                (0..COPIES)
+                    .find(|copy| started(*copy) == warm)
+                    .map_or(0.0, |copy| self.excess(at, copy)),
+            ),
+        };
+        let length = self.placed.back().map_or(FIRST, |(placed, _)| placed.length);
+        let unseen = self.excess(at, 0) * (length as f64 / self.longest as f64).log2().max(1.0);
+        let millionths = |sign: f64| {
+            let off = (sign * seen).max(0.0) + (sign * unseen).max(0.0);
+            (off * 1e6).min(1e9) as u64
+        };
+        let array = self.aim.reaches[at].array;
+        // No line is used first more than once.
+        let guessed = match array {
+            Array::LastLevelCache => self.guessed.min(self.pilot.most_guessed()) as u64,
+            _ => 0,
+        };
+        Event::Warmed { array, after, over: millionths(1.0), under: millionths(-1.0), guessed }
+    }
+
+    /// How many more misses an array has in trials with what a copy had to warm up, relative to them.
+    fn excess(&self, at: usize, copy: usize) -> f64 {
+        let of = |figure: &dyn Fn(&Shown) -> f64| self.trials.iter().map(figure).sum::<f64>();
+        let all = of(&|shown| shown.misses[at]);
+        let less = of(&|shown| shown.copies.get(copy).map_or(0.0, |misses| misses[at]));
+        if less == all { 0.0 } else { (less - all) / all.max(1.0) }
+    }
+
+    /// The same of all that follows what the copy had, in windows with that much warming.
+    fn mean_excess(&self, at: usize, copy: usize, warm: u64) -> f64 {
+        let end = warm + self.sampling.window;
+        let begin = self.longest >> (copy + 1);
+        let parts = (0..=copy).rev().map(|copy| {
+            let [from, to] =
+                [self.longest >> (copy + 1), self.longest >> copy].map(|at| at.min(end));
+            (to - from) as f64 * self.excess(at, copy)
+        });
+        parts.sum::<f64>() / (end - begin) as f64
     }
 
     // ---- intervals ----
@@ -300,8 +377,8 @@ mod tests {
 
     fn aim(within: f64) -> Aim {
         let lines =
-            Reach { name: "cache", pages: false, entries: 64 << 10, ways: 16, cycles: 100.0 };
-        let pages = Reach { name: "TLB", pages: true, entries: 1024, ways: 8, cycles: 50.0 };
+            Reach { array: Array::LastLevelCache, entries: 64 << 10, ways: 16, cycles: 100.0 };
+        let pages = Reach { array: Array::L2Tlb, entries: 1024, ways: 8, cycles: 50.0 };
         Aim { within, base_cpi: 0.5, reaches: vec![lines, pages] }
     }
 
@@ -366,7 +443,50 @@ mod tests {
         let placed = intervals(&mut other, TRIALS + 3, |interval| sizes[interval]);
         let chosen = placed[TRIALS + 2].warm;
         assert!(chosen > TRIED >> COPIES, "{chosen}");
-        assert!(other.notes()[0].contains("as the cache needs"), "{:?}", other.notes());
+        assert!(other.notes()[0].contains("as the last-level cache needs"), "{:?}", other.notes());
+    }
+
+    #[test]
+    fn misses_count_from_where_their_array_is_warm() {
+        let mut auto = Auto::new(SAMPLING, aim(0.02));
+        assert_eq!(auto.told(), [], "no trial has shown anything");
+        // Trials with 1.6 million instructions: one of the arrays needs no warming, the other 800 thousand at least.
+        let copies = [98.0, 90.0, 50.0, 40.0, 30.0];
+        let copies = copies.map(|misses| vec![100.0, misses]).to_vec();
+        let shown = Shown { instructions: WINDOW, misses: vec![100.0; 2], copies, guessed: 0.0 };
+        auto.trials = vec![shown];
+        (auto.warm, auto.is_news) = (Some(800_000), true);
+        let doublings = (FIRST as f64 / TRIED as f64).log2();
+        let under = ((0.02 + 0.02 * doublings) * 1e6) as u64;
+        assert_eq!(
+            auto.told(),
+            [
+                Event::Warmed {
+                    array: Array::LastLevelCache,
+                    after: 50_000,
+                    over: 0,
+                    under: 0,
+                    guessed: 0
+                },
+                Event::Warmed { array: Array::L2Tlb, after: 800_000, over: 0, under, guessed: 0 },
+            ]
+        );
+        assert_eq!(auto.told(), [], "it is told once");
+    }
+
+    #[test]
+    fn what_is_too_much_after_short_warming_is_too_much_after_long() {
+        let mut auto = Auto::new(SAMPLING, aim(0.02));
+        // Each doubling of warming takes a tenth away.
+        let copies = (1..=COPIES).map(|copy| vec![100.0 + 10.0 * copy as f64, 0.0]).collect();
+        let shown = Shown { instructions: WINDOW, misses: vec![100.0, 0.0], copies, guessed: 0.0 };
+        (auto.trials, auto.warm) = (vec![shown], Some(TRIED));
+        let doublings = (FIRST as f64 / TRIED as f64).log2();
+        let Event::Warmed { after, over, under, .. } = auto.warmed(0) else { panic!() };
+        assert_eq!((after, over, under), (TRIED, (0.1 * doublings * 1e6) as u64, 0));
+        // An array that misses nothing however long it was warmed up is warm at once.
+        let Event::Warmed { after, over, under, .. } = auto.warmed(1) else { panic!() };
+        assert_eq!((after, over, under), (TRIED >> COPIES, 0, 0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::auto::{Aim, Auto};
 use super::phases::{Phases, Planned};
 use std::sync::Arc;
-use strata_stream::{Access, Edge, Event, Pid, Placed, Sampling};
+use strata_stream::{Access, Batch, Edge, Event, Pid, Placed, Sampling};
 
 /// Where windows lie if it is not the seed alone that says so.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,6 +12,14 @@ pub enum Aimed {
     Auto(Aim),
     /// Where an earlier run has phases.
     Phases(Arc<Phases>),
+}
+
+/// Tells a stream of pages that were touched first in a gap, or begun before it, and whoever places its intervals.
+pub fn tell_touched(told: Event, chooser: &mut Option<Chooser>, batch: &mut Batch) {
+    if let Some(chooser) = chooser {
+        chooser.touched(&told);
+    }
+    batch.event(told);
 }
 
 /// Places the intervals of one stream.
@@ -48,10 +56,20 @@ impl Chooser {
         }
     }
 
+    /// Pages were touched first in a gap, or begun before it.
+    fn touched(&mut self, told: &Event) {
+        let Kind::Auto(auto) = &mut self.0 else { return };
+        match told {
+            Event::Touched { pid, range, .. } => auto.touched(*pid, *range, false),
+            Event::Begun { pid, range } => auto.touched(*pid, *range, true),
+            _ => {}
+        }
+    }
+
     /// What is to be told after an edge, which is passed thereafter.
-    pub fn told(&self, edge: Edge) -> Vec<Event> {
-        match &self.0 {
-            Kind::Auto(_) => Vec::new(),
+    pub fn told(&mut self, edge: Edge) -> Vec<Event> {
+        match &mut self.0 {
+            Kind::Auto(auto) => auto.told(),
             Kind::Phases(planned) => planned.told(edge),
         }
     }

@@ -18,10 +18,10 @@ impl Lru {
         Self { ways: ways as usize, sets, keys: vec![0; (sets * ways) as usize] }
     }
 
-    /// Uses a key. Gives whether it was there.
+    /// Uses a key, in the set that `index` says. Gives whether it was there.
     #[inline]
-    pub(super) fn touch(&mut self, key: u64) -> bool {
-        let first = (spread(key) % self.sets) as usize * self.ways;
+    pub(super) fn touch(&mut self, key: u64, index: u64) -> bool {
+        let first = (index % self.sets) as usize * self.ways;
         let set = &mut self.keys[first..first + self.ways];
         let found = set.iter().position(|known| *known == key);
         set[..=found.unwrap_or(self.ways - 1)].rotate_right(1);
@@ -45,21 +45,31 @@ mod tests {
     #[test]
     fn the_least_recent_goes() {
         let mut array = Lru::new(4, 4);
-        assert!([1, 2, 3, 4].iter().all(|key| !array.touch(*key)));
-        assert!(array.touch(1));
-        assert!(!array.touch(5), "takes the place of 2");
-        assert!(array.touch(3) && array.touch(1) && !array.touch(2));
+        let mut touch = |key| array.touch(key, 0);
+        assert!([1, 2, 3, 4].into_iter().all(|key| !touch(key)));
+        assert!(touch(1));
+        assert!(!touch(5), "takes the place of 2");
+        assert!(touch(3) && touch(1) && !touch(2));
         // More ways than entries are as many as there are.
-        assert!(!Lru::new(0, 8).touch(7));
+        assert!(!Lru::new(0, 8).touch(7, 7));
+    }
+
+    #[test]
+    fn sets_are_by_index() {
+        let mut array = Lru::new(8, 1);
+        assert!((1..=8).all(|key| !array.touch(key, key)));
+        assert!((1..=8).all(|key| array.touch(key, key)), "each has a set of its own");
+        assert!(!array.touch(9, 9) && !array.touch(1, 1), "nine follows eight sets after one");
     }
 
     #[test]
     fn keys_are_spread_over_sets() {
         let mut array = Lru::new(1024, 8);
         (1..=512).for_each(|key| {
-            array.touch(key * 4096);
+            array.touch(key * 4096, spread(key * 4096));
         });
-        let kept = (1..=512).filter(|key| array.clone().touch(key * 4096)).count();
+        let kept =
+            (1..=512).filter(|key| array.clone().touch(key * 4096, spread(key * 4096))).count();
         assert!(kept > 500, "{kept}");
     }
 }

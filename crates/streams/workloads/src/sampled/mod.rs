@@ -9,7 +9,7 @@ mod pilot;
 mod profile;
 
 pub use auto::{Aim, Auto};
-pub use chooser::{Aimed, Chooser};
+pub use chooser::{Aimed, Chooser, tell_touched};
 pub use pages::Touches;
 pub use phases::{Marker, Phases};
 pub use pilot::Reach;
@@ -101,7 +101,7 @@ impl<S: Source> Sampled<S> {
     fn pass(&mut self, edge: Edge, batch: &mut Batch) {
         if matches!(edge, Edge::Warm | Edge::Window) && self.in_gap {
             self.tell_skipped(batch);
-            self.touches.tell(None, &mut |event| batch.event(event));
+            self.touches.tell(None, &mut |told| tell_touched(told, &mut self.chooser, batch));
         }
         self.tell_skipped(batch);
         self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
@@ -112,6 +112,9 @@ impl<S: Source> Sampled<S> {
             }
             chooser.told(edge).into_iter().for_each(|event| batch.event(event));
             chooser.edge(edge);
+        }
+        if self.in_gap {
+            self.touches.tell_begun(&mut |told| tell_touched(told, &mut self.chooser, batch));
         }
         self.schedule.advance();
     }
@@ -124,7 +127,7 @@ impl<S: Source> Sampled<S> {
 
     fn event(&mut self, event: &Event, batch: &mut Batch) {
         self.tell_skipped(batch);
-        self.touches.event(event, &mut |told| batch.event(told));
+        self.touches.event(event, &mut |told| tell_touched(told, &mut self.chooser, batch));
         batch.event(*event);
     }
 }
@@ -157,7 +160,7 @@ impl<S: Source> Source for Sampled<S> {
         self.read = read;
         if !matches!(filled, Ok(Fill::More)) {
             self.tell_skipped(batch);
-            self.touches.tell(None, &mut |event| batch.event(event));
+            self.touches.tell(None, &mut |told| tell_touched(told, &mut self.chooser, batch));
         }
         filled
     }

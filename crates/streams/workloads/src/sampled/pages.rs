@@ -6,7 +6,7 @@
 //! which is seen to store, or shows a page of its own, before the other. The last that has a page copies nothing.
 
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_stream::{Access, Advice, Event, Pid, Tid};
 
@@ -246,6 +246,8 @@ pub struct Touches {
     shared: Shared,
     /// Pages of which there is news in the present gap that is not told yet, each with whether it was stored to.
     pending: BTreeMap<(Pid, u64), bool>,
+    /// Pages that were touched first outside of gaps, since the last one.
+    begun: BTreeSet<(Pid, u64)>,
 }
 
 impl Touches {
@@ -257,11 +259,16 @@ impl Touches {
     /// Notes accesses by a thread; in a gap, what is news of its pages is to be told.
     pub fn run(&mut self, tid: Tid, accesses: &[Access], in_gap: bool) {
         let pid = self.owner(tid);
-        let Self { processes, shared, pending, .. } = self;
+        let Self { processes, shared, pending, begun, .. } = self;
         let pages = processes.entry(pid).or_default();
         let mut note = |pages: &mut Pages, page: u64, store: bool| {
-            if pages.touch(page, store, shared) && in_gap {
+            if !pages.touch(page, store, shared) {
+                return;
+            }
+            if in_gap {
                 *pending.entry((pid, page)).or_insert(false) |= store;
+            } else {
+                begun.insert((pid, page));
             }
         };
         for access in accesses {
@@ -293,8 +300,13 @@ impl Touches {
                 self.forget(pid, range, tell);
             }
             // What was read before may fault again.
-            Event::Protect { pid, range, .. } => self.tell(Some((pid, range)), tell),
+            Event::Protect { pid, range, .. } => {
+                self.drop_begun(pid, range);
+                self.tell(Some((pid, range)), tell);
+            }
             Event::Remap { pid, from, to } => {
+                self.drop_begun(pid, from);
+                self.drop_begun(pid, to);
                 self.tell(Some((pid, from)), tell);
                 self.tell(Some((pid, to)), tell);
                 if let Some(pages) = self.processes.get_mut(&pid) {
@@ -309,6 +321,7 @@ impl Touches {
                 processes.insert(child, copy.unwrap_or_default());
             }
             Event::Exec { pid } | Event::ProcessExit { pid } => {
+                self.drop_begun(pid, everywhere());
                 self.tell(Some((pid, everywhere())), tell);
                 self.leave(pid);
                 self.processes.remove(&pid);
@@ -318,10 +331,26 @@ impl Touches {
     }
 
     fn forget(&mut self, pid: Pid, range: Range<Virtual>, tell: &mut impl FnMut(Event)) {
+        self.drop_begun(pid, range);
         self.tell(Some((pid, range)), tell);
         if let Some(pages) = self.processes.get_mut(&pid) {
             pages.forget(range, &mut self.shared);
         }
+    }
+
+    fn drop_begun(&mut self, pid: Pid, range: Range<Virtual>) {
+        let inside = (pid, range.start.page().get())..(pid, pages_end(range));
+        let gone: Vec<_> = self.begun.range(inside).copied().collect();
+        gone.iter().for_each(|at| {
+            self.begun.remove(at);
+        });
+    }
+
+    /// A gap begins: tells of the pages that were touched first before it, since the last one. A process mostly goes
+    /// on to use all of a page.
+    pub fn tell_begun(&mut self, tell: &mut impl FnMut(Event)) {
+        let begun = std::mem::take(&mut self.begun).into_iter().map(|place| (place, ()));
+        rows(&begun.collect::<Vec<_>>(), |pid, range, ()| tell(Event::Begun { pid, range }));
     }
 
     /// A process is about to give up its memory: what it shares is the others' alone from now on.
@@ -367,16 +396,21 @@ impl Touches {
                 told
             }
         };
-        for row in told.chunk_by(|((pid, page), store), ((next_pid, next), next_store)| {
-            pid == next_pid && page + 1 == *next && store == next_store
-        }) {
-            let ((pid, page), store) = row[0];
-            let range = Range::sized(
-                Gva::new(page << PageSize::BASE_SHIFT),
-                (row.len() as u64) << PageSize::BASE_SHIFT,
-            );
-            tell(Event::Touched { pid, range, store });
-        }
+        rows(&told, |pid, range, store| tell(Event::Touched { pid, range, store }));
+    }
+}
+
+/// Gives pages in order as rows of pages that are alike.
+fn rows<T: PartialEq + Copy>(
+    pages: &[((Pid, u64), T)],
+    mut give: impl FnMut(Pid, Range<Virtual>, T),
+) {
+    for row in pages.chunk_by(|((pid, page), kind), ((next_pid, next), next_kind)| {
+        pid == next_pid && page + 1 == *next && kind == next_kind
+    }) {
+        let ((pid, page), kind) = row[0];
+        let start = Gva::new(page << PageSize::BASE_SHIFT);
+        give(pid, Range::sized(start, (row.len() as u64) << PageSize::BASE_SHIFT), kind);
     }
 }
 
@@ -467,6 +501,33 @@ mod tests {
             let its = self.pages.range((pid, 0)..(pid, u64::MAX));
             its.map(|((_, page), content)| (*page, *content)).collect()
         }
+    }
+
+    #[test]
+    fn pages_begun_outside_of_gaps_are_told_as_the_gap_begins_unless_they_go() {
+        let mut touches = Touches::default();
+        touches.event(&Event::ThreadStart { pid: Pid(1), tid: Tid(1) }, &mut |_| ());
+        let load = |page| Access::load(at(page), 8);
+        let begun = |touches: &mut Touches| {
+            let mut told = Vec::new();
+            touches.tell_begun(&mut |event| told.push(event));
+            told
+        };
+        touches.run(Tid(1), &[3, 4, 5, 9, 20, 30, 40].map(load), false);
+        touches.event(&Event::Unmap { pid: Pid(1), range: range(9, 1) }, &mut |_| ());
+        let protection = Protection::NONE;
+        let protect = Event::Protect { pid: Pid(1), range: range(20, 1), protection };
+        touches.event(&protect, &mut |_| ());
+        let remap = Event::Remap { pid: Pid(1), from: range(30, 1), to: range(40, 1) };
+        touches.event(&remap, &mut |_| ());
+        assert_eq!(begun(&mut touches), [Event::Begun { pid: Pid(1), range: range(3, 3) }]);
+        // What a gap touches first is told as that, and what was known before not at all.
+        touches.run(Tid(1), &[50].map(load), true);
+        touches.run(Tid(1), &[3, 50, 51].map(load), false);
+        assert_eq!(begun(&mut touches), [Event::Begun { pid: Pid(1), range: range(51, 1) }]);
+        touches.run(Tid(1), &[60].map(load), false);
+        touches.event(&Event::ProcessExit { pid: Pid(1) }, &mut |_| ());
+        assert_eq!(begun(&mut touches), []);
     }
 
     proptest! {

@@ -15,8 +15,9 @@
 //! ```
 
 use super::lru::{Lru, spread};
-use strata_addr::PageSize;
-use strata_stream::{Access, Pid};
+use rustc_hash::FxHashMap;
+use strata_addr::{PageSize, Range, space::Virtual};
+use strata_stream::{Access, Array, Pid};
 
 /// Copies that start later than the arrays themselves, each half as long before the window.
 pub(super) const COPIES: usize = 5;
@@ -24,22 +25,36 @@ pub(super) const COPIES: usize = 5;
 /// Of caches one line in so many is followed: what fills them is much, and lines are alike.
 const LINES: u64 = 8;
 
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
+
+/// Lines of a page.
+const LINES_OF_PAGE: u64 = 64;
+
+/// Of pages one in so many is followed line by line.
+const PAGES: u64 = 8;
+
 /// Pages remembered in front of the TLB. Most accesses go to one of few.
 const RECENT: usize = 64;
 
 /// An array of the modelled CPU that warming must fill.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reach {
-    /// What it is called in notes.
-    pub name: &'static str,
-    /// Whether it holds pages, and not lines.
-    pub pages: bool,
+    /// Which one.
+    pub array: Array,
     /// Pages or lines that it holds.
     pub entries: u64,
     /// Its ways.
     pub ways: u32,
     /// Cycles that a miss costs, roughly: misses that cost nothing need no warming.
     pub cycles: f64,
+}
+
+impl Reach {
+    /// Whether it holds pages, and not lines.
+    fn holds_pages(&self) -> bool {
+        matches!(self.array, Array::L1Tlb | Array::L2Tlb)
+    }
 }
 
 /// The arrays at one moment.
@@ -53,8 +68,9 @@ struct Arrays {
 impl Arrays {
     fn new(reaches: &[Reach]) -> Self {
         let array = |reach: &Reach| {
-            let entries = if reach.pages { reach.entries } else { reach.entries / LINES };
-            (reach.pages, Lru::new(entries, reach.ways))
+            let pages = reach.holds_pages();
+            let entries = if pages { reach.entries } else { reach.entries / LINES };
+            (pages, Lru::new(entries, reach.ways))
         };
         Self {
             arrays: reaches.iter().map(array).collect(),
@@ -64,8 +80,7 @@ impl Arrays {
     }
 
     fn run(&mut self, pid: Pid, accesses: &[Access]) {
-        // Processes have pages of their own.
-        let process = (u64::from(pid.0) + 1) << 52;
+        let process = of_process(pid);
         for access in accesses {
             let at = access.addr().get();
             let page = (at >> PageSize::BASE_SHIFT) + process;
@@ -74,24 +89,112 @@ impl Arrays {
                 *recent = page;
                 self.touch(true, page);
             }
-            let line = (at >> 6) + process;
-            if spread(line) >> 61 == 0 {
-                self.touch(false, line);
+            self.touch_line(at / LINE_BYTES + process);
+        }
+    }
+
+    /// Uses each line of a range.
+    fn touch_all(&mut self, pid: Pid, range: Range<Virtual>) {
+        let process = of_process(pid);
+        for page in range.start.page().get()..range.end.page().get() {
+            self.touch(true, page + process);
+            for line in page * LINES_OF_PAGE..(page + 1) * LINES_OF_PAGE {
+                self.touch_line(line + process);
             }
         }
     }
 
+    fn touch_line(&mut self, line: u64) {
+        if spread(line) >> 61 == 0 {
+            self.touch(false, line);
+        }
+    }
+
     fn touch(&mut self, pages: bool, key: u64) {
+        // Sets of a TLB are by number. Which frames lines are in follows no order.
+        let index = if pages { key } else { spread(key) };
         for ((of_pages, array), misses) in self.arrays.iter_mut().zip(&mut self.misses) {
             if *of_pages == pages {
-                *misses += u64::from(!array.touch(key));
+                *misses += u64::from(!array.touch(key, index));
             }
         }
     }
 }
 
+/// Processes have pages of their own.
+fn of_process(pid: Pid) -> u64 {
+    (u64::from(pid.0) + 1) << 52
+}
+
 /// Misses of each array in a window.
 pub(super) type Misses = Vec<f64>;
+
+/// What is known of the lines of a page.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lines {
+    /// Those that were used outside of gaps.
+    used: u64,
+    /// Whether all have been taken for used, as the page was touched.
+    all: bool,
+}
+
+/// Lines that were all taken for used as their page was, so that modelled caches have them, and may not have been.
+#[derive(Clone, Debug, Default)]
+struct Guesses {
+    /// Pages that are followed.
+    pages: FxHashMap<u64, Lines>,
+    /// Those that are used now for the first time, as far as is seen.
+    seen: u64,
+    /// Lines that were not used yet, of pages that were touched outside of gaps.
+    unused: u64,
+    /// Such pages, and lines of them that were used until the gap.
+    begun: [u64; 2],
+    /// Pages that were touched in gaps.
+    in_gaps: u64,
+}
+
+impl Guesses {
+    fn run(&mut self, pid: Pid, accesses: &[Access]) {
+        let process = of_process(pid);
+        for access in accesses {
+            let at = access.addr().get();
+            let page = (at >> PageSize::BASE_SHIFT) + process;
+            if spread(page) % PAGES == 0 {
+                let lines = self.pages.entry(page).or_default();
+                let line = 1 << (at / LINE_BYTES % LINES_OF_PAGE);
+                self.seen += u64::from(lines.all && lines.used & line == 0);
+                lines.used |= line;
+            }
+        }
+    }
+
+    fn touched(&mut self, pid: Pid, range: Range<Virtual>, begun: bool) {
+        let process = of_process(pid);
+        for page in range.start.page().get()..range.end.page().get() {
+            if spread(page + process) % PAGES == 0 {
+                let lines = self.pages.entry(page + process).or_default();
+                if begun {
+                    let used = u64::from(lines.used.count_ones());
+                    self.unused += LINES_OF_PAGE - used;
+                    self.begun = [self.begun[0] + 1, self.begun[1] + used];
+                } else {
+                    // Another page may have been in its place.
+                    lines.used = 0;
+                    self.in_gaps += 1;
+                }
+                lines.all = true;
+            }
+        }
+    }
+
+    /// Lines that may have been used first after they were taken for used, if pages touched in gaps are used as
+    /// others are.
+    fn most(&self) -> f64 {
+        let [pages, used] = self.begun.map(|count| count as f64);
+        let each = LINES_OF_PAGE as f64 - used / pages.max(1.0);
+        (self.unused as f64 + self.in_gaps as f64 * each) * PAGES as f64
+    }
+}
 
 /// What a window showed.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,6 +205,8 @@ pub(super) struct Shown {
     pub(super) misses: Misses,
     /// The same of copies that were warmed up less, if it was a trial: half as long, a quarter, and so on.
     pub(super) copies: Vec<Misses>,
+    /// Lines that were taken for used before, and may not have been.
+    pub(super) guessed: f64,
 }
 
 /// See the module.
@@ -119,6 +224,7 @@ pub(super) struct Pilot {
     /// Instructions of the window so far.
     instructions: u64,
     in_window: bool,
+    guesses: Guesses,
 }
 
 impl Pilot {
@@ -132,6 +238,7 @@ impl Pilot {
             warm: 0,
             instructions: 0,
             in_window: false,
+            guesses: Guesses::default(),
         }
     }
 
@@ -152,13 +259,14 @@ impl Pilot {
         for arrays in [&mut self.arrays].into_iter().chain(&mut self.copies) {
             arrays.misses.fill(0);
         }
+        self.guesses.seen = 0;
         (self.instructions, self.in_window) = (0, true);
     }
 
     /// The window is over.
     pub(super) fn close(&mut self) -> Shown {
         let misses = |arrays: &Arrays| -> Misses {
-            let scale = |reach: &Reach| if reach.pages { 1.0 } else { LINES as f64 };
+            let scale = |reach: &Reach| if reach.holds_pages() { 1.0 } else { LINES as f64 };
             let counted = self.reaches.iter().zip(&arrays.misses);
             counted.map(|(reach, misses)| *misses as f64 * scale(reach)).collect()
         };
@@ -166,15 +274,28 @@ impl Pilot {
             instructions: self.instructions,
             misses: misses(&self.arrays),
             copies: self.copies.iter().map(misses).collect(),
+            guessed: (self.guesses.seen * PAGES) as f64,
         };
         self.copies.clear();
         self.in_window = false;
         shown
     }
 
+    /// Pages were touched first in a gap, or begun before it: modelled machines then have all their lines.
+    pub(super) fn touched(&mut self, pid: Pid, range: Range<Virtual>, begun: bool) {
+        self.arrays.touch_all(pid, range);
+        self.guesses.touched(pid, range, begun);
+    }
+
+    /// Lines in all that may have been used first after they were taken for used.
+    pub(super) fn most_guessed(&self) -> f64 {
+        self.guesses.most()
+    }
+
     /// What is seen outside of gaps.
     pub(super) fn run(&mut self, pid: Pid, instructions: u64, accesses: &[Access]) {
         self.arrays.run(pid, accesses);
+        self.guesses.run(pid, accesses);
         self.copies.iter_mut().for_each(|copy| copy.run(pid, accesses));
         if self.in_window {
             self.instructions += instructions;
@@ -196,8 +317,8 @@ mod tests {
     use strata_addr::Gva;
 
     fn reaches() -> Vec<Reach> {
-        let lines = Reach { name: "cache", pages: false, entries: 16 << 10, ways: 16, cycles: 1.0 };
-        vec![lines, Reach { name: "TLB", pages: true, entries: 16, ways: 4, cycles: 1.0 }]
+        let reach = |array, entries, ways| Reach { array, entries, ways, cycles: 1.0 };
+        vec![reach(Array::L2Cache, 16 << 10, 16), reach(Array::L2Tlb, 16, 4)]
     }
 
     /// Loads of lines of so many pages in turn, one an instruction.
@@ -228,6 +349,53 @@ mod tests {
         assert!((last[0] / 6000.0 - 1.0).abs() < 0.2, "{shown:?}");
         // A TLB that is too small for what is used is warm soon.
         assert!(shown.copies[..3].iter().all(|copy| copy[1] == shown.misses[1]), "{shown:?}");
+    }
+
+    fn pages(number: u64) -> Range<Virtual> {
+        Range::sized(Gva::new(1 << 32), number << PageSize::BASE_SHIFT)
+    }
+
+    #[test]
+    fn lines_of_pages_that_were_touched_in_a_gap_are_there() {
+        let missed = |touched: u64| {
+            let mut pilot = Pilot::new(&reaches());
+            pilot.touched(Pid(0), pages(touched), false);
+            pilot.warm(0, false);
+            pilot.open();
+            walk(&mut pilot, 16, 1000);
+            pilot.close().misses
+        };
+        assert!(missed(0)[0] > 500.0);
+        assert_eq!(missed(16), [0.0, 0.0]);
+    }
+
+    /// Loads of lines from `first` to `end` of each of so many pages.
+    fn use_lines(pilot: &mut Pilot, number: u64, first: u64, end: u64) {
+        let at = |page: u64, line: u64| Gva::new((1 << 32) + (page << 12) + line * LINE_BYTES);
+        let loads = |page| (first..end).map(move |line| Access::load(at(page, line), 8));
+        pilot.run(Pid(0), 1000, &(0..number).flat_map(loads).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn lines_that_were_taken_for_used_may_have_been_used_first_once() {
+        // Of 512 pages sixteen lines each are used, and as many pages were touched in a gap.
+        let mut pilot = Pilot::new(&reaches());
+        use_lines(&mut pilot, 512, 0, 16);
+        pilot.touched(Pid(0), pages(512), true);
+        pilot.touched(Pid(1), pages(512), false);
+        let most = pilot.most_guessed();
+        assert!((most / (2.0 * 512.0 * 48.0) - 1.0).abs() < 0.2, "{most}");
+        // A window that uses what was used before, and sixteen lines more of each page.
+        pilot.warm(0, false);
+        pilot.open();
+        use_lines(&mut pilot, 512, 0, 32);
+        let found = pilot.close().guessed;
+        assert!((found / (512.0 * 16.0) - 1.0).abs() < 0.2, "{found}");
+        // The next one meets none of them for the first time.
+        pilot.warm(0, false);
+        pilot.open();
+        use_lines(&mut pilot, 512, 0, 32);
+        assert_eq!(pilot.close().guessed, 0.0);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_stream::{
-    Access, Advice, Backing, Batch, Call, Event, Fill, Item, Mark, Pid, Protection, Source, Step,
-    Tid,
+    Access, Advice, Array, Backing, Batch, Call, Event, Fill, Item, Mark, Pid, Protection, Source,
+    Step, Tid,
 };
 
 /// A stream without the cuts between batches and between runs of one thread.
@@ -97,6 +97,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         Advice::Populate,
         Advice::Collapse,
     ]);
+    let array = prop::sample::select(Array::ALL.to_vec());
     prop_oneof![
         pid().prop_map(|pid| Event::ProcessStart { pid }),
         (pid(), pid()).prop_map(|(parent, child)| Event::Fork { parent, child }),
@@ -131,6 +132,10 @@ pub fn event() -> impl Strategy<Value = Event> {
         (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(phase, intervals, instructions)| {
             Event::Phase { phase, intervals, instructions }
         }),
+        (array, any::<[u64; 4]>()).prop_map(|(array, [after, over, under, guessed])| {
+            Event::Warmed { array, after, over, under, guessed }
+        }),
+        (pid(), range()).prop_map(|(pid, range)| Event::Begun { pid, range }),
     ]
 }
 

@@ -9,7 +9,7 @@ use strata_hardware::CpuModel;
 use strata_stream::{
     Array, Batch, Edge, Event, Fill, Pid, Sampling, Source, Step, Tid, WorkloadInfo,
 };
-use strata_workloads::{Generator, Sampled};
+use strata_workloads::{Aim, Aimed, Auto, Generator, Reach, Sampled};
 
 /// Caches are small, so that streams of a few million accesses are long for them.
 fn setup(stack: StackKind, policy: &str) -> Setup {
@@ -67,6 +67,41 @@ fn hold_the_truth(spec: &str, warm: u64) {
     for name in ["accesses", "tlb.l1_misses", "tlb.l2_misses", "walk_cycles", "cycles"] {
         assert!(held[name] >= 88, "{spec}: {name} in {held:?}");
     }
+}
+
+/// The arrays of [`setup`].
+fn aim() -> Aim {
+    let reach = |array, entries, ways, cycles| Reach { array, entries, ways, cycles };
+    let reaches = vec![
+        reach(Array::LastLevelCache, 4096, 16, 200.0),
+        reach(Array::L2Tlb, 1536, 6, 50.0),
+        reach(Array::L2Cache, 1024, 8, 40.0),
+        reach(Array::L1Tlb, 64, 4, 7.0),
+    ];
+    Aim { within: 0.02, base_cpi: 0.5, reaches }
+}
+
+#[test]
+fn bounds_hold_the_truth_where_trials_choose_the_warming() {
+    let setup = setup(StackKind::Vm, "base");
+    let (mut held, mut all) = (BTreeMap::<String, u32>::new(), 0);
+    for spec in ["btree:size=32MiB,accesses=4M,ipa=20", "zipf:size=32MiB,accesses=4M,ipa=20"] {
+        let truth = run(&setup, made(spec));
+        for seed in 0..10 {
+            let sampling = Sampling { whole: 2_000_000, ..Auto::sampling(seed) };
+            let source = Sampled::aimed(made(spec), sampling, Aimed::Auto(aim()));
+            let found = run(&setup, source);
+            for (name, bounds) in &found.sampled.expect("it is sampled").bounds {
+                let truth = figure(&truth, name);
+                let holds = bounds.low <= truth && truth <= bounds.high;
+                *held.entry(name.clone()).or_default() += u32::from(holds);
+            }
+            all += 1;
+        }
+    }
+    println!("{held:?} of {all}");
+    assert_eq!(held.len(), 8);
+    assert!(held.values().all(|held| held * 10 >= all * 9), "{held:?} of {all}");
 }
 
 #[test]

@@ -26,6 +26,11 @@ pub(crate) const CYCLES: usize = FIGURES.len() - 1;
 /// The place of misses of the last-level cache among them.
 pub(crate) const LLC_MISSES: usize = 5;
 
+/// Whether a figure counts misses, one by one.
+pub(crate) fn is_misses(figure: usize) -> bool {
+    [1, 2, LLC_MISSES].contains(&figure)
+}
+
 /// What a figure is made of: figures, and the part of the counters that each depends on. Cycles that instructions
 /// take by themselves are left out, as they are known.
 pub(crate) fn parts(figure: usize) -> &'static [(Part, usize)] {

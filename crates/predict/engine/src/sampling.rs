@@ -12,7 +12,7 @@
 //! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
-use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, parts};
+use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, is_misses, parts};
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
 use crate::windows::{Counted, Whole};
@@ -247,7 +247,14 @@ impl Strata {
         let charged: u64 = totals.charged.iter().sum();
         let mut bounds = BTreeMap::new();
         for (index, name) in FIGURES.iter().enumerate() {
-            let Some(half) = self.half(index, totals.instructions) else { continue };
+            let Some(half) = self.half(index, totals.instructions) else {
+                let unmet = self.unmet(index, totals.instructions);
+                bounds.extend(unmet.map(|unmet| {
+                    let above = Bounds::around(values[index], 0.0, [0.0, unmet]);
+                    ((*name).to_owned(), above)
+                }));
+                continue;
+            };
             let exact = if index == CYCLES { charged as f64 } else { 0.0 };
             let around = self.around(index, &values, half).plus(exact);
             bounds.insert((*name).to_owned(), around);
@@ -310,6 +317,17 @@ impl Strata {
         let chance = half_width(self.windows().lengths().zip(fit))?;
         // The slope is known from the same windows, and not for sure.
         Some(chance.hypot(2.0 * doubt))
+    }
+
+    /// How many misses there may be, 95 of 100 times, where windows met none: three in as many instructions as they had
+    /// (the rule of three; Hanley and Lippman-Hand, Journal of the American Medical Association 249, 1983).
+    fn unmet(&self, figure: usize, instructions: u64) -> Option<f64> {
+        if self.phases.is_some() || self.windows().len() < FEWEST_WINDOWS || !is_misses(figure) {
+            return None;
+        }
+        let [(part, _)] = parts(figure) else { return None };
+        let seen = self.of(*part).seen().instructions as f64;
+        Some(3.0 * self.beyond_whole(instructions) as f64 / seen)
     }
 
     /// The bounds of a figure: chance, and what arrays were too cold for, to that side.

@@ -186,12 +186,12 @@ fn what_warms_up_one_array_counts_for_another() {
     let setup = setup(StackKind::Vm, "base");
     let truth = figure(&run(&setup, made(spec)), "tlb.l1_misses");
     let off = |events: &dyn Fn() -> Vec<Event>| {
-        let squares = (0..20).map(|seed| {
+        let squares = (0..12).map(|seed| {
             let source = Sampled::new(made(spec), Sampling { seed, ..SAMPLING });
             let found = run(&setup, Told { source, events: events() });
             (figure(&found, "tlb.l1_misses") / truth - 1.0).powi(2)
         });
-        (squares.sum::<f64>() / 20.0).sqrt()
+        (squares.sum::<f64>() / 12.0).sqrt()
     };
     let [without, with] = [off(&Vec::new), off(&|| warmed(0, [0; 3]))];
     assert!(with < 0.7 * without, "{with} {without}");
@@ -219,6 +219,20 @@ fn bounds_are_wider_to_the_side_where_cold_arrays_err() {
     }
     let (_, guessed, _) = bounds([0, 0, 5000]);
     assert!(guessed.low == cache.low && (guessed.high - cache.high - 5000.0).abs() < 1e-6);
+}
+
+#[test]
+fn what_no_window_meets_is_bounded_by_how_much_they_saw() {
+    // Of 256 KiB nothing misses the second level once all is touched, which is while the stream is run whole.
+    let spec = "zipf:size=256KiB,accesses=1500k,theta=0.8";
+    let found = run(&setup(StackKind::Vm, "base"), Sampled::new(made(spec), SAMPLING));
+    let sampled = found.sampled.as_ref().unwrap();
+    let bounds = sampled.bounds["tlb.l2_misses"];
+    assert_eq!(bounds.low, found.tlb.l2_misses as f64);
+    let beyond = (found.instructions - sampled.whole_instructions) as f64;
+    let three = 3.0 * beyond / sampled.window_instructions as f64;
+    assert!((bounds.high - bounds.low - three).abs() < 1e-6, "{bounds:?} {three}");
+    assert!(three > 30.0, "{three}");
 }
 
 /// Two phases in turn, each shorter than an interval; the second touches new memory and nothing else does.

@@ -81,3 +81,23 @@ impl ExitCounts {
         self.vms.get(vm.index()).map_or(0, |vm| vm.read_anew)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_anew_is_counted_for_who_wrote_until_the_vm_ends() {
+        let (mut counts, [writer, other]) = (ExitCounts::default(), [1, 2].map(NodeId::new));
+        assert_eq!(counts.cycles_of_reading(writer), 0);
+        counts.add_reading(writer, 5120);
+        counts.add_reading(writer, 10_240);
+        assert_eq!(
+            (counts.cycles_of_reading(writer), counts.cycles_of_reading(other)),
+            (15_360, 0)
+        );
+        assert!(Part::all().all(|part| counts.cycles(writer, part) == 0), "nor is it an exit");
+        counts.forget(writer);
+        assert_eq!(counts.cycles_of_reading(writer), 0);
+    }
+}

@@ -164,6 +164,18 @@ mod tests {
         prop_oneof![Just(Backing::Anonymous), Just(Backing::File)]
     }
 
+    /// From 3 to 9 MiB two regions of 2 MiB are whole.
+    #[test]
+    fn huge_pages_have_room_in_whole_regions_of_private_memory_alone() {
+        let range = Range::sized(Addr::new(3 << 20), 6 << 20);
+        let with_room = |backing| -> Vec<u64> {
+            let vma = Vma { range, backing, ..AREA };
+            (0..12).filter(|mib| vma.fits_huge(Addr::new(mib << 20).page())).collect()
+        };
+        assert_eq!(with_room(Backing::Anonymous), [4, 5, 6, 7]);
+        assert!(with_room(Backing::File).is_empty());
+    }
+
     proptest! {
         #[test]
         fn areas_equal_a_page_by_page_twin(

@@ -8,7 +8,7 @@ use strata_stack::{
     MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, SecondStageWrites,
     SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization, VmAdvice,
 };
-use strata_stream::{Advice, Backing, Event, Pid, Protection};
+use strata_stream::{Advice, Backing, Event, Pid, Protection, Tid};
 
 const MIB: u64 = 1 << 20;
 const PARENT: Pid = Pid(1);
@@ -123,6 +123,36 @@ fn a_huge_page_outlives_a_child_that_ended() {
     assert!(!guest.is_huge(PARENT) && guest.is_huge(CHILD), "one page of it is copied");
     guest.event(Event::ProcessExit { pid: CHILD });
     guest.stack.kernel(NodeId::HOST).memory().check().unwrap();
+}
+
+#[test]
+fn a_fault_takes_no_huge_page_beyond_the_end_of_its_area() {
+    let guest = Guest::with_area(true, ThpParameters::default(), 700);
+    let (kernel, space) = (guest.stack.kernel(NodeId::HOST), guest.space(PARENT));
+    let is_huge = [0, 511, 512, 699].map(|at| kernel.is_huge(space, page(at)));
+    assert_eq!(is_huge, [true, true, false, false]);
+    assert_eq!([699, 700].map(|at| guest.frame(PARENT, at).is_some()), [true, false]);
+}
+
+/// Linux, `move_page_tables`.
+#[test]
+fn a_huge_page_moves_whole_where_it_lies_alike_and_page_by_page_elsewhere() {
+    for (to, is_whole) in [(4096, true), (4097, false)] {
+        let mut guest = Guest::with_area(true, ThpParameters::default(), 512);
+        let frames = |guest: &Guest, from: u64| -> Vec<_> {
+            (from..from + 512).map(|at| guest.frame(PARENT, at)).collect()
+        };
+        let before = frames(&guest, 0);
+        guest.event(Event::Remap { pid: PARENT, from: range(0, 512), to: range(to, 512) });
+        assert_eq!(frames(&guest, 0), [None; 512]);
+        assert_eq!(frames(&guest, to), before, "to {to}: the same frames in the same order");
+        let (kernel, space) = (guest.stack.kernel(NodeId::HOST), guest.space(PARENT));
+        assert_eq!(kernel.is_huge(space, page(to)), is_whole);
+        for (at, frame) in (to..).zip(before.iter().flatten()) {
+            assert_eq!(kernel.owner(Frame::new(*frame)), Owner::Page(space, page(at)));
+        }
+        kernel.memory().check().unwrap();
+    }
 }
 
 #[test]
@@ -519,4 +549,45 @@ fn nothing_is_mapped_around_memory_that_is_no_file() {
     guest.event(Event::Map { pid: PARENT, range, backing, protection, fixed: true });
     guest.load(120);
     assert_eq!(guest.mapped(100..140), [120]);
+}
+
+#[test]
+fn a_thread_is_in_the_space_of_its_process_as_long_as_both_are() {
+    let mut guest = Guest::new(false, ThpParameters::default());
+    let space_of = |guest: &Guest, tid| guest.stack.thread_space(NodeId::HOST, Tid(tid));
+    for (pid, tids) in [(PARENT, [10, 11]), (CHILD, [20, 21])] {
+        guest.event(Event::ProcessStart { pid });
+        for tid in tids {
+            guest.event(Event::ThreadStart { pid, tid: Tid(tid) });
+        }
+    }
+    let spaces = [PARENT, CHILD].map(|pid| guest.space(pid));
+    assert_ne!(spaces[0], spaces[1]);
+    let of_all = [10, 11, 20, 21].map(|tid| space_of(&guest, tid).unwrap());
+    assert_eq!(of_all, [spaces[0], spaces[0], spaces[1], spaces[1]]);
+    guest.event(Event::ThreadExit { tid: Tid(10) });
+    guest.event(Event::ProcessExit { pid: CHILD });
+    let left = [10, 11, 20, 21, 30].map(|tid| space_of(&guest, tid));
+    assert_eq!(left, [None, Some(spaces[0]), None, None, None]);
+}
+
+/// A host whose work costs other than it does by default.
+fn costing(costs: Costs) -> Stack {
+    let config = StackConfig { costs, ..config(&[(64 * MIB, 0.0)], ThpParameters::default()) };
+    Stack::build(&config, &mut Linux { huge_faults: false }, &|| false).unwrap()
+}
+
+#[test]
+fn policies_reckon_with_the_costs_that_are_set() {
+    let costs = Costs { scan: 7, copy: 11, ..Costs::default() };
+    assert_eq!(*costing(costs.clone()).costs(), costs);
+}
+
+#[test]
+fn what_a_policy_scans_is_background_work() {
+    let mut stack = costing(Costs { scan: 7, ..Costs::default() });
+    let before = stack.background_cycles();
+    stack.charge_scan(512);
+    stack.charge_scan(3);
+    assert_eq!(stack.background_cycles() - before, 515 * 7);
 }

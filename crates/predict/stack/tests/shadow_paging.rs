@@ -234,6 +234,26 @@ fn what_l1_takes_away_is_in_no_shadow() {
     }
 }
 
+/// Of frames that two processes share nobody knows whose shadows have them.
+#[test]
+fn what_l1_or_the_host_takes_away_of_shared_pages_is_in_no_shadow() {
+    for twice in [false, true] {
+        let shadows = Shadows { twice, ..Shadows::default() };
+        let mut world = World::shadowed(3, 0.0, shadows, Box::new(Linux(ThpMode::Never)));
+        (0..64).for_each(|page| world.touch(0, page, true));
+        world.apply(&Op::Fork { parent: 0 });
+        (0..128).for_each(|at| world.touch(at % 2 * 2, u64::from(at / 2), false));
+        for above_host in 0..2 {
+            for page in 0..1024 {
+                world.apply(&Op::Migrate { above_host, page });
+            }
+            world.check();
+            (0..64).for_each(|page| world.touch(2, page, false));
+        }
+        world.finish();
+    }
+}
+
 #[test]
 fn l2s_kernel_copies_a_page_that_the_host_merged_before_it_clears_it() {
     for twice in [false, true] {

@@ -81,3 +81,24 @@ impl Account {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_counts_once_and_memory_as_part_of_data() {
+        let cycles = Cycles {
+            base: 1.0,
+            data: 2.0,
+            memory: 2.0,
+            tlb: 4.0,
+            walk: 8.0,
+            faulted_walk: 16.0,
+            charged: [32.0, 64.0, 128.0, 256.0],
+        };
+        assert_eq!(cycles.total(), 511.0);
+        assert_eq!(cycles.walk_share(), 24.0 / 511.0);
+        assert_eq!(Cycles::default().walk_share(), 0.0, "of nothing");
+    }
+}

@@ -450,6 +450,23 @@ fn an_access_across_lines_reads_both() {
 }
 
 #[test]
+fn an_access_across_pages_reads_the_lines_of_its_bytes_on_each() {
+    let mut world = World::new(&default_model(), Misaligned::Splinter, true);
+    // The second page lies elsewhere in the host than behind the first.
+    for (page, host) in [(0, 300), (1, 500)] {
+        world.map_guest((GVA >> 12) + page, PageSize::Base, page, Rights::READ_WRITE);
+        world.map_second(page, PageSize::Base, host, Rights::READ_WRITE);
+    }
+    // 90 bytes in the last two lines of the first page, 10 in the first line of the second.
+    world.access(GVA + 4096 - 90, 100, false).unwrap();
+    assert_eq!(counters(&world).data.total(), 3);
+    for (offset, in_l1) in [(4096 - 128, 1), (4096 - 64, 2), (4096, 3), (4096 + 64, 3)] {
+        world.access(GVA + offset, 1, false).unwrap();
+        assert_eq!(counters(&world).data.l1, in_l1, "the line at {offset}");
+    }
+}
+
+#[test]
 fn cycles_are_the_sum_of_what_the_constants_say() {
     let model = default_model();
     let world = World::new(&model, Misaligned::Splinter, true);

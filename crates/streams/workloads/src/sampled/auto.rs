@@ -24,7 +24,7 @@ const MOST: u64 = 12_800_000;
 /// Trials with one longest warming before it is known how much is enough.
 const TRIALS: usize = 4;
 
-/// Trials take at most this part of all warming, once it is known how much is enough.
+/// Intervals from one trial to the next, once it is known.
 const AGAIN: u64 = 8;
 
 /// An interval is at least so many times as long as what is seen of it in detail.
@@ -323,9 +323,7 @@ impl Auto {
         };
         let (warm, is_trial) = match self.warm {
             None => (self.longest, true),
-            Some(warm) if number.is_multiple_of(AGAIN * (self.longest / warm)) => {
-                (self.longest, true)
-            }
+            Some(_) if number.is_multiple_of(AGAIN) => (self.longest, true),
             Some(warm) => (warm, false),
         };
         let length = match self.warm {

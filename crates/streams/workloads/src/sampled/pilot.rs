@@ -159,7 +159,7 @@ impl Guesses {
         for access in accesses {
             let at = access.addr().get();
             let page = (at >> PageSize::BASE_SHIFT) + process;
-            if spread(page) % PAGES == 0 {
+            if spread(page).is_multiple_of(PAGES) {
                 let lines = self.pages.entry(page).or_default();
                 let line = 1 << (at / LINE_BYTES % LINES_OF_PAGE);
                 self.seen += u64::from(lines.all && lines.used & line == 0);
@@ -171,7 +171,7 @@ impl Guesses {
     fn touched(&mut self, pid: Pid, range: Range<Virtual>, begun: bool) {
         let process = of_process(pid);
         for page in range.start.page().get()..range.end.page().get() {
-            if spread(page + process) % PAGES == 0 {
+            if spread(page + process).is_multiple_of(PAGES) {
                 let lines = self.pages.entry(page + process).or_default();
                 if begun {
                     let used = u64::from(lines.used.count_ones());

@@ -235,6 +235,49 @@ fn what_no_window_meets_is_bounded_by_how_much_they_saw() {
     assert!(three > 30.0, "{three}");
 }
 
+/// A program that touches 32 pages at once, and then a line more of each in every round.
+#[derive(Default)]
+struct LineByLine {
+    round: u64,
+}
+
+impl Source for LineByLine {
+    fn info(&self) -> WorkloadInfo {
+        WorkloadInfo::default()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        use strata_addr::{Gva, Range};
+        use strata_stream::{Access, Backing, Protection};
+        batch.clear();
+        let (pid, tid) = (Pid(0), Tid(0));
+        if self.round == 0 {
+            batch.event(Event::ProcessStart { pid });
+            batch.event(Event::ThreadStart { pid, tid });
+            let range = Range::sized(Gva::new(1 << 32), 32 << 12);
+            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+        }
+        let at = |page: u64| Gva::new((1 << 32) + (page << 12) + self.round * 64);
+        batch.run(tid, 10_000, |out| out.extend((0..32).map(|page| Access::store(at(page), 8))));
+        self.round += 1;
+        Ok(if self.round < 64 { Fill::More } else { Fill::End })
+    }
+}
+
+#[test]
+fn pages_that_were_begun_before_a_gap_have_all_lines_in_caches_after_it() {
+    let setup = setup(StackKind::Vm, "base");
+    let sampling =
+        Sampling { interval: 40_000, window: 10_000, warm: 0, whole: 10_000, ..SAMPLING };
+    let misses = |result: &RunResult| result.counters["strata.data_memory"];
+    let whole = run(&setup, LineByLine::default());
+    assert!(misses(&whole) >= 32 * 64, "each line misses once: {}", misses(&whole));
+    // Whatever a window uses of them was used in the gap, as far as can be known.
+    let found = run(&setup, Sampled::new(LineByLine::default(), sampling));
+    assert!(misses(&found) < 32 * 8, "{}", misses(&found));
+}
+
 /// Two phases in turn, each shorter than an interval; the second touches new memory and nothing else does.
 #[derive(Default)]
 struct Phases {

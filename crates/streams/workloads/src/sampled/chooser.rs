@@ -90,3 +90,50 @@ impl Chooser {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampled::Reach;
+    use strata_addr::{Gva, Range};
+    use strata_stream::Array;
+
+    /// Lines from `first` to `end` of each of 512 pages.
+    fn lines(first: u64, end: u64) -> Vec<Access> {
+        let at = |page: u64, line: u64| Gva::new((1 << 32) + (page << 12) + line * 64);
+        let loads = |page| (first..end).map(move |line| Access::load(at(page, line), 8));
+        (0..512).flat_map(loads).collect()
+    }
+
+    #[test]
+    fn who_places_intervals_hears_of_pages_and_tells_what_they_hide() {
+        let array = Array::LastLevelCache;
+        let reaches = vec![Reach { array, entries: 64 << 10, ways: 16, cycles: 100.0 }];
+        let aim = Aim { within: 0.02, base_cpi: 0.5, reaches };
+        let guessed = |begun: bool| {
+            let sampling = Auto::sampling(1);
+            let mut chooser = Some(Chooser::new(sampling, Aimed::Auto(aim.clone())));
+            let mut batch = Batch::new();
+            let run = |chooser: &mut Option<Chooser>, accesses: &[Access]| {
+                chooser.as_mut().unwrap().run(Pid(0), sampling.window, accesses);
+            };
+            run(&mut chooser, &lines(0, 16));
+            chooser.as_mut().unwrap().edge(Edge::Interval);
+            if begun {
+                let range = Range::sized(Gva::new(1 << 32), 512 << 12);
+                tell_touched(Event::Begun { pid: Pid(0), range }, &mut chooser, &mut batch);
+                assert_eq!(batch.items().len(), 1, "the stream hears of it, too");
+            }
+            chooser.as_mut().unwrap().edge(Edge::Warm);
+            chooser.as_mut().unwrap().edge(Edge::Window);
+            run(&mut chooser, &lines(0, 32));
+            chooser.as_mut().unwrap().edge(Edge::Gap);
+            match chooser.as_mut().unwrap().told(Edge::Interval)[..] {
+                [Event::Warmed { guessed, .. }] => guessed,
+                ref others => panic!("{others:?}"),
+            }
+        };
+        assert_eq!(guessed(false), 0);
+        assert!(guessed(true) > 512 * 16);
+    }
+}

@@ -1,18 +1,14 @@
-//! The program from outside: results, refusals, Ctrl-C, full disks.
+//! The program from outside: results, refusals, full disks.
 
 mod common;
 
 use common::{complaint, program, refused, run, strata};
 use std::fs;
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 use strata_engine::Report;
 
 const SMALL: &str = "--workload random:size=4MiB,accesses=200k";
-const ENDLESS: &str = "--workload random:size=4MiB,accesses=1000G";
 
 fn json(output: &Output) -> Report {
     assert!(output.status.success(), "{}", complaint(output));
@@ -354,144 +350,6 @@ fn a_reader_that_leaves_is_no_failure_to_speak_of() {
     assert!(matches!(child.wait().unwrap().code(), Some(0 | 141)));
 }
 
-/// A run that never ends by itself, already at work.
-fn endless(options: &str) -> Child {
-    let child = strata(&format!("run {ENDLESS} --policy base,thp {options}"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    sleep(Duration::from_millis(700));
-    child
-}
-
-fn interrupt(child: &Child) {
-    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(status.unwrap().success());
-}
-
-#[test]
-fn ctrl_c_prints_what_there_is_and_marks_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("x.json");
-    let child = endless(&format!("--json {}", path.display()));
-    interrupt(&child);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("PARTIAL RESULT: interrupted by Ctrl-C"), "{text}");
-    let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    assert!(report.partial && report.runs.iter().all(|run| run.partial));
-    assert!(report.runs[0].accesses > 0);
-    assert_eq!(report.runs[0].accesses, report.runs[1].accesses, "cut at the same place");
-}
-
-#[test]
-fn what_ends_a_program_from_outside_leaves_a_result_and_nothing_else() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("x.strata");
-    let mut child = strata(&format!("record {ENDLESS} -o {}", path.display()))
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    sleep(Duration::from_millis(700));
-    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(143));
-    let report = run(&format!("run --policy base {}", path.display()));
-    assert_eq!(report.status.code(), Some(0), "{}", complaint(&report));
-    assert!(String::from_utf8_lossy(&report.stdout).contains("ended by SIGTERM"));
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no half file is left");
-}
-
-/// A run whose machine takes minutes to set up.
-const LONG_SETUP: &str = "run --memory 200GiB --reused --policy base";
-
-#[test]
-fn ctrl_c_ends_the_setting_up_of_machines_too() {
-    // A program is not even started then.
-    for what in ["--workload random:size=64MiB,accesses=10k", "-- echo started"] {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("x.json");
-        let child = strata(&format!("{LONG_SETUP} --json {} {what}", path.display()))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        sleep(Duration::from_millis(700));
-        interrupt(&child);
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
-        let text =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(text.contains("PARTIAL RESULT: interrupted by Ctrl-C"), "{text}");
-        assert!(!text.lines().any(|line| line == "started"), "{text}");
-        let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-        assert!(report.partial && report.runs.is_empty());
-    }
-}
-
-/// Runs `strata` with so much address space.
-fn limited(kibibytes: u32, line: &str) -> Output {
-    let program = program().display().to_string();
-    let script = format!("ulimit -v {kibibytes}; exec {program} {line}");
-    Command::new("sh").args(["-c", &script]).output().unwrap()
-}
-
-#[test]
-fn what_is_certain_not_to_fit_is_refused_before_anything_runs() {
-    let small = "--policy base --workload random:size=64MiB,accesses=10k";
-    let large = "--policy base --workload random:size=475GiB,touch=yes";
-    // In the third case one machine fits whatever the program itself takes, and two do not.
-    for (kibibytes, options, workload, why) in [
-        (100_000_000, "--memory 12TiB --reused", small, "lower --memory, make the workload"),
-        (8_000_000, "--memory 1TiB --set fragmentation.backed=true", small, "(--reused, fragmenta"),
-        (780_000, "--stack nested,vm --memory 64GiB --reused --jobs 2", small, "lower --jobs"),
-        (4_000_000, "", large, "lower --memory, make the workload"),
-    ] {
-        let output = limited(kibibytes, &format!("run {options} {workload}"));
-        refused(&output, 1, why);
-        assert!(complaint(&output).contains("would need at least"), "{}", complaint(&output));
-    }
-    // Fragmented memory of that size takes nothing until it is touched.
-    let output = limited(100_000_000, &format!("run --memory 1TiB {small}"));
-    assert!(output.status.success(), "{}", complaint(&output));
-}
-
-#[test]
-fn memory_in_multiples_of_what_is_touched_makes_fragmentation_matter() {
-    let misses = |options: &str| {
-        let workload = "--workload random:size=64MiB,accesses=200k,touch=yes";
-        let output = run(&format!("run {workload} --policy thp --json - {options}"));
-        assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
-        let report: Report = serde_json::from_slice(&output.stdout).unwrap();
-        (report.runs[0].tlb.l2_misses, report.runs[0].notes.join(" "))
-    };
-    let (roomy, plenty) = misses("--fragmentation 0.8");
-    let (roomier, _) = misses("--fragmentation 0.5");
-    assert_eq!(roomy, roomier, "it did not matter");
-    assert!(plenty.contains("free huge pages exceeded the demand"), "{plenty}");
-    // With the memory that the note names they are short.
-    let named = plenty.split_once("--memory ").unwrap().1.split_once(' ').unwrap().0;
-    let (short, silent) = misses(&format!("--fragmentation 0.8 --memory {named}"));
-    assert!(!silent.contains("exceeded"), "{named}: {silent}");
-    let (scarce, silent) = misses("--fragmentation 0.8 --memory 3x");
-    assert!(!silent.contains("exceeded"), "{silent}");
-    assert!(scarce > 2 * roomy && scarce > short, "{scarce} {short} {roomy}");
-    refused(&run("run --memory 3x -- true"), 2, "record it first");
-}
-
-#[test]
-fn memory_that_runs_out_is_told() {
-    let line = "run --workload random:size=2GiB,accesses=10k --policy base";
-    let output = limited(60_000, line);
-    assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
-    let complaint = complaint(&output);
-    // A note that it may not fit can come first.
-    let last = complaint.lines().last().unwrap_or_default();
-    assert!(last.contains("out of memory") && last.contains("--jobs 1"), "{complaint}");
-    assert!(limited(4_000_000, line).status.success());
-}
-
 #[test]
 fn results_do_not_replace_what_they_come_from() {
     let directory = tempfile::tempdir().unwrap();
@@ -528,35 +386,6 @@ fn a_pipe_with_a_name_gets_the_result() {
 }
 
 #[test]
-fn what_ran_out_of_memory_is_compared_with_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("x.json");
-    let line = "run --policy base,xgemini --memory 64MiB \
-                --workload random:size=60MiB,accesses=100k --json";
-    let output = run(&format!("{line} {}", path.display()));
-    assert_eq!(output.status.code(), Some(1));
-    let told = complaint(&output);
-    let last = told.lines().last().unwrap_or_default();
-    assert_eq!(last, "strata: memory ran out on every machine: raise --memory");
-    assert!(told.lines().count() <= 2, "{told}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let told = "PARTIAL RESULT: memory ran out under base, xgemini (the guest killed process 0), so that \
-                nothing compares with it: raise --memory";
-    assert!(words.contains(told), "{text}");
-    assert!(!words.contains("fastest"), "{text}");
-    for once in ["ran out", "killed process", "raise --memory"] {
-        assert_eq!(words.matches(once).count(), 1, "{once}: {text}");
-    }
-    let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    assert!(report.partial);
-    for run in &report.runs {
-        assert!(run.partial && run.out_of_memory && run.relative_throughput.is_none());
-        assert!(run.memory.used_bytes > 1 << 20, "{:?}", run.memory);
-    }
-}
-
-#[test]
 fn counting_begins_on_all_cpus_at_once() {
     let counted = |warmup: &str| {
         let threads = "--workload random:size=64MiB,accesses=300k,threads=3 --json -";
@@ -589,24 +418,6 @@ fn what_a_generator_touches_is_counted() {
     assert!(run(&format!("record {spec} -o {}", path.display())).status.success());
     assert_eq!(touched(spec), touched(&path.display().to_string()));
     assert!(touched(spec) < 64 << 20);
-}
-
-#[test]
-fn a_second_ctrl_c_ends_the_program() {
-    // With so many machines, finishing after the first Ctrl-C takes a moment; whichever way
-    // it ends, it must end soon and with the same status.
-    let mut child = endless("");
-    interrupt(&child);
-    interrupt(&child);
-    let patience = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(patience.elapsed() < Duration::from_secs(20), "it goes on");
-        sleep(Duration::from_millis(20));
-    };
-    assert_eq!(status.code(), Some(130), "{:?}", status.signal());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Signals while a live program runs: what reaches it, and what becomes of the result.
+//! Signals while something runs: what reaches a live program, and what becomes of the result.
 
 mod common;
 
@@ -313,4 +313,100 @@ fn what_nobody_waits_for_in_a_gap_goes_on_unobserved() {
     let output = signalled(&directory, &line, script, &[("-INT", To::Both), ("-INT", To::Both)]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "on\n", "{}", complaint(&output));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+}
+
+const ENDLESS: &str = "--workload random:size=4MiB,accesses=1000G";
+
+/// A run that never ends by itself, already at work.
+fn endless(options: &str) -> Child {
+    let child = strata(&format!("run {ENDLESS} --policy base,thp {options}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(700));
+    child
+}
+
+fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn ctrl_c_prints_what_there_is_and_marks_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.json");
+    let child = endless(&format!("--json {}", path.display()));
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("PARTIAL RESULT: interrupted by Ctrl-C"), "{text}");
+    let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    assert!(report.partial && report.runs.iter().all(|run| run.partial));
+    assert!(report.runs[0].accesses > 0);
+    assert_eq!(report.runs[0].accesses, report.runs[1].accesses, "cut at the same place");
+}
+
+#[test]
+fn what_ends_a_program_from_outside_leaves_a_result_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.strata");
+    let mut child = strata(&format!("record {ENDLESS} -o {}", path.display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(700));
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let report = run(&format!("run --policy base {}", path.display()));
+    assert_eq!(report.status.code(), Some(0), "{}", complaint(&report));
+    assert!(String::from_utf8_lossy(&report.stdout).contains("ended by SIGTERM"));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no half file is left");
+}
+
+/// A run whose machine takes minutes to set up.
+const LONG_SETUP: &str = "run --memory 200GiB --reused --policy base";
+
+#[test]
+fn ctrl_c_ends_the_setting_up_of_machines_too() {
+    // A program is not even started then.
+    for what in ["--workload random:size=64MiB,accesses=10k", "-- echo started"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.json");
+        let child = strata(&format!("{LONG_SETUP} --json {} {what}", path.display()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        sleep(Duration::from_millis(700));
+        interrupt(&child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", complaint(&output));
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("PARTIAL RESULT: interrupted by Ctrl-C"), "{text}");
+        assert!(!text.lines().any(|line| line == "started"), "{text}");
+        let report: Report = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert!(report.partial && report.runs.is_empty());
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_ends_the_program() {
+    // With so many machines, finishing after the first Ctrl-C takes a moment; whichever way
+    // it ends, it must end soon and with the same status.
+    let mut child = endless("");
+    interrupt(&child);
+    interrupt(&child);
+    let patience = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(patience.elapsed() < Duration::from_secs(20), "it goes on");
+        sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130), "{:?}", status.signal());
 }

@@ -1,12 +1,13 @@
 //! xPlace against CoPlace, the host's own choice and bare metal, in a nested VM whose kernel places pages by
 //! cache colour (IEEE TC 2024): throughput, misses of the last-level cache, two VMs that differ, overhead.
 //!
-//! `conditions.rs` says what is run; it was written before any result was seen, but for what it says came
-//! later.
+//! `conditions.rs` and `surfaces.rs` say what is run; they were written before any result was seen, but for what
+//! the first says came later.
 
 mod conditions;
 mod measure;
 mod published;
+mod surfaces;
 mod tables;
 
 use conditions::{REAL, Real};

@@ -1,11 +1,12 @@
 //! The tables: published figures, and ours where there are any.
 
 use super::conditions::{
-    FEW_AND_ALL, INSENSITIVE, LATENCY, PLACEMENTS, Point, Program, Real, Setting, Surface,
-    THROUGHPUT, WAYS, in_ways, pairs, seeds, surfaces, two_vms,
+    FEW_AND_ALL, INSENSITIVE, LATENCY, PLACEMENTS, Program, Real, Setting, THROUGHPUT, WAYS,
+    in_ways, pairs, seeds, two_vms,
 };
 use super::measure::{Measure, miss_ratio};
 use super::published;
+use super::surfaces::{Point, Surface, surfaces};
 use crate::cells::{NOTHING, percent, ratio};
 use crate::found::geometric_mean;
 use crate::{Document, Found, Spread, Table};

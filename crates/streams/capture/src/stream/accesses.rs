@@ -1,0 +1,100 @@
+//! Slots: what threads did to memory, as far as it was not delivered.
+
+use super::Capture;
+use crate::vmas::page_of;
+use strata_stream::{Access, Backing, Batch, Event, Pid, Protection, Tid};
+use strata_wire::{SlotIndex, decode};
+
+/// How much of a slot was delivered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// In which use of the slot.
+    taking: u64,
+    accesses: usize,
+    instructions: u64,
+}
+
+impl Capture {
+    /// Puts a committed slot into the batch and gives it back to the producers.
+    pub(super) fn deliver(&mut self, index: SlotIndex, batch: &mut Batch) {
+        self.accesses(index, None, batch);
+        self.unheard = None;
+        let wire = self.wire.clone();
+        let pid = wire.slot(index).owner().pid;
+        let mut words = wire.slot(index).messages();
+        while let Some((message, rest)) = decode(words) {
+            words = rest;
+            self.message(message, pid, batch);
+        }
+        wire.release(index);
+    }
+
+    /// Puts the accesses of a slot into the batch, up to `limit`, that were not yet.
+    pub(super) fn accesses(&mut self, index: SlotIndex, limit: Option<usize>, batch: &mut Batch) {
+        let wire = self.wire.clone();
+        let slot = wire.slot(index);
+        let (taking, at) = (slot.taking(), index as usize);
+        if at >= self.progress.len() {
+            self.progress.resize(at + 1, Progress::default());
+        }
+        let (accesses, instructions) = (slot.accesses(), slot.instructions());
+        let before = match self.progress[at] {
+            progress if progress.taking == taking => progress,
+            _ => Progress::default(),
+        };
+        let end = limit.unwrap_or(accesses.len()).min(accesses.len()).max(before.accesses);
+        self.progress[at] = Progress { taking, accesses: end, instructions };
+        let owner = slot.owner();
+        if owner.in_gap {
+            // The few accesses in it are of blocks that were running when the gap began.
+            let instructions = instructions - before.instructions;
+            if instructions > 0 && self.processes.get(owner.pid).is_some() {
+                batch.event(Event::Skipped { tid: owner.tid, instructions });
+            }
+            return;
+        }
+        let piece = &accesses[before.accesses..end];
+        self.run(owner.pid, owner.tid, instructions - before.instructions, piece, batch);
+    }
+
+    /// Adds a run, with mappings inferred where accesses fall outside all known ones.
+    fn run(&mut self, pid: Pid, tid: Tid, instructions: u64, words: &[u64], batch: &mut Batch) {
+        let Some(process) = self.processes.get(pid) else {
+            self.stray += words.len() as u64;
+            return;
+        };
+        let mut instructions = instructions;
+        let mut rest = words;
+        loop {
+            let vmas = &mut process.vmas;
+            let mut outside = None;
+            let mut used = 0;
+            batch.run(tid, instructions, |out| {
+                let from = out.len();
+                out.extend(rest.iter().map(|&word| Access::from_bits(word)));
+                used = rest.len();
+                if let Some(index) = vmas.first_outside(&out[from..]) {
+                    outside = Some(out[from + index].addr());
+                    out.truncate(from + index);
+                    used = index;
+                }
+            });
+            if let Some(touches) = &mut self.touches {
+                let all = batch.accesses();
+                touches.run(tid, &all[all.len() - used..], false);
+            }
+            if let Some(chooser) = &mut self.chooser {
+                let all = batch.accesses();
+                chooser.run(pid, instructions, &all[all.len() - used..]);
+            }
+            let Some(at) = outside else { return };
+            instructions = 0;
+            rest = &rest[used..];
+            let (range, backing) = (page_of(at), Backing::Anonymous);
+            let protection = Protection::READ_WRITE;
+            vmas.map(range, backing, protection);
+            self.inferred += 1;
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Fork and exec: how relatives of the process come to be.
+
+use super::{NO_THREAD, Process};
+use crate::calls::Call;
+use crate::exec::{Plan, plan};
+use crate::pending::{PENDING, Pending};
+use crate::{guest, observation, requests, waits};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::*;
+use strata_stream::{Event, Pid, Tid};
+use strata_wire::{Execution, Message, ProcessId};
+
+impl Process {
+    pub(super) fn clone_starts(&self, vcpu: u32, call: &Call) {
+        let flags = call.args[0];
+        let has = |flag: i32| flags & flag as u64 != 0;
+        // The emulator makes a fork of a vfork.
+        if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
+            self.hand_over(vcpu);
+            self.parallel.store(true, Relaxed);
+            PENDING.set(Some(Pending::Thread));
+        } else if observation::is_wanted() {
+            self.tell_before(vcpu, call);
+            self.fork_starts(vcpu);
+        }
+    }
+
+    /// The child is told of before it exists: told by itself, it might come after what the parent
+    /// did to its own memory meanwhile.
+    pub(super) fn fork_starts(&self, vcpu: u32) {
+        self.lock.acquire();
+        self.is_related.store(true, Relaxed);
+        let (parent, child, tid) = (self.pid(), self.wire.new_pid(), self.wire.new_tid());
+        self.send(
+            vcpu,
+            &[
+                Message::Event(Event::Fork { parent, child }),
+                Message::Event(Event::ThreadStart { pid: child, tid }),
+            ],
+        );
+        PENDING.set(Some(Pending::Fork { child, tid }));
+    }
+
+    /// In the child of a fork: its one thread starts over, without the parent's slots.
+    pub(super) fn become_child(&self, vcpu: u32, child: Pid, tid: Tid) {
+        self.pid.store(child.0, Relaxed);
+        self.image.store(0, Relaxed);
+        requests::forget();
+        waits::forget();
+        if let Some(sampling) = &self.sampling {
+            sampling.fork(&self.wire);
+        }
+        if let Some(counting) = &self.counting {
+            counting.fork(&self.wire);
+        }
+        for other in 0..self.vcpus.load(Relaxed) {
+            self.tids[other as usize].store(NO_THREAD, Relaxed);
+            self.set_slot(other, &self.nowhere);
+        }
+        let slot = self.wire.take_first(self.owner(tid));
+        self.set_slot(vcpu, slot.unwrap_or_else(|| self.without_slot()));
+        self.tids[vcpu as usize].store(tid.0, Relaxed);
+        self.send(vcpu, &[Message::Runs { pid: child, process: ProcessId::own() }]);
+    }
+
+    pub(super) fn exec(&self, vcpu: u32, call: &Call) {
+        let reachable = |path| guest::may_write(path);
+        match plan(call, self.program.get().map(PathBuf::as_path)) {
+            Plan::Follow { program, environment } if reachable(&self.emulator.wire) => {
+                self.hand_over(vcpu);
+                self.tell_blocks(vcpu);
+                let image = self.image.load(Relaxed) + 1;
+                let caller = self.tid(vcpu).map(|tid| (self.pid(), tid, image));
+                let identity = strata_wire::Identity { caller };
+                let (arguments, environment) =
+                    self.emulator.command(program, environment, identity);
+                // When the kernel refuses, the emulator's own call finds the error again.
+                if let Ok(execution) = Execution::new(arguments, environment) {
+                    if self.sampling.is_some() {
+                        // What it shared is its relatives' alone, long before the new program tells of itself.
+                        self.send(vcpu, &[Message::Leaves { pid: self.pid() }]);
+                    }
+                    execution.replace_process();
+                }
+            }
+            Plan::Follow { program, .. } => {
+                if !self.wire.consumer_runs() {
+                    self.without_slot();
+                }
+                let path = program.path.display();
+                let note = format!("{path}: ran unseen, as its process cannot reach the capture");
+                self.send(vcpu, &[Message::Note(note)]);
+            }
+            Plan::Lose(note) => self.send(vcpu, &[Message::Note(note)]),
+            Plan::Fail => {}
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Windows and gaps of a sampled stream: the looks at its clock, switches, and what page tables show of gaps.
+
+use super::Process;
+use crate::calls::{self, Call};
+use crate::sampling::Found;
+use crate::{counting, image, sampling, switch, touched};
+use std::sync::atomic::Ordering::*;
+use std::sync::{MutexGuard, PoisonError};
+use strata_addr::{Range, space::Virtual};
+use strata_stream::{Edge, Event};
+use strata_wire::Message;
+
+/// Instructions that one of several threads adds at a time to the clock of a sampled stream.
+const TELL: u64 = 1 << 12;
+
+/// Bytes up to which all page-table entries of a range are looked at, mapped or not.
+const DENSE: u64 = 1 << 30;
+
+impl Process {
+    /// A thread looks at the clock of a sampled stream, to which it adds instructions that are not counted
+    /// inline.
+    pub fn look(&self, vcpu: u32, instructions: u64) {
+        if let Some(counting) = &self.counting {
+            if let Some(told) = counting.look(&self.wire, instructions) {
+                self.send(vcpu, &[told]);
+            }
+            return;
+        }
+        let Some(sampling) = &self.sampling else { return };
+        if self.switching.load(Relaxed) {
+            return;
+        }
+        match sampling.look(&self.wire, instructions) {
+            Found::Nothing => {}
+            // What counts follows what warms up: nothing changes but what it is for.
+            Found::Passed(Edge::Window) if !sampling::is_in_gap() => {
+                self.send(vcpu, &[Message::Event(Event::Sampling(Edge::Window))]);
+            }
+            Found::Passed(Edge::Interval) if sampling::is_in_gap() => {
+                self.send(vcpu, &[Message::Event(Event::Sampling(Edge::Interval))]);
+            }
+            Found::Passed(edge) => self.begin_switch(vcpu, Some(edge)),
+            Found::Lags => self.begin_switch(vcpu, None),
+        }
+    }
+
+    /// The same for one of several threads, which adds what it has done from time to time.
+    pub fn look_as_one_of_many(&self, vcpu: u32, instructions: u64) {
+        if self.slot(vcpu).is_in_gap() != sampling::is_in_gap() {
+            self.notice_switch(vcpu);
+        }
+        let slot = self.slot(vcpu);
+        let most = if self.counting.is_some() { counting::LOOK } else { TELL };
+        if let Some(instructions) = slot.tell(instructions, most) {
+            self.look(vcpu, instructions);
+        }
+    }
+
+    fn begin_switch(&self, vcpu: u32, edge: Option<Edge>) {
+        self.passed().extend(edge);
+        // Whoever switches already tells of all that was passed.
+        if !self.switching.swap(true, Relaxed) {
+            switch::alone(vcpu as usize);
+        }
+    }
+
+    fn passed(&self) -> MutexGuard<'_, Vec<Edge>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No thread runs translated code: what was done before is handed over, and what observes changes.
+    pub fn switch(&self, vcpu: usize) {
+        let vcpu = vcpu as u32;
+        self.switching.store(false, Relaxed);
+        let edges = std::mem::take(&mut *self.passed());
+        let in_gap =
+            self.sampling.as_ref().is_some_and(|sampling| sampling.is_gap_next(&self.wire));
+        if sampling::is_in_gap() && !in_gap {
+            self.tell_touched(vcpu, &image::guest_ranges());
+        }
+        match edges.is_empty() {
+            true => self.hand_over(vcpu),
+            false => {
+                let told: Vec<Message> =
+                    edges.into_iter().map(|edge| Message::Event(Event::Sampling(edge))).collect();
+                self.send(vcpu, &told);
+            }
+        }
+        sampling::set_in_gap(in_gap);
+        // Of what nobody wants to know, nothing is translated that observes.
+        switch::observe(!in_gap && !self.wire.is_detached());
+        self.notice_switch(vcpu);
+    }
+
+    /// What a thread fills is of a gap, or no more: each thread sees to its own slot.
+    fn notice_switch(&self, vcpu: u32) {
+        let in_gap = sampling::is_in_gap();
+        if self.slot(vcpu).is_in_gap() != in_gap {
+            self.hand_over(vcpu);
+            // One that was empty was kept.
+            self.slot(vcpu).relabel(in_gap);
+        }
+    }
+
+    /// Tells of pages in these ranges that page tables show.
+    pub(super) fn tell_touched(&self, vcpu: u32, ranges: &[Range<Virtual>]) {
+        if self.sampling.is_none() {
+            return;
+        }
+        let found = touched::pages(ranges.iter().copied(), self.pid());
+        let messages: Vec<Message> = found.into_iter().map(Message::Event).collect();
+        if !messages.is_empty() {
+            self.send(vcpu, &messages);
+        }
+    }
+
+    /// The same before a call hides what was touched.
+    pub(super) fn tell_before(&self, vcpu: u32, call: &Call) {
+        if self.sampling.is_none() || !sampling::is_in_gap() {
+            return;
+        }
+        for range in self.with_space(|space| calls::hides(call, space)) {
+            if range.bytes() <= DENSE {
+                self.tell_touched(vcpu, &[range]);
+                continue;
+            }
+            let guest = image::guest_ranges();
+            let overlap = guest.into_iter().filter_map(|mapping| {
+                let start = mapping.start.max(range.start);
+                let end = mapping.end.min(range.end);
+                (start < end).then(|| Range::new(start, end))
+            });
+            self.tell_touched(vcpu, &overlap.collect::<Vec<_>>());
+        }
+    }
+
+    /// Tells of the blocks that the process has counted, before it is gone.
+    pub(super) fn tell_blocks(&self, vcpu: u32) {
+        if self.counting.is_some() && !self.wire.is_detached() {
+            self.look(vcpu, 0);
+        }
+    }
+}

@@ -97,17 +97,18 @@ lab: lab-deps build
 	$(STRATA) lab build
 	$(STRATA) lab run
 
-# Programs of a release: larger ones in the layers change what memory is used there.
+# Tests as they are for all others, of programs of a release: larger ones in the layers change what memory is used there.
+LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) $(TEST) --no-fail-fast
+LAB_TESTS = $(patsubst %.rs,--test %,$(notdir $(wildcard crates/prove/lab/tests/*.rs)))
+
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
 	$(STRATA) lab build --kernel aligned --machine intel
-	cargo test --release --quiet --no-fail-fast --package strata-lab -- --include-ignored --test-threads=1 \
-	  --skip unit_tests_
-	cargo test --release --quiet --package strata --test docs -- --ignored
+	$(LAB_TEST) $(LAB_TESTS) --test docs -- --ignored --skip unit_tests_
 
 lab-unit-tests: lab-deps build
 	$(STRATA) lab build --kernel aligned
-	cargo test --release --package strata-lab --test suites -- --ignored --nocapture unit_tests_
+	$(LAB_TEST) --test suites -- --ignored --nocapture unit_tests_
 
 # What the shortest tests run is what all tests have built: the emulator takes their time.
 lab-programs: lab-deps

@@ -197,7 +197,8 @@ mod tests {
     fn programs_of_ours_are_packed_without_what_debuggers_want() {
         let own = std::env::current_exe().unwrap();
         let image = image_with(own.clone(), "[]", "").unwrap();
-        assert!(image.len() as u64 * 2 < fs::metadata(&own).unwrap().len());
+        // In a release, where less is for debuggers, by a fifth or so.
+        assert!((image.len() as u64) < fs::metadata(&own).unwrap().len() * 9 / 10);
         let wrong = image_with("/etc/passwd".into(), "[]", "").unwrap_err();
         assert!(wrong.starts_with("stripping /etc/passwd failed: "), "{wrong}");
     }

@@ -2,10 +2,9 @@
 
 mod common;
 
-use common::{attempt_in, cache, choices, machine};
+use common::{Turn, attempt_in, cache, choices, machine};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::MutexGuard;
 use std::sync::atomic::AtomicBool;
 use strata_inspect::Cause;
 use strata_lab::{Cache, LabError, LabReport, Make, Scenario};
@@ -26,7 +25,7 @@ fn with_parameter(name: &str, parameter: &str) -> Scenario {
 /// A cache in which nothing is kept: other runs of this computer keep machines, and remove some, in the user's.
 struct Own {
     directory: TempDir,
-    _machine: MutexGuard<'static, ()>,
+    _machine: Turn,
 }
 
 impl Own {

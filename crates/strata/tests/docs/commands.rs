@@ -6,7 +6,7 @@ use crate::blocks::{Block, blocks};
 use crate::{common, documents, page, root, shown, update};
 use clap::CommandFactory;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
@@ -29,22 +29,25 @@ fn tree(directory: &Path) {
 
 #[test]
 fn every_command_in_the_documentation_works() {
-    let run = run_blocks(2, |block| !block.lab);
+    let run = run_blocks(&common::program(), 2, |block| !block.lab);
     assert!(run > 10, "only {run} blocks found");
 }
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn every_command_of_the_lab_in_the_documentation_works() {
-    let run = run_blocks(1, |block| block.lab);
+    // As the lab's own tests do.
+    let programs = std::env::var_os("STRATA_LAB_PROGRAMS").map(PathBuf::from);
+    let program = programs.map_or_else(common::program, |programs| programs.join("strata"));
+    let run = run_blocks(&program, 1, |block| block.lab);
     assert!(run > 2, "only {run} blocks found");
 }
 
-/// Runs the blocks that are `wanted`, those of a document in one directory, and so many documents at a time. Returns
-/// the blocks' number.
-fn run_blocks(at_once: usize, wanted: impl Fn(&Block) -> bool + Sync) -> usize {
+/// Runs the blocks that are `wanted` with this `strata`, those of a document in one directory, and so many documents at
+/// a time. Returns the blocks' number.
+fn run_blocks(program: &Path, at_once: usize, wanted: impl Fn(&Block) -> bool + Sync) -> usize {
     let home = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink(common::program(), home.path().join("strata")).unwrap();
+    std::os::unix::fs::symlink(program, home.path().join("strata")).unwrap();
     let path = format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap());
     let documents = Mutex::new(documents().into_iter());
     let next = || documents.lock().unwrap().next();

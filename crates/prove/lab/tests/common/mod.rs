@@ -1,4 +1,4 @@
-//! What the lab's tests share: parts, one machine at a time, runs.
+//! What the lab's tests share: parts, a machine for each core at a time, runs.
 
 // Each test program uses what it needs of this.
 #![allow(dead_code, reason = "shared by several test programs")]
@@ -8,25 +8,49 @@ pub mod scene;
 
 use scene::Scene;
 use std::env;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
 use strata_inspect::Snapshot;
 use strata_lab::{
     Cache, Choices, KernelVariant, LabError, LabReport, Make, PROGRAM_LIMIT, Parts, Scenario,
 };
 
-/// Emulated machines are slow enough one at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
+/// Tests that have a machine now.
+static RUNNING: Mutex<usize> = Mutex::new(0);
 
-/// The machine, for this test alone.
-pub fn machine() -> MutexGuard<'static, ()> {
-    // A test that failed leaves nothing behind.
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Told when one of them is done.
+static DONE: Condvar = Condvar::new();
+
+/// A test's leave to run a machine, or one after the other.
+pub struct Turn(());
+
+/// Most machines at a time: each has some GiB of memory.
+const MOST: usize = 4;
+
+/// Waits for a turn. An emulated machine keeps a core busy, so that there are as many turns as cores.
+pub fn machine() -> Turn {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get).min(MOST);
+    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let wait = DONE.wait_while(running, |running| *running >= cores);
+    *wait.unwrap_or_else(PoisonError::into_inner) += 1;
+    Turn(())
 }
 
-/// The directory with the binaries that were built along with this test.
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        DONE.notify_one();
+    }
+}
+
+/// The directory with the binaries that are tested: `STRATA_LAB_PROGRAMS`, or those built along with this test.
 pub fn binaries() -> PathBuf {
+    if let Some(programs) = env::var_os("STRATA_LAB_PROGRAMS") {
+        return programs.into();
+    }
     let test = env::current_exe().expect("a test has a path");
     test.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps").to_owned()
 }

@@ -99,12 +99,14 @@ lab: lab-deps build
 
 # Tests as they are for all others, of programs of a release: larger ones in the layers change what memory is used there.
 LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) $(TEST) --no-fail-fast
+# Machines at a time. Several on few cores are too slow for some tests, which give a kernel ten seconds.
+LAB_THREADS = 1
 LAB_TESTS = $(patsubst %.rs,--test %,$(notdir $(wildcard crates/prove/lab/tests/*.rs)))
 
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
 	$(STRATA) lab build --kernel aligned --machine intel
-	$(LAB_TEST) $(LAB_TESTS) --test docs -- --ignored --skip unit_tests_
+	$(LAB_TEST) $(LAB_TESTS) --test docs -- --ignored --test-threads=$(LAB_THREADS) --skip unit_tests_
 
 lab-unit-tests: lab-deps build
 	$(STRATA) lab build --kernel aligned

@@ -382,7 +382,8 @@ refused -2
 refused 4294967296
 count
 echo 50 > nested_align_cpu_percent
-sleep 8
+before=
+while now=$(cat nested_align_steered); [ x$now != x$before ]; do before=$now; sleep 3; done
 count
 echo -1 > nested_align_cpu_percent
 count

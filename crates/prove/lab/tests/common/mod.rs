@@ -125,7 +125,10 @@ pub fn attempt_in(
     }
     let parts = parts(choices.scenario.make());
     let result = strata_lab::run(&choices, &parts, own, interrupt, tell);
-    assert_eq!(emulators(), [] as [u32; 0], "the machine is gone when a run has ended");
+    // Other tests may have one each.
+    let others = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).saturating_sub(1);
+    let left = emulators();
+    assert!(left.len() <= others, "the machine is gone when a run has ended: {left:?}");
     result
 }
 

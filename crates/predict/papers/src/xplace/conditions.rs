@@ -22,7 +22,6 @@
 //! Lengths are what fits into a quarter of an hour on two cores; with fewer, the slowest of a hundred requests
 //! is of very few.
 
-use super::surfaces::{Surface, surfaces};
 use crate::Row;
 
 /// Ways of the last-level cache that VMs fill.
@@ -269,13 +268,13 @@ impl<'a> Setting<'a> {
         row
     }
 
-    fn rows(&self, scale: f64, into: &mut Vec<Row>) {
+    pub(super) fn rows(&self, scale: f64, into: &mut Vec<Row>) {
         for nested in [true, false] {
             into.push(self.made(nested, scale));
         }
     }
 
-    fn made(&self, nested: bool, scale: f64) -> Row {
+    pub(super) fn made(&self, nested: bool, scale: f64) -> Row {
         let Self { workload, ways, seed, placement, fragmentation, memory, .. } = self;
         let stack = if nested { ("nested", POLICIES) } else { ("native", "base") };
         let mut options = vec![
@@ -364,7 +363,7 @@ pub(super) fn pairs() -> [[&'static Program; 2]; 2] {
     [[&THROUGHPUT[0], &THROUGHPUT[3]], [&LATENCY[1], &LATENCY[0]]]
 }
 
-fn two_vms_row(pair: &[&Program; 2], ways: u32, seed: u64, scale: f64) -> Row {
+pub(super) fn two_vms_row(pair: &[&Program; 2], ways: u32, seed: u64, scale: f64) -> Row {
     let [warmup, counted] = lengths(scale);
     let vm = |name: &str, placement: &str, program: &Program| {
         let workload = with_length(program.workload, warmup + counted, seed);
@@ -386,46 +385,6 @@ fn two_vms_row(pair: &[&Program; 2], ways: u32, seed: u64, scale: f64) -> Row {
         options.push(("--request-load", format!("{LOAD}@coplace")));
     }
     Row::new(two_vms(pair, ways, seed), &options, &[])
-}
-
-/// Every row once, with those of the real programs that there are.
-pub(super) fn rows(scale: f64, real: &[&Real]) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for seed in seeds() {
-        for program in THROUGHPUT.iter().chain(&LATENCY) {
-            for ways in WAYS {
-                for hash in [true, false] {
-                    let setting = Setting { hash, ..Setting::ordinary(program, ways, seed) };
-                    setting.rows(scale, &mut rows);
-                }
-            }
-        }
-        for program in &INSENSITIVE {
-            for copy in [true, false] {
-                rows.push(Setting::whole(program, 11, seed, copy).made(true, scale));
-            }
-        }
-        for ways in FEW_AND_ALL {
-            for program in &THROUGHPUT {
-                for copy in [true, false] {
-                    rows.push(Setting::whole(program, ways, seed, copy).made(true, scale));
-                }
-            }
-            for pair in pairs() {
-                rows.push(two_vms_row(&pair, ways, seed, scale));
-            }
-            for program in real {
-                Setting::real(program, &program.workload(), ways, seed).rows(scale, &mut rows);
-            }
-        }
-    }
-    for setting in surfaces().iter().flat_map(Surface::settings) {
-        setting.borrowed(|setting| setting.rows(scale, &mut rows));
-    }
-    // Surfaces have the ordinary setting among theirs.
-    let mut seen = std::collections::BTreeSet::new();
-    rows.retain(|row| seen.insert(row.name.clone()));
-    rows
 }
 
 /// A number of ways in words.

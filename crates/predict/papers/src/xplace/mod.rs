@@ -7,6 +7,7 @@
 mod conditions;
 mod measure;
 mod published;
+mod rows;
 mod surfaces;
 mod tables;
 
@@ -36,7 +37,7 @@ impl XPlace {
 
 impl Paper for XPlace {
     fn rows(&self, scale: f64) -> Vec<Row> {
-        conditions::rows(scale, &self.real().0)
+        rows::rows(scale, &self.real().0)
     }
 
     fn document(&self, found: &Found) -> Document {

@@ -1,18 +1,9 @@
 //! Slots: what threads did to memory, as far as it was not delivered.
 
-use super::Capture;
+use super::{Capture, Progress};
 use crate::vmas::page_of;
 use strata_stream::{Access, Backing, Batch, Event, Pid, Protection, Tid};
 use strata_wire::{SlotIndex, decode};
-
-/// How much of a slot was delivered.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
-    /// In which use of the slot.
-    taking: u64,
-    accesses: usize,
-    instructions: u64,
-}
 
 impl Capture {
     /// Puts a committed slot into the batch and gives it back to the producers.

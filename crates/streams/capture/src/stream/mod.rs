@@ -14,7 +14,6 @@ use crate::CaptureError;
 use crate::edges::Edges;
 use crate::launch::{self, Launch, Options, Supervisor};
 use crate::processes::Processes;
-use accesses::Progress;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -81,6 +80,15 @@ pub struct Capture {
     /// What was told at once, and how much of it.
     warnings: Vec<String>,
     told: usize,
+}
+
+/// How much of a slot was delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// In which use of the slot.
+    taking: u64,
+    accesses: usize,
+    instructions: u64,
 }
 
 impl Capture {

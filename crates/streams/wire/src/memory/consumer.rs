@@ -1,7 +1,8 @@
 //! What the one reader does: it takes what was handed over, gives slots back, and says what it wants.
 
+use super::Wire;
+use super::header::{END, NOTHING, SLOTS};
 use super::producers::WAKE_AT;
-use super::{END, NOTHING, SLOTS, Wire};
 use crate::futex;
 use crate::slot::{Cut, FREE, Owner, SlotIndex};
 use std::collections::VecDeque;

@@ -1,19 +1,9 @@
 //! Instructions by block, where nothing else is wanted.
 
 use super::Wire;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use super::header::Counted;
+use std::sync::atomic::Ordering::*;
 use strata_phases::BUCKETS;
-
-/// What is counted of all processes when nothing else is seen of them.
-#[repr(C)]
-pub(super) struct Counted {
-    /// Instructions of an interval; 0: nothing is counted.
-    interval: AtomicU64,
-    /// Intervals that are over.
-    over: AtomicU64,
-    /// Instructions since, by bucket of their blocks, as far as they were told.
-    blocks: [AtomicU64; BUCKETS],
-}
 
 impl Wire {
     /// The producers are to count blocks in intervals of so many instructions, and to tell of nothing else that

@@ -2,20 +2,7 @@
 
 use super::Wire;
 use crate::slot::SlotIndex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-
-#[repr(C)]
-pub(super) struct FreeList {
-    /// Head of the free stack: a count of changes in the upper half, which defeats ABA, index + 1
-    /// in the lower.
-    pub(super) head: AtomicU64,
-    /// Slots in the free stack, roughly: a slot is counted a little after it is pushed.
-    pub(super) length: AtomicU32,
-    /// Not 0 while a producer may sleep on `event`.
-    pub(super) producers_sleep: AtomicU32,
-    /// Changes when slots come free.
-    pub(super) event: AtomicU32,
-}
+use std::sync::atomic::Ordering::*;
 
 impl Wire {
     pub(super) fn push_free(&self, index: SlotIndex) {

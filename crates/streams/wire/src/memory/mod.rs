@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `producers` | threads of traced programs take slots, fill them and hand them over |
 //! | `consumer` | the one reader takes them, gives them back, and says what it wants |
+//! | `header` | what the memory begins with |
 //! | `free` | the stack of free slots |
 //! | `sampling` | one clock for all processes, and the intervals of a sampled stream |
 //! | `counting` | instructions by block, where nothing else is wanted |
@@ -11,6 +12,7 @@
 mod consumer;
 mod counting;
 mod free;
+mod header;
 mod producers;
 mod sampling;
 
@@ -18,61 +20,14 @@ pub use consumer::Drain;
 
 use crate::ProcessId;
 use crate::slot::{Slot, SlotIndex};
-use counting::Counted;
-use free::FreeList;
-use sampling::Sampled;
+use header::{BACKLOG, Header, MAGIC, SLOTS};
 use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use strata_stream::{Pid, Tid};
-
-/// Slots in the wire; memory is used only for those ever taken. Bounds the live threads of all
-/// traced processes together, with a good margin.
-const SLOTS: u32 = 8192;
-/// Slots in circulation beyond one for each thread: 2 MiB of backlog, which stays in a cache.
-const BACKLOG: u32 = 64;
-/// What the consumer wants of the producers (`Header::wanted`): the stream; nothing, so that they run
-/// on unobserved; their end.
-const STREAM: u32 = 0;
-const NOTHING: u32 = 1;
-const END: u32 = 2;
-const MAGIC: u64 = u64::from_le_bytes(*b"strata\0\x03");
-
-#[repr(C, align(64))]
-struct Header {
-    magic: AtomicU64,
-    consumer_started: AtomicU64,
-    consumer: AtomicU32,
-    wanted: AtomicU32,
-    next_pid: AtomicU32,
-    next_tid: AtomicU32,
-    producers: Line<Producers>,
-    free: Line<FreeList>,
-    sampled: Line<Sampled>,
-    counted: Line<Counted>,
-}
-
-/// Keeps what different sides write on different cache lines.
-#[repr(C, align(64))]
-struct Line<T>(T);
-
-#[repr(C)]
-struct Producers {
-    /// Head of the committed stack: number of slots in it in the upper half, index + 1 of the
-    /// newest in the lower.
-    committed: AtomicU64,
-    /// Slots never used yet begin here.
-    fresh: AtomicU32,
-    /// Not 0 while the consumer sleeps on this word.
-    consumer_sleeps: AtomicU32,
-    /// Numbers the takings of slots.
-    takings: AtomicU64,
-    /// Accesses that found no slot.
-    lost: AtomicU64,
-}
 
 /// The shared memory of one capture, as mapped by one process.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! What threads of traced programs do: they take slots, fill them and hand them over.
 
-use super::{BACKLOG, END, NOTHING, SLOTS, STREAM, Wire};
+use super::Wire;
+use super::header::{BACKLOG, END, NOTHING, SLOTS, STREAM};
 use crate::slot::{COMMITTED, FILLING, Owner, Slot, SlotIndex};
 use crate::{ProcessId, futex};
 use std::sync::atomic::{Ordering::*, fence};

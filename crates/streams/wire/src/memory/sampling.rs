@@ -1,28 +1,10 @@
 //! One clock for all processes, and the intervals of a sampled stream.
 
-use super::{STREAM, Wire};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use super::Wire;
+use super::header::{PLACED, STREAM};
+use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use strata_stream::{Placed, Sampling};
-
-/// One clock for all processes, and how far they are by it.
-#[repr(C)]
-pub(super) struct Sampled {
-    /// Instructions of all threads, as far as they were told.
-    clock: AtomicU64,
-    /// Edges of the schedule that were passed.
-    passed: AtomicU64,
-    /// Live processes.
-    processes: AtomicU32,
-    /// Of [`Sampling`]: interval, window, warm, whole, adaptive, seed. An interval of 0: not sampled.
-    lengths: [AtomicU64; 6],
-    /// Intervals as the consumer has placed them, by number, each of number + 1, start, length, gap and warm: of
-    /// no more than three at a time anybody asks.
-    placed: [[AtomicU64; 5]; PLACED],
-}
-
-/// Intervals that are remembered as they were placed.
-const PLACED: usize = 8;
 
 impl Wire {
     /// The producers are to sample. Before any of them starts.

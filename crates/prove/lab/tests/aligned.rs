@@ -383,7 +383,7 @@ refused 4294967296
 count
 echo 50 > nested_align_cpu_percent
 before=
-while now=$(cat nested_align_steered); [ x$now != x$before ]; do before=$now; sleep 3; done
+while now=$(cat nested_align_steered); [ x$now != x$before ]; do before=$now; sleep 10; done
 count
 echo -1 > nested_align_cpu_percent
 count

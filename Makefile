@@ -99,7 +99,7 @@ lab: lab-deps build
 
 # Tests as they are for all others, of programs of a release: larger ones in the layers change what memory is used there.
 LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) $(TEST) --no-fail-fast
-# Machines at a time. Several on few cores are too slow for some tests, which give a kernel ten seconds.
+# Machines at a time. Some tests give a kernel a few seconds, and one of them failed beside other work.
 LAB_THREADS = 1
 LAB_TESTS = $(patsubst %.rs,--test %,$(notdir $(wildcard crates/prove/lab/tests/*.rs)))
 

@@ -46,7 +46,8 @@ test: deps format lint doc
 # Of these, the tests that run the programs of deps, and every command of the documentation: what finds a package
 # that is not installed.
 test-live: deps
-	cargo test --quiet --package strata --package strata-workloads --test docs --test live --test foreign
+	cargo test --quiet --package strata --test docs
+	cargo test --quiet --package strata --package strata-workloads --test integration -- live:: foreign::
 
 deps: rust
 	@scripts/rust fmt clippy
@@ -99,18 +100,15 @@ lab: lab-deps build
 
 # Tests as they are for all others, of programs of a release: larger ones in the layers change what memory is used there.
 LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) $(TEST) --no-fail-fast
-# Machines at a time. Some tests give a kernel a few seconds, and one of them failed beside other work.
-LAB_THREADS = 1
-LAB_TESTS = $(patsubst %.rs,--test %,$(notdir $(wildcard crates/prove/lab/tests/*.rs)))
 
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
 	$(STRATA) lab build --kernel aligned --machine intel
-	$(LAB_TEST) $(LAB_TESTS) --test docs -- --ignored --test-threads=$(LAB_THREADS) --skip unit_tests_
+	$(LAB_TEST) --test lab --test docs -- --ignored --skip unit_tests_
 
 lab-unit-tests: lab-deps build
 	$(STRATA) lab build --kernel aligned
-	$(LAB_TEST) --test suites -- --ignored --nocapture unit_tests_
+	$(LAB_TEST) --test lab -- --ignored --nocapture unit_tests_
 
 # What the shortest tests run is what all tests have built: the emulator takes their time.
 lab-programs: lab-deps
@@ -119,12 +117,12 @@ lab-programs: lab-deps
 # One machine of two layers and one of three: a minute or two once the kernel is there.
 lab-smoke: lab-programs
 	$(DEBUG)/strata lab build
-	$(TEST) --test smoke --test own --test kept -- --ignored --test-threads=1 smoke_ --skip smoke_intel_
+	$(TEST) --test lab -- --ignored smoke_ --skip smoke_intel_
 
 # The same on Intel's processors, which are emulated more slowly, by another emulator.
 lab-smoke-intel: lab-programs
 	$(DEBUG)/strata lab build --machine intel
-	$(TEST) --test intel --test kept -- --ignored --test-threads=1 smoke_intel_
+	$(TEST) --test lab -- --ignored smoke_intel_
 
 # The lab downloads packages without installing them, for which their lists must be there.
 lab-deps: rust

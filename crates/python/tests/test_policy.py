@@ -30,7 +30,7 @@ class Utilization(strata.Policy):
             stack.collapse(node, fault.space, fault.page)
 
 
-#: What crates/strata/tests/same_bytes.rs runs, with the same policy in Rust.
+#: What crates/strata/tests/integration/same_bytes.rs runs, with the same policy in Rust.
 OPTIONS = {
     "workload": "zipf:size=48MiB,accesses=200k",
     "stack": ["native", "vm", "nested"],

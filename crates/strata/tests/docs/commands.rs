@@ -39,7 +39,7 @@ fn every_command_of_the_lab_in_the_documentation_works() {
     // As the lab's own tests do.
     let programs = std::env::var_os("STRATA_LAB_PROGRAMS").map(PathBuf::from);
     let program = programs.map_or_else(common::program, |programs| programs.join("strata"));
-    let run = run_blocks(&program, 1, |block| block.lab);
+    let run = run_blocks(&program, 2, |block| block.lab);
     assert!(run > 2, "only {run} blocks found");
 }
 

@@ -1,7 +1,8 @@
 //! The documentation is true: its commands run, what they print is what it shows, its links lead
 //! somewhere, and its words and tables are those of the program and of the tree.
 
-#[path = "../common/mod.rs"]
+#[path = "../integration/common/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest of it")]
 mod common;
 
 mod blocks;

@@ -1,0 +1,5 @@
+//! Page tables against their slow twin.
+
+mod load;
+mod tables;
+mod twin;

@@ -6,8 +6,8 @@
 //! usual for files that name others; a program's words are left as they are.
 
 use crate::args::{Cli, Command, Input, RunArgs};
+use crate::cpu::names_a_file;
 use crate::failure::{Failure, unknown};
-use crate::plan::names_a_file;
 use crate::text_file;
 use crate::vm_args::VmArgs;
 use crate::workload;

@@ -1,8 +1,8 @@
 //! SHA-256 of what a run reads, so that results can be told apart by it.
 
 use crate::args::RunArgs;
+use crate::cpu::names_a_file;
 use crate::failure::Failure;
-use crate::plan::names_a_file;
 use crate::workload::Input;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::gain;
 use crate::inspect_args::JoinArgs;
 use crate::results::{Places, json};
-use crate::{plan, remote, snapshot_text};
+use crate::{cpu, remote, snapshot_text};
 use serde::Serialize;
 use std::path::Path;
 use strata_engine::gain::Gain;
@@ -37,7 +37,7 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
     }
     let inputs: Vec<_> = args.snapshots.iter().map(|path| ("the snapshot", &**path)).collect();
     let places = Places::new(&args.results, args.html.as_deref(), &inputs)?;
-    let cpu = args.gain.then(|| plan::cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT)));
+    let cpu = args.gain.then(|| cpu::cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT)));
     let cpu = cpu.transpose()?;
     let mut snapshots = match &args.key {
         Some(key) => remote::snapshots(&args.from, key)?,

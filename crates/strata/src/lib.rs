@@ -5,12 +5,14 @@
 
 mod again;
 pub mod args;
+mod assignments;
 mod bill;
 mod calibrate;
 pub mod captured_tables;
 mod check;
 pub mod complain;
 pub mod config;
+mod cpu;
 mod defaults;
 mod digest;
 mod drawn;
@@ -39,6 +41,7 @@ mod lines;
 mod list;
 mod manual;
 pub mod output;
+mod pairs;
 mod paper;
 mod phases;
 mod pictures;

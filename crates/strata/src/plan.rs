@@ -1,27 +1,21 @@
-//! From options to machines: defaults, checks, the cross product of stacks and policies.
+//! From options to machines: defaults, and checks of options against each other.
 
-use crate::again;
 use crate::args::{Fragmentation, RunArgs};
-use crate::defaults::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_SEED, DEFAULT_STACK};
-use crate::failure::{Failure, unknown};
+use crate::assignments::assigned;
+use crate::cpu::{models_llc, names_a_file};
+use crate::defaults::{DEFAULT_FMFI, DEFAULT_LEVELS, DEFAULT_SEED};
+use crate::failure::Failure;
 use crate::guest_memory::GuestMemory;
-use crate::output::{self};
-use crate::prepared;
+use crate::pairs::cross_product;
 use crate::run_results::Results;
 use crate::sample::{Choice, Sample};
-use crate::values::SizeAndWays;
 use crate::workload::Input;
-use crate::{captured_tables, effect, given, phases, text_file, unsampled};
+use crate::{again, captured_tables, effect, given, output, phases, prepared, unsampled};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use strata_engine::options::Options;
-use strata_engine::{
-    Catalogue, ColouredCache, LayerFmfi, LlcSetup, Paging, RequestLoad, Setup, StackKind,
-    default_policies, works_across_layers,
-};
-use strata_hardware::{CpuModel, Misaligned, WalkCaches};
-use strata_nested::{Access, ExitReason, Instructions};
-use strata_params::{Parameter, Parameters, Value};
+use strata_engine::{Catalogue, LayerFmfi, LlcSetup, Paging, RequestLoad, Setup, StackKind};
+use strata_hardware::Misaligned;
 use strata_stream::WorkloadInfo;
 use strata_tables::Capture;
 use strata_workloads::Part;
@@ -146,7 +140,7 @@ pub fn setups(
     besides: &[String],
 ) -> Result<(Vec<Setup>, Part), Failure> {
     let policies: Vec<&String> = pairs.iter().map(|(_, policy)| policy).chain(besides).collect();
-    let (cpu, overrides) = constants(args, catalogue, &policies)?;
+    let (cpu, overrides) = assigned(args, catalogue, &policies)?;
     effect::check(args, catalogue, &policies, &cpu)?;
     let warmup = args.warmup.unwrap_or(0);
     let mut part = given::part(&args.input);
@@ -173,7 +167,7 @@ pub fn setups(
         seed: args.seed.unwrap_or(DEFAULT_SEED),
         placement: args.placement.unwrap_or_default(),
         llc: LlcSetup {
-            as_cpu: models_cpu_llc(args),
+            as_cpu: models_llc(args),
             ways: args.llc_ways,
             classify: args.llc_misses.unwrap_or(false),
             colours_of: args.colours_of.unwrap_or_default(),
@@ -205,233 +199,6 @@ pub fn apart<'a>(
     output::apart(&outputs, &inputs)
 }
 
-/// Every pair of stack and policy that goes together, stack by stack.
-///
-/// # Errors
-/// When one is named that does not exist, or goes with nothing.
-pub fn cross_product(
-    args: &RunArgs,
-    catalogue: &Catalogue,
-    remarks: &mut Vec<String>,
-) -> Result<Vec<(StackKind, String)>, Failure> {
-    let stacks = args.stack.clone().unwrap_or_else(|| vec![DEFAULT_STACK]);
-    let named = args.policy.clone();
-    let policies = named.clone().unwrap_or_else(default_policies);
-    for (index, stack) in stacks.iter().enumerate() {
-        if stacks[..index].contains(stack) {
-            return Err(Failure::usage(format!("--stack names {stack} twice; name it once")));
-        }
-    }
-    for (index, policy) in policies.iter().enumerate() {
-        if policies[..index].contains(policy) {
-            return Err(Failure::usage(format!("--policy names {policy} twice; name it once")));
-        }
-        if policy.is_empty() {
-            return Err(Failure::usage("--policy has a name that is empty; leave out the comma"));
-        }
-        let Some(info) = catalogue.policy(policy) else {
-            let names = catalogue.policies.iter().map(|policy| &*policy.name);
-            let message = unknown("policy", policy, names, "'strata list policies' shows all");
-            return Err(Failure::usage(message));
-        };
-        if named.is_some() && !stacks.iter().any(|stack| info.stacks.contains(stack)) {
-            let fits: Vec<_> = info.stacks.iter().map(|stack| stack.name()).collect();
-            return Err(Failure::usage(format!(
-                "policy {policy} cannot run on --stack {}; add --stack {}",
-                list(&stacks),
-                fits.join(",")
-            )));
-        }
-    }
-    let without_second_stages = args.paging.is_some_and(Paging::has_shadows);
-    if let Some(paging) = args.paging.filter(|paging| paging.has_shadows()) {
-        shadow_paging_fits(paging, &stacks, named.as_deref().unwrap_or_default())?;
-    }
-    let mut pairs = Vec::new();
-    for &stack in &stacks {
-        for policy in &policies {
-            if without_second_stages && works_across_layers(policy) {
-                remarks.push(format!("policy {policy} needs second stages: left out"));
-                continue;
-            }
-            let info = catalogue.policy(policy).expect("checked above");
-            if info.stacks.contains(&stack) {
-                pairs.push((stack, policy.clone()));
-            } else {
-                remarks
-                    .push(format!("policy {policy} does not exist on a {stack} stack: left out"));
-            }
-        }
-    }
-    Ok(pairs)
-}
-
-/// Whether stacks and policies can have shadow paging.
-///
-/// # Errors
-/// With the first that cannot.
-fn shadow_paging_fits(
-    paging: Paging,
-    stacks: &[StackKind],
-    policies: &[String],
-) -> Result<(), Failure> {
-    let name = paging.name();
-    if let Some(deep) = stacks.iter().find(|stack| stack.layers() > StackKind::Nested.layers()) {
-        let (what, these) = match paging {
-            Paging::ShadowOnShadow => ("nested VMs", "nested"),
-            _ => ("VMs and nested VMs", "vm or nested"),
-        };
-        return Err(Failure::usage(format!(
-            "--paging {name} is for {what}, and a {deep} stack has VMs in these: take {these}, or leave --paging out"
-        )));
-    }
-    if paging == Paging::ShadowOnShadow && !stacks.contains(&StackKind::Nested) {
-        return Err(Failure::usage(
-            "--paging shadow-on-shadow is for nested VMs, in which L1 keeps a shadow for L0 to shadow: add nested to \
-             --stack, or take --paging shadow for a VM",
-        ));
-    }
-    match policies.iter().find(|policy| works_across_layers(policy)) {
-        Some(policy) => Err(Failure::usage(format!(
-            "policy {policy} works on second stages, of which a VM has none with --paging {name}: take base or \
-             thp, or leave --paging out"
-        ))),
-        None => Ok(()),
-    }
-}
-
-fn list(stacks: &[StackKind]) -> String {
-    stacks.iter().map(|stack| stack.name()).collect::<Vec<_>>().join(",")
-}
-
-/// The parameter that lets page faults go to the guest without an exit.
-const PAGE_FAULT_BYPASS: &str = "nested.page_fault_bypass";
-
-/// The CPU with its constants set, and the assignments that are for the model and the policies.
-fn constants(
-    args: &RunArgs,
-    catalogue: &Catalogue,
-    policies: &[&String],
-) -> Result<(CpuModel, Vec<(String, String)>), Failure> {
-    let mut cpu = cpu(args.cpu.as_deref().unwrap_or(CpuModel::DEFAULT))?;
-    if let Some(SizeAndWays { bytes, ways }) = args.l4 {
-        let values = [bytes.to_string(), ways.to_string()];
-        let set = [("cache.l4.bytes", &*values[0]), ("cache.l4.ways", &*values[1])];
-        cpu.set_all(set).map_err(|error| Failure::usage(format!("--l4: {error}")))?;
-    }
-    let of_l4 = args.colours_of == Some(ColouredCache::L4);
-    if of_l4
-        && cpu.cache.l4.bytes == 0
-        && !args.set.iter().any(|(name, _)| name == "cache.l4.bytes")
-    {
-        return Err(Failure::usage(
-            "--colours-of l4: there is no such cache; add one with --l4, such as --l4 1GiB",
-        ));
-    }
-    let step = args.walk_caches.as_deref();
-    if let Some(step) = WalkCaches::ALL.into_iter().find(|known| Some(known.name()) == step) {
-        cpu = cpu.with_walk_caches(step);
-    }
-    let names = |all: &[Parameter]| all.iter().map(|p| p.name.to_string()).collect::<Vec<_>>();
-    let (constants, parameters) = (names(&cpu.parameters()), names(&catalogue.parameters));
-    let (mut of_cpu, mut overrides) = (Vec::new(), Vec::new());
-    let rates = [
-        ("rate.tick", args.tick_hz.map(|hertz| hertz.to_string())),
-        ("rate.io", args.io_hz.clone()),
-    ];
-    for (name, value) in rates {
-        overrides.extend(value.map(|value| (name.to_owned(), value)));
-    }
-    for (name, value) in &args.set {
-        if name.starts_with("cache.llc_design.") && !models_cpu_llc(args) {
-            return Err(Failure::usage(format!(
-                "--set {name} has no effect on the plain last-level cache; add --llc cpu"
-            )));
-        }
-        let costs_what = name
-            .strip_prefix("exit.")
-            .and_then(|reason| ExitReason::ALL.into_iter().find(|known| known.name() == reason));
-        let is_shadowed = args.paging.is_some_and(Paging::has_shadows);
-        if costs_what.is_some_and(|reason| reason.is_of_shadow_paging() && !is_shadowed) {
-            return Err(Failure::usage(format!(
-                "--set {name} has no effect where no VM has shadow paging; add --paging shadow"
-            )));
-        }
-        if name == PAGE_FAULT_BYPASS && value == "true" && !is_shadowed {
-            return Err(Failure::usage(format!(
-                "--set {name} concerns page faults that exit, and with second stages none does; add --paging shadow, or \
-                 --paging shadow-on-shadow for a nested VM"
-            )));
-        }
-        if constants.contains(name) {
-            of_cpu.push((name.as_str(), value.as_str()));
-        } else if parameters.contains(name) {
-            let readers = catalogue.readers(name);
-            if !readers.is_empty() && !policies.iter().any(|used| readers.contains(&used.as_str()))
-            {
-                return Err(Failure::usage(format!(
-                    "--set {name} has no effect without policy {}; add it to --policy",
-                    readers.join(" or ")
-                )));
-            }
-            overrides.push((name.clone(), value.clone()));
-        } else if let Some(remedy) = strata_nested::replacement(name) {
-            return Err(Failure::usage(format!(
-                "--set {name}: there is no such parameter any more; {remedy}"
-            )));
-        } else {
-            let all = constants.iter().chain(&parameters).map(String::as_str);
-            let message = unknown("parameter", name, all, "'strata list parameters' shows all");
-            return Err(Failure::usage(message));
-        }
-    }
-    cpu.set_all(of_cpu).map_err(|error| Failure::usage(format!("--set: {error}")))?;
-    let bypasses =
-        overrides.iter().any(|(name, value)| name == PAGE_FAULT_BYPASS && value == "true");
-    if bypasses && cpu.virtualization.instructions == Instructions::Svm {
-        return Err(Failure::usage(format!(
-            "--set {PAGE_FAULT_BYPASS}=true: {} has AMD's instructions, with whose VMCB all page faults exit or \
-             none; leave it out, or take an Intel CPU",
-            cpu.name
-        )));
-    }
-    for (name, value) in overrides.iter().filter(|(name, _)| name == "nested.vmcs_access") {
-        let access = Access::parse(name, value, "");
-        if access.is_ok_and(|access| !access.fits(cpu.virtualization.instructions)) {
-            return Err(Failure::usage(format!(
-                "--set {name}={value}: {} has AMD's instructions, whose VMCB is plain memory to begin \
-                 with; leave it out, or take an Intel CPU",
-                cpu.name
-            )));
-        }
-    }
-    Ok((cpu, overrides))
-}
-
-/// Whether the last-level cache is made as that of the CPU.
-fn models_cpu_llc(args: &RunArgs) -> bool {
-    args.llc.as_deref() == Some("cpu")
-}
-
-/// Whether `--cpu` means a file, not a preset.
-pub fn names_a_file(cpu: &str) -> bool {
-    cpu.ends_with(".toml") || cpu.contains('/')
-}
-
-/// A preset by name, or a model from a file.
-///
-/// # Errors
-/// When there is none.
-pub fn cpu(name: &str) -> Result<CpuModel, Failure> {
-    if !names_a_file(name) {
-        return CpuModel::preset(name).map_err(|error| {
-            Failure::usage(format!("{error} 'strata list cpus' shows all; a file ends in .toml"))
-        });
-    }
-    let text = text_file::read(Path::new(name), "CPU model")?;
-    CpuModel::from_toml(&text).map_err(|error| Failure::usage(format!("{name}: {error}")))
-}
-
 /// FMFI of the layers.
 fn fragmentation(given: Option<&Fragmentation>) -> LayerFmfi {
     match given.map(|given| &given.0[..]) {
@@ -448,6 +215,7 @@ mod tests {
     use crate::output::Target;
     use clap::Parser;
     use strata_engine::{PolicyInfo, SetupError};
+    use strata_params::Parameter;
 
     fn catalogue() -> Catalogue {
         let policy = |name: &'static str, stacks| {

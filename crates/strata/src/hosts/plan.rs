@@ -3,7 +3,8 @@
 use crate::args::{Input as InputArgs, RunArgs};
 use crate::failure::{Failure, unknown};
 use crate::guest_memory::GuestMemory;
-use crate::plan::{apart, cross_product, request_load, setups};
+use crate::pairs::cross_product;
+use crate::plan::{apart, request_load, setups};
 use crate::run_results::Results;
 use crate::vm_args::VmArgs;
 use crate::workload::Input;

@@ -1,9 +1,9 @@
 //! The model of the machine that the lab ran, from the state in which the program found it.
 
 use super::state::LayerState;
+use crate::cpu::cpu;
 use crate::failure::{Failure, USAGE};
 use crate::interrupt::Interrupt;
-use crate::plan::cpu;
 use crate::workload::{Input, unopened};
 use nix::libc;
 use std::ffi::OsString;

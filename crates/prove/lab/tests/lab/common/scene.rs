@@ -52,6 +52,21 @@ impl Scene {
         self
     }
 
+    /// With programs that touch so much memory each, such as `96M`: under emulation a page costs a millisecond and more
+    /// where two kernels have to map it.
+    pub fn touching(mut self, size: &str) -> Self {
+        let programs = self.0.steps.iter_mut().filter_map(|step| match step {
+            Step::Run { program, .. } if program.get(1).is_some_and(|word| word == "touch") => {
+                Some(program)
+            }
+            _ => None,
+        });
+        for word in programs.flatten().filter(|word| word.starts_with("--size=")) {
+            *word = format!("--size={size}");
+        }
+        self
+    }
+
     /// The scenario, which makes sense.
     pub fn checked(self) -> Scenario {
         self.0.check().unwrap_or_else(|flaw| panic!("{flaw}: {:?}", self.0));

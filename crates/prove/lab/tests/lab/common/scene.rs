@@ -52,7 +52,7 @@ impl Scene {
         self
     }
 
-    /// With programs that touch so much memory each, such as `96M`: under emulation a page costs a millisecond and more
+    /// With programs that touch so much memory each, such as `96M`: under emulation a page costs nearly three milliseconds
     /// where two kernels have to map it.
     pub fn touching(mut self, size: &str) -> Self {
         let programs = self.0.steps.iter_mut().filter_map(|step| match step {

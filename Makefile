@@ -43,11 +43,14 @@ demo: rust
 test: deps format lint doc
 	$(TEST)
 
+# Both times the same packages: for others cargo chooses other features, and builds anew.
+LIVE = cargo test --quiet --package strata --package strata-workloads
+
 # Of these, the tests that run the programs of deps, and every command of the documentation: what finds a package
 # that is not installed.
 test-live: deps
-	cargo test --quiet --package strata --test docs
-	cargo test --quiet --package strata --package strata-workloads --test integration -- live:: foreign::
+	$(LIVE) --test docs
+	$(LIVE) --test integration -- live:: foreign::
 
 deps: rust
 	@scripts/rust fmt clippy

@@ -25,14 +25,20 @@ const SEEDS: u64 = 100;
 /// Pairs of runs; the median counts.
 const PAIRS: usize = 3;
 
-/// Figures that are compared, and where they are in a run.
-const FIGURES: [(&str, &str); 6] = [
-    ("L1 TLB misses", "/tlb/l1_misses"),
-    ("L2 TLB misses", "/tlb/l2_misses"),
-    ("walk cycles", "/walk_cycles"),
-    ("LLC misses", "/counters/strata.data_memory"),
-    ("cycles", "/cycles"),
-    ("guest faults", "/faults/guest"),
+/// Policies under which figures are compared: runs 0 and 1 of a report.
+const POLICIES: &str = "base,xgemini";
+
+/// Figures that are compared, and where they are in a report.
+const FIGURES: [(&str, &str); 9] = [
+    ("L1 TLB misses", "/runs/0/tlb/l1_misses"),
+    ("L2 TLB misses", "/runs/0/tlb/l2_misses"),
+    ("walk cycles", "/runs/0/walk_cycles"),
+    ("LLC misses", "/runs/0/counters/strata.data_memory"),
+    ("cycles", "/runs/0/cycles"),
+    ("guest faults", "/runs/0/faults/guest"),
+    ("xgemini: throughput over base's", "/runs/1/relative_throughput"),
+    ("its huge pages", "/runs/1/alignment/guest_huge"),
+    ("well aligned", "/runs/1/alignment/well_aligned"),
 ];
 
 /// What its own benchmark asks of redis.
@@ -147,12 +153,11 @@ fn full(name: &str, program: &[String], room: &Path) {
     println!("| {name} | {:.2} s | {:.2} |", median(record), median(run));
 }
 
-/// The first run of a report.
+/// A report.
 fn report(command: &mut Command, json: &Path) -> Value {
     seconds(command);
     let text = std::fs::read_to_string(json).expect("the report was written");
-    let report: Value = serde_json::from_str(&text).expect("it is JSON");
-    report["runs"][0].clone()
+    serde_json::from_str(&text).expect("it is JSON")
 }
 
 /// The figure that bounds of this name are around.
@@ -172,7 +177,7 @@ fn cover(name: &str, program: &[String], choice: &str, room: &Path) {
     let run = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
         command.args(["run", "--stack", "vm", "--policy", "base", "-o", "/dev/null", "--json"]);
-        report(command.arg(&json).args(more).arg(&recording), &json)
+        report(command.arg(&json).args(more).arg(&recording), &json)["runs"][0].clone()
     };
     let full = run(&[]);
     let mut held: BTreeMap<String, (u64, u64, f64)> = BTreeMap::new();
@@ -204,7 +209,7 @@ fn compare(name: &str, program: &[String], room: &Path) {
     let json = room.join("out.json");
     let path = json.display().to_string();
     let run = |more: &[&str]| -> Value {
-        let options: Vec<&str> = [&["--policy", "base", "--json", &path], more].concat();
+        let options: Vec<&str> = [&["--policy", POLICIES, "--json", &path], more].concat();
         report(&mut strata(&options, program), &json)
     };
     let full = run(&[]);
@@ -213,13 +218,15 @@ fn compare(name: &str, program: &[String], room: &Path) {
     }
 }
 
-/// How near a sampled run comes to the full one.
+/// How near a sampled report comes to the full one.
 fn row(name: &str, full: &Value, sampled: &Value) {
-    let value = |run: &Value, at: &str| run.pointer(at).and_then(Value::as_f64).unwrap_or(0.0);
+    let value =
+        |report: &Value, at: &str| report.pointer(at).and_then(Value::as_f64).unwrap_or(0.0);
     let cells = FIGURES.map(|(_, at)| match (value(sampled, at), value(full, at)) {
         (_, 0.0) => "-".to_owned(),
         (found, truth) => format!("{:+.1} %", (found / truth - 1.0) * 100.0),
     });
+    let [full, sampled] = [full, sampled].map(|report| &report["runs"][0]);
     let Some(bounds) = sampled["sampled"]["bounds"].as_object() else {
         return println!("| {name} | {} | too short to be sampled |", cells.join(" | "));
     };

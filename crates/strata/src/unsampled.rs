@@ -2,6 +2,7 @@
 
 use crate::args::{self, RunArgs};
 use crate::failure::Failure;
+use crate::prepared;
 use crate::sample::Sample;
 
 /// Refuses options of a recording that does not hold all of a stream.
@@ -30,6 +31,8 @@ pub fn check(args: &RunArgs) -> Result<(), Failure> {
 /// windows as well.
 pub fn refused(args: &RunArgs) -> Option<(&'static str, &'static str)> {
     let input = &args.input;
+    let is_marked = input.marked == Some(true);
+    let is_prepared = input.workload.as_deref().is_some_and(prepared::is_recorded);
     let refused = [
         (!args.vm.is_empty(), "--vm", "windows of several streams do not meet"),
         (args.tables.is_some(), "--tables", "captured tables are of a short recording"),
@@ -40,7 +43,12 @@ pub fn refused(args: &RunArgs) -> Option<(&'static str, &'static str)> {
         (args.warmup.is_some_and(|n| n > 0), "--warmup", "windows have their own, warm="),
         (input.skip.is_some_and(|n| n > 0), "--skip", "accesses in gaps are not counted"),
         (input.limit.is_some(), "--limit", "accesses in gaps are not counted"),
-        (input.marked == Some(true), "--marked", "what comes before a mark would be sampled too"),
+        (
+            is_marked && is_prepared,
+            "a prepared workload",
+            "what comes before its mark would be sampled too",
+        ),
+        (is_marked, "--marked", "what comes before a mark would be sampled too"),
     ];
     refused.into_iter().find(|(given, ..)| *given).map(|(_, option, why)| (option, why))
 }

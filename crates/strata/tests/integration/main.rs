@@ -19,6 +19,7 @@ mod prepared;
 mod report;
 mod requests;
 mod same_bytes;
+mod sampled;
 mod signals;
 mod sweep;
 #[path = "../../../predict/policies/tests/integration/utilization/mod.rs"]

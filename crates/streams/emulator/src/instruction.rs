@@ -19,8 +19,9 @@ pub unsafe fn instructions_counted(block: *mut qemu_plugin_tb) -> usize {
     }
 }
 
-/// Whether a block may jump to itself or to what lies before it, returns left out: of all blocks that run
-/// again and again, one is such a block, unless it is a function that only calls itself.
+/// Whether a block may jump to itself or to what lies before it, or call that. Of all blocks that run again and
+/// again one is such a block: returns lead on from a call, and a function that calls itself, or one that calls it,
+/// calls what lies before.
 ///
 /// # Safety
 /// `block` is valid and not empty: called from a translation callback.
@@ -34,8 +35,8 @@ pub unsafe fn may_jump_back(block: *mut qemu_plugin_tb) -> bool {
     }
 }
 
-/// SDM volume 2, Jcc, JMP, LOOP, JRCXZ: jumps with a negative distance, and those to an address in a
-/// register or in memory.
+/// SDM volume 2, Jcc, JMP, CALL, LOOP, JRCXZ: jumps and calls with a negative distance, and those to an address
+/// in a register or in memory.
 fn jumps_back(bytes: &[u8]) -> bool {
     let is_prefix =
         |byte: &&u8| matches!(byte, 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3 | 0x40..=0x4f);
@@ -43,8 +44,8 @@ fn jumps_back(bytes: &[u8]) -> bool {
     let is_negative = after.last().is_some_and(|byte| *byte >= 0x80);
     match *after {
         [0xeb | 0x70..=0x7f | 0xe0..=0xe3, ..] => is_negative,
-        [0xe9, ..] | [0x0f, 0x80..=0x8f, ..] => is_negative,
-        [0xff, operand, ..] => operand >> 3 & 7 == 4,
+        [0xe8 | 0xe9, ..] | [0x0f, 0x80..=0x8f, ..] => is_negative,
+        [0xff, operand, ..] => matches!(operand >> 3 & 7, 2 | 4),
         _ => false,
     }
 }
@@ -87,7 +88,10 @@ mod tests {
 
     #[test]
     fn jumps_back_are_recognised() {
-        let yes: [&[u8]; 6] = [
+        let yes: [&[u8]; 9] = [
+            &[0xe8, 0, 0, 0, 0xff],
+            &[0xff, 0xd0],
+            &[0x41, 0xff, 0x55, 0x18],
             &[0x75, 0xf0],
             &[0xeb, 0xfe],
             &[0xe9, 0, 0, 0, 0xff],
@@ -95,11 +99,12 @@ mod tests {
             &[0x3e, 0xff, 0xe0],
             &[0x41, 0xff, 0x24, 0xc5, 0, 0, 0, 0],
         ];
-        let no: [&[u8]; 6] = [
+        let no: [&[u8]; 7] = [
             &[0x75, 0x10],
+            &[0xe8, 0, 1, 0, 0],
             &[0xe9, 0, 1, 0, 0],
             &[0xc3],
-            &[0xff, 0xd0],
+            &[0xff, 0x30],
             &[0x0f, 0xaf, 0xc0],
             &[0x90],
         ];

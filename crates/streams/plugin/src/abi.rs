@@ -183,7 +183,7 @@ unsafe fn bucket_of(block: *mut qemu_plugin_tb) -> Option<usize> {
 }
 
 /// Lets a lone thread look at the clock of a sampled stream: where accesses are observed, in every block;
-/// in a gap in those that no loop can do without, which are those that may jump back.
+/// in a gap in those that no loop and no recursion can do without, which are those that may jump back.
 ///
 /// # Safety
 /// `block` is valid.

@@ -152,6 +152,13 @@ pub fn hides(call: &Call, space: &Space) -> Vec<Range<Virtual>> {
     hidden.into_iter().collect()
 }
 
+/// Memory that the program is about to let the kernel have when it likes.
+pub fn freed(call: &Call) -> Option<Range<Virtual>> {
+    let [a, b, c, ..] = call.args;
+    let frees = call.number == libc::SYS_madvise && advice(c as i32) == Some(Advice::Free);
+    if frees { pages(a, b) } else { None }
+}
+
 /// Memory that the emulator has just given to a growing heap. It fills it with zeroes itself where the heap
 /// has been as large before (QEMU 7.2, `do_brk` in `linux-user/syscall.c`), so that page tables would show
 /// as touched what the program has not touched.
@@ -479,6 +486,14 @@ mod tests {
         assert!(remark(libc::SYS_prctl, libc::PR_SET_SECCOMP as u64, 1).is_some());
         assert_eq!(remark(libc::SYS_mmap, 0, 1 << 30), None);
         assert!(matches!(remark(libc::SYS_mmap, 0, 1 << 40), Some(Message::Warning(_))));
+    }
+
+    #[test]
+    fn memory_is_freed_by_one_call_alone() {
+        let freed = |number, c: i32| freed(&Call { number, args: [0x8000, 1, c as u64, 0, 0, 0] });
+        assert_eq!(freed(libc::SYS_madvise, libc::MADV_FREE), Some(range(0x8000, 0x9000)));
+        assert_eq!(freed(libc::SYS_madvise, libc::MADV_DONTNEED), None);
+        assert_eq!(freed(libc::SYS_mprotect, libc::MADV_FREE), None);
     }
 
     #[test]

@@ -64,8 +64,7 @@ impl Counting {
     }
 
     /// In the child of a fork: what its parent has not told is the parent's to tell.
-    pub fn fork(&self, wire: &Wire) {
-        wire.begin_process();
+    pub fn fork(&self) {
         BLOCKS.iter().for_each(|count| count.store(0, Relaxed));
         self.told.store(SERIAL_INSTRUCTIONS.load(Relaxed), Relaxed);
         sampling::look_at(0);

@@ -114,6 +114,33 @@ pub fn forget_zeroes(range: Range<Virtual>) {
     unsafe { libc::madvise(start, range.bytes() as usize, libc::MADV_DONTNEED) };
 }
 
+/// Gives memory back at once of which a program says that the kernel may have it when it likes (`MADV_FREE`), and
+/// which page tables would show until then. The kernel is asked first, as it refuses that for some memory.
+pub fn give_back(range: Range<Virtual>) {
+    let start = range.start.get() as *mut libc::c_void;
+    let bytes = range.bytes() as usize;
+    // SAFETY: the program is about to say that it needs the contents of this memory no more.
+    unsafe {
+        if libc::madvise(start, bytes, libc::MADV_FREE) == 0 {
+            libc::madvise(start, bytes, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+/// Does something while the process's own files in `/proc` are its own, as they are for one that has never
+/// changed its rights.
+pub fn while_dumpable<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: touches no memory.
+    let before = unsafe { libc::prctl(libc::PR_GET_DUMPABLE) };
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+    let result = act();
+    // What an administrator may read and the process may not (2) cannot be asked for: nobody may then.
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, i32::from(before == 1)) };
+    result
+}
+
 /// Ends the process at once.
 pub fn end_process() -> ! {
     // SAFETY: a signal to oneself touches no memory. Not by the function `kill`, which tells of a death.

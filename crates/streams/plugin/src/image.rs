@@ -61,12 +61,15 @@ pub fn own_floor() -> Gva {
     floor(BEFORE.get().map_or(&[], Vec::as_slice))
 }
 
-/// The guest's mappings among the emulator's that can be read, in the order of addresses.
+/// The guest's mappings among the emulator's that the program has any right to, in the order of addresses.
 pub fn guest_ranges() -> Vec<Range<Virtual>> {
-    let floor = own_floor();
-    let rows = own_rows().into_iter();
-    let guest = rows.filter(|row| row.range.end <= floor && row.protection.read);
-    guest.map(|row| row.range).collect()
+    accessible(&own_rows(), own_floor())
+}
+
+/// What can be written to can be stored to, even where it cannot be read.
+fn accessible(rows: &[Row], floor: Gva) -> Vec<Range<Virtual>> {
+    let guest = |row: &&Row| row.range.end <= floor && row.protection != Protection::NONE;
+    rows.iter().filter(guest).map(|row| row.range).collect()
 }
 
 /// The rows of a `/proc/self/maps`.
@@ -218,6 +221,21 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         let at = address.checked_sub(0x40_0000_0000)? as usize;
         out.copy_from_slice(image.get(at..at + out.len())?);
         Some(())
+    }
+
+    #[test]
+    fn mappings_with_any_right_are_looked_at() {
+        let rows = rows(
+            "4000000000-4000001000 -w-p 00000000 00:00 0\n\
+             4000001000-4000002000 ---p 00000000 00:00 0\n\
+             4000002000-4000003000 r--p 00000000 00:00 0\n\
+             55c2d4188000-55c2d41f4000 rw-p 00000000 00:00 0",
+        );
+        let found: Vec<_> = accessible(&rows, Gva::new(0x55c2_d418_8000))
+            .into_iter()
+            .map(|range| range.start.get() >> 12)
+            .collect();
+        assert_eq!(found, [0x400_0000, 0x400_0002]);
     }
 
     #[test]

@@ -94,7 +94,9 @@ impl Known {
         if self.adaptive {
             // What was placed long ago is not remembered, and need not be: each interval has its edges.
             while self.passed != wire.edges_passed() {
-                self.jump(wire);
+                if !self.jump(wire) && !wire.places() {
+                    return;
+                }
             }
             return;
         }
@@ -103,7 +105,8 @@ impl Known {
         }
     }
 
-    fn jump(&mut self, wire: &Wire) {
+    /// Gives whether it got there: if not, more edges were passed meanwhile, or nobody places intervals any more.
+    fn jump(&mut self, wire: &Wire) -> bool {
         const EDGES: [Edge; 4] = [Edge::Interval, Edge::Warm, Edge::Window, Edge::Gap];
         let passed = wire.edges_passed();
         let number = passed / EDGES.len() as u64;
@@ -117,12 +120,11 @@ impl Known {
             }),
             _ => wire.placed(number),
         };
-        // If it is not there, more edges were passed meanwhile.
-        if let Some(placed) = placed {
-            self.schedule.jump(placed, next);
-            self.passed = passed;
-            self.in_gap = passed > 0 && matches!(next, Edge::Interval | Edge::Warm);
-        }
+        let Some(placed) = placed else { return false };
+        self.schedule.jump(placed, next);
+        self.passed = passed;
+        self.in_gap = passed > 0 && matches!(next, Edge::Interval | Edge::Warm);
+        true
     }
 
     fn advance(&mut self) -> Edge {
@@ -159,7 +161,6 @@ impl Progress {
 
     /// In the child of a fork, which is in the part of the stream that its parent is in.
     pub fn fork(&self, wire: &Wire) {
-        wire.begin_process();
         self.forks.fetch_add(1, Relaxed);
         drop(self.known(wire));
         self.told.store(SERIAL_INSTRUCTIONS.load(Relaxed), Relaxed);
@@ -171,11 +172,17 @@ impl Progress {
         self.known(wire).in_gap
     }
 
+    /// Adds `instructions` to the clock, and those of a lone thread. Gives what it shows then.
+    pub fn tell(&self, wire: &Wire, instructions: u64) -> u64 {
+        let now = SERIAL_INSTRUCTIONS.load(Relaxed);
+        let more = now - self.told.swap(now, Relaxed);
+        wire.advance(instructions + more)
+    }
+
     /// Looks at the clock, to which `instructions` are added besides those of a lone thread.
     pub fn look(&self, wire: &Wire, instructions: u64) -> Found {
         let now = SERIAL_INSTRUCTIONS.load(Relaxed);
-        let more = now - self.told.swap(now, Relaxed);
-        let clock = wire.advance(instructions + more);
+        let clock = self.tell(wire, instructions);
         let mut known = self.known(wire);
         known.catch_up(wire);
         if known.in_gap != is_in_gap() {
@@ -197,5 +204,30 @@ impl Progress {
         let far = if wire.is_lone() { u64::MAX } else { LOOK };
         NEXT_LOOK.store(now.saturating_add(at.saturating_sub(clock).min(far)), Relaxed);
         Found::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn edges_of_intervals_that_nobody_places_any_more_are_not_waited_for() {
+        let (wire, _file) = Wire::create().unwrap();
+        let sampling =
+            Sampling { interval: 1000, window: 10, warm: 10, whole: 100, adaptive: true, seed: 1 };
+        let progress = Progress::new(sampling, &wire);
+        wire.detach();
+        // Another process goes on.
+        (0..9).for_each(|passed| assert!(wire.pass_edge(passed)));
+        let (done, looked) = channel();
+        std::thread::spawn(move || {
+            progress.look(&wire, 1);
+            // Nobody waits for it any more if it took long.
+            let _ = done.send(());
+        });
+        looked.recv_timeout(Duration::from_secs(10)).expect("it comes back");
     }
 }

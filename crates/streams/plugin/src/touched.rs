@@ -7,11 +7,14 @@
 //! of zeroes, which all share. One that others map has not been stored to since the `fork` that left it to them. Of
 //! one that is swapped out it is not said who else has it, so that it counts as read until it is back.
 
+use crate::{guest, populated};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_stream::{Event, Pid};
 
+const TABLE: &str = "/proc/self/pagemap";
 const PAGE: u64 = 4096;
 /// Pages looked at in one read.
 const BATCH: usize = 1 << 12;
@@ -29,12 +32,32 @@ fn state(entry: u64) -> Option<bool> {
     }
 }
 
+/// What the process may open to see its page tables. They are root's alone once it has changed its rights
+/// (`PR_SET_DUMPABLE` in prctl(2)).
+fn table() -> io::Result<File> {
+    match File::open(TABLE) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            guest::while_dumpable(|| File::open(TABLE))
+        }
+        opened => opened,
+    }
+}
+
 /// The pages of these ranges that are there, as ranges in the order of addresses.
-pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> Vec<Event> {
+///
+/// # Errors
+/// When page tables cannot be looked at: a program may leave the root where `/proc` is, or open as many files as
+/// it may.
+pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> io::Result<Vec<Event>> {
     let mut found: Vec<Event> = Vec::new();
-    let Ok(table) = File::open("/proc/self/pagemap") else { return found };
+    let table = table()?;
     let mut bytes = vec![0; BATCH * 8];
-    for range in ranges {
+    // What one read shows is not looked for first.
+    let parts = ranges.flat_map(|range| match range.bytes() / PAGE {
+        pages if pages <= BATCH as u64 => vec![range],
+        _ => populated::parts(&table, range).unwrap_or_else(|| vec![range]),
+    });
+    for range in parts {
         let mut at = range.start.get() / PAGE;
         let end = range.end.get().div_ceil(PAGE);
         while at < end {
@@ -49,7 +72,7 @@ pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> Vec<Even
             }
         }
     }
-    found
+    Ok(found)
 }
 
 fn add(found: &mut Vec<Event>, pid: Pid, page: u64, store: bool) {
@@ -85,7 +108,7 @@ mod tests {
             range: Range::new(Gva::new(start + from * PAGE), Gva::new(start + to * PAGE)),
             store: true,
         };
-        let found = pages([range].into_iter(), Pid(3));
+        let found = pages([range].into_iter(), Pid(3)).unwrap();
         // With huge pages on this machine all of them are there.
         if found.len() > 1 {
             assert_eq!(found, [page(8, 10), page(11, 12)]);

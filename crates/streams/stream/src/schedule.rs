@@ -105,12 +105,13 @@ impl Schedule {
             return (u64::MAX, Edge::Interval);
         }
         let window = self.sampling.window;
-        let warms = start + gap;
+        // No program reaches what does not fit into 64 bits.
+        let after = |parts: &[u64]| parts.iter().fold(start, |at, part| at.saturating_add(*part));
         let at = match self.next {
             Edge::Interval => start,
-            Edge::Warm => warms,
-            Edge::Window => warms + warm,
-            Edge::Gap => warms + warm + window,
+            Edge::Warm => after(&[gap]),
+            Edge::Window => after(&[gap, warm]),
+            Edge::Gap => after(&[gap, warm, window]),
         };
         (at, self.next)
     }
@@ -239,6 +240,12 @@ mod tests {
         let at_once = [Edge::Interval, Edge::Warm, Edge::Window].map(|edge| (500, edge));
         assert_eq!([next(), next(), next()], at_once);
         assert_eq!(next(), (530, Edge::Gap));
+    }
+
+    #[test]
+    fn what_no_program_reaches_has_edges_nevertheless() {
+        let last = edges(Sampling { whole: u64::MAX - 1, ..SAMPLING }, 8);
+        assert!(last.iter().all(|(at, _)| *at >= u64::MAX - 1), "{last:?}");
     }
 
     #[test]

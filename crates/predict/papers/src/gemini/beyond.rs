@@ -5,6 +5,7 @@ use super::conditions::{
     FEW_SEEDS, INSENSITIVE, Memory, PROGRAMS, Program, Setting, Which, seeds, sized,
 };
 use crate::Row;
+use std::fmt;
 
 /// Mebibytes of the sets of the micro-benchmark (Gemini, Fig. 2, which names no sizes): within the reach of 1536
 /// base pages, four times as large, and far larger.
@@ -110,6 +111,12 @@ pub(super) struct Without {
     set: &'static [(&'static str, &'static str)],
 }
 
+impl Without {
+    fn leave_out(&self, of: Setting) -> Setting {
+        self.set.iter().fold(of, |setting, (name, value)| setting.with(name, value))
+    }
+}
+
 /// What is left out of Gemini.
 const WITHOUT_OF_GEMINI: [Without; 5] = [
     Without { name: "nothing", set: &[] },
@@ -153,21 +160,85 @@ const fn program_of(name: &'static str, spec: &'static str, mebibytes: u64) -> P
     Program::generator(name, spec, mebibytes)
 }
 
+/// Where mechanisms are left out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground {
+    /// Memory of every layer.
+    memory: Memory,
+    /// The hypervisor in a VM has base pages alone, so that every huge page of its guest needs a pseudo huge page.
+    base_pages_between: bool,
+}
+
+impl Ground {
+    const fn stated(memory: Memory) -> Self {
+        Self { memory, base_pages_between: false }
+    }
+
+    const BASE_PAGES_BETWEEN: Self = Self { memory: Memory::Clean, base_pages_between: true };
+
+    /// All for a paper.
+    pub(super) fn all(which: Which) -> Vec<Self> {
+        let between = (which == Which::XGemini).then_some(Self::BASE_PAGES_BETWEEN);
+        Memory::ALL.map(Self::stated).into_iter().chain(between).collect()
+    }
+
+    fn setting(self, which: Which, of: &Program, seed: u64) -> Setting {
+        let stated = Setting::stated(which, of, self.memory, seed);
+        match self.base_pages_between {
+            true => stated.with("xgemini.l1_thp", "false"),
+            false => stated,
+        }
+    }
+}
+
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let between = if self.base_pages_between { ", L1 with base pages" } else { "" };
+        write!(f, "{}{between}", self.memory)
+    }
+}
+
 /// A program with a mechanism left out, beside base pages.
 pub(super) fn ablated(
     which: Which,
     of: &Program,
-    memory: Memory,
+    ground: Ground,
     without: &Without,
     seed: u64,
 ) -> Setting {
-    let stated = Setting::stated(which, of, memory, seed);
     let policies = match which {
         Which::Gemini => "base,gemini",
         Which::XGemini => "base,xgemini",
     };
-    let plain = Setting { policies, ..stated };
-    without.set.iter().fold(plain, |setting, (name, value)| setting.with(name, value))
+    let plain = Setting { policies, ..ground.setting(which, of, seed) };
+    without.leave_out(plain)
+}
+
+/// What the kernel in `linux/` has beyond xGemini, left out one by one of the policy `strata`, and all of it. What
+/// keeps tables writable is left out of this, as it is of AMD's instructions.
+pub(super) const WITHOUT_OF_STRATA: [Without; 7] = [
+    Without { name: "nothing", set: &[] },
+    Without { name: "compaction", set: &[("strata.compact", "false")] },
+    Without { name: "taking huge pages apart", set: &[("strata.take_apart", "false")] },
+    Without { name: "filling ahead", set: &[("strata.fill_ahead", "false")] },
+    Without { name: "placing page by page", set: &[("strata.one_by_one", "false")] },
+    Without { name: "mapping around", set: &[("strata.map_around", "false")] },
+    Without {
+        name: "all of these",
+        set: &[
+            ("strata.compact", "false"),
+            ("strata.take_apart", "false"),
+            ("strata.fill_ahead", "false"),
+            ("strata.one_by_one", "false"),
+            ("strata.map_around", "false"),
+        ],
+    },
+];
+
+/// A program under the policy of the kernel in `linux/` without one of its additions.
+pub(super) fn unaided(of: &Program, memory: Memory, without: &Without, seed: u64) -> Setting {
+    let stated = Setting::stated(Which::XGemini, of, memory, seed);
+    without.leave_out(Setting { policies: "base,strata", ..stated })
 }
 
 /// A prepared workload.
@@ -238,6 +309,22 @@ fn dmt(of: &(&str, &str, u64), seed: u64, scale: f64) -> Row {
     Row::new(dmt_name(of, seed), &options, &[])
 }
 
+/// Mechanisms left out one by one.
+fn left_out(which: Which, seed: u64) -> impl Iterator<Item = Setting> {
+    let of_paper = Ground::all(which).into_iter().flat_map(move |ground| {
+        let each =
+            move |of| without(which).iter().map(move |out| ablated(which, of, ground, out, seed));
+        VARIED.iter().flat_map(each)
+    });
+    let memories = Memory::ALL.into_iter().filter(move |_| which == Which::XGemini);
+    let of_kernel = memories.flat_map(move |memory| {
+        let each =
+            move |of| WITHOUT_OF_STRATA.iter().map(move |out| unaided(of, memory, out, seed));
+        VARIED.iter().flat_map(each)
+    });
+    of_paper.chain(of_kernel)
+}
+
 /// All of that but the sensitivity.
 pub(super) fn rows(which: Which, scale: f64, recorded: &[&Real]) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -255,12 +342,11 @@ pub(super) fn rows(which: Which, scale: f64, recorded: &[&Real]) -> Vec<Row> {
             for of in &INSENSITIVE {
                 rows.push(insensitive(which, of, memory, seed).row(scale));
             }
-            for of in VARIED.iter().filter(|_| seed <= FEW_SEEDS) {
-                let all = without(which).iter();
-                rows.extend(all.map(|out| ablated(which, of, memory, out, seed).row(scale)));
-            }
             let recorded = recorded.iter().filter(|_| seed <= FEW_SEEDS);
             rows.extend(recorded.map(|of| real(which, of, memory, seed).row(scale)));
+        }
+        if seed <= FEW_SEEDS {
+            rows.extend(left_out(which, seed).map(|setting| setting.row(scale)));
         }
     }
     rows

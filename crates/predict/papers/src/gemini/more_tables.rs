@@ -2,8 +2,8 @@
 //! what others measured.
 
 use super::beyond::{
-    self, AFTER, DMT, PAIRS, Real, VARIED, ablated, dmt_name, insensitive, pair_name, real, reused,
-    without,
+    self, AFTER, DMT, Ground, PAIRS, Real, VARIED, WITHOUT_OF_STRATA, ablated, dmt_name,
+    insensitive, pair_name, real, reused, unaided, without,
 };
 use super::conditions::{FEW_SEEDS, INSENSITIVE, Memory, PROGRAMS, Program, Setting, Which, seeds};
 use super::measure::Measure;
@@ -292,27 +292,58 @@ fn ablation(found: &Found, which: Which) -> Table {
         ],
         &["program", "memory", "without", "throughput", "TLB misses", "well aligned", "lost"],
     );
-    for memory in Memory::ALL {
+    for ground in Ground::all(which) {
         for of in &VARIED {
             for out in without(which) {
-                let with = |seed| ablated(which, of, memory, out, seed);
-                let whole = |seed| ablated(which, of, memory, &without(which)[0], seed);
-                let throughput = |setting: Setting| {
-                    Measure::Throughput.relative(found, &setting, own, Some("base"))
-                };
-                let lost = over_seeds(1..=FEW_SEEDS, |seed| {
-                    let (left, all) = (throughput(with(seed))?, throughput(whole(seed))?);
-                    (all > 1.01).then(|| (all - left) / (all - 1.0))
-                });
-                table.row([
-                    of.name.to_owned(),
-                    memory.to_string(),
-                    out.name.to_owned(),
-                    percent(Measure::Throughput.of_few_seeds(found, with, own, Some("base"))),
-                    percent(Measure::Misses.of_few_seeds(found, with, own, Some("base"))),
-                    percent(Measure::Aligned.of_few_seeds(found, with, own, None)),
-                    percent(lost),
-                ]);
+                let left = |seed| ablated(which, of, ground, out, seed);
+                let whole = |seed| ablated(which, of, ground, &without(which)[0], seed);
+                let names = [of.name.to_owned(), ground.to_string(), out.name.to_owned()];
+                table.row(names.into_iter().chain(beside_all(found, own, left, whole)));
+            }
+        }
+    }
+    table
+}
+
+/// Throughput, TLB misses, alignment and what is lost of the gain, of what is left of a system beside all of it.
+fn beside_all(
+    found: &Found,
+    system: &str,
+    left: impl Fn(u64) -> Setting,
+    whole: impl Fn(u64) -> Setting,
+) -> [String; 4] {
+    let throughput =
+        |setting: Setting| Measure::Throughput.relative(found, &setting, system, Some("base"));
+    let lost = over_seeds(1..=FEW_SEEDS, |seed| {
+        let (left, all) = (throughput(left(seed))?, throughput(whole(seed))?);
+        (all > 1.01).then(|| (all - left) / (all - 1.0))
+    });
+    [
+        percent(Measure::Throughput.of_few_seeds(found, &left, system, Some("base"))),
+        percent(Measure::Misses.of_few_seeds(found, &left, system, Some("base"))),
+        percent(Measure::Aligned.of_few_seeds(found, &left, system, None)),
+        percent(lost),
+    ]
+}
+
+/// What each addition of the kernel in `linux/` brings.
+fn additions(found: &Found) -> Table {
+    let mut table = Table::new(
+        "What the kernel adds to xGemini",
+        &[
+            "The policy `strata`, which does what the kernel in `linux/` does, without one of its additions or all \
+             of them. Figures are those of *Without one mechanism*. The kernel changes nothing in guests, so that without its additions it has \
+             less than xGemini. Three seeds.",
+        ],
+        &["program", "memory", "without", "throughput", "TLB misses", "well aligned", "lost"],
+    );
+    for memory in Memory::ALL {
+        for of in &VARIED {
+            for out in &WITHOUT_OF_STRATA {
+                let left = |seed| unaided(of, memory, out, seed);
+                let whole = |seed| unaided(of, memory, &WITHOUT_OF_STRATA[0], seed);
+                let names = [of.name.to_owned(), memory.to_string(), out.name.to_owned()];
+                table.row(names.into_iter().chain(beside_all(found, "strata", left, whole)));
             }
         }
     }
@@ -470,8 +501,9 @@ pub(super) fn tables(
         sensitivity(found, which),
         real_programs(found, which, there, missing),
     ];
-    if which == Which::Gemini {
-        tables.push(anchors(found));
+    match which {
+        Which::Gemini => tables.push(anchors(found)),
+        Which::XGemini => tables.push(additions(found)),
     }
     tables
 }

@@ -12,4 +12,5 @@ mod refusals;
 mod requests;
 mod sampling;
 mod support;
+mod unusual;
 mod waits;

@@ -43,7 +43,7 @@ pub fn touches(record: &Record, range: std::ops::Range<u64>) -> Vec<(Pid, u64, b
                 owners.insert(tid, pid);
             }
             Entry::Event(
-                Event::Advise { pid, range, advice: Advice::DontNeed }
+                Event::Advise { pid, range, advice: Advice::DontNeed | Advice::Free }
                 | Event::Unmap { pid, range }
                 | Event::Map { pid, range, .. },
             ) => {

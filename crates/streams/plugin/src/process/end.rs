@@ -23,7 +23,7 @@ impl Process {
         if self.wire.is_detached() {
             return;
         }
-        self.tell_blocks(vcpu);
+        self.tell_counts(vcpu);
         if self.has_last_look() {
             self.tell_touched(vcpu, &image::guest_ranges());
         }
@@ -32,11 +32,11 @@ impl Process {
 
     /// The process ends; no thread runs observed code any more.
     pub fn ends(&self) {
-        if self.has_last_look()
-            && let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some())
-        {
-            self.tell_blocks(vcpu);
-            self.tell_touched(vcpu, &image::guest_ranges());
+        if let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some()) {
+            self.tell_counts(vcpu);
+            if self.has_last_look() {
+                self.tell_touched(vcpu, &image::guest_ranges());
+            }
         }
         let mut last = None;
         for vcpu in 0..self.vcpus.load(Acquire) {

@@ -4,7 +4,7 @@ use super::{NO_THREAD, Process};
 use crate::calls::Call;
 use crate::exec::{Plan, plan};
 use crate::pending::{PENDING, Pending};
-use crate::{guest, observation, requests, waits};
+use crate::{guest, observation, requests, sampling, waits};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use strata_stream::{Event, Pid, Tid};
@@ -30,6 +30,12 @@ impl Process {
     pub(super) fn fork_starts(&self, vcpu: u32) {
         self.lock.acquire();
         self.is_related.store(true, Relaxed);
+        if self.sampling.is_some() || self.counting.is_some() {
+            // Before it is there: its parent, which may wait for it, looks for the edges that it passes from now on.
+            self.tell_counts(vcpu);
+            self.wire.begin_process();
+            sampling::look_at(0);
+        }
         let (parent, child, tid) = (self.pid(), self.wire.new_pid(), self.wire.new_tid());
         self.send(
             vcpu,
@@ -47,11 +53,12 @@ impl Process {
         self.image.store(0, Relaxed);
         requests::forget();
         waits::forget();
+        self.forget_switch();
         if let Some(sampling) = &self.sampling {
             sampling.fork(&self.wire);
         }
         if let Some(counting) = &self.counting {
-            counting.fork(&self.wire);
+            counting.fork();
         }
         for other in 0..self.vcpus.load(Relaxed) {
             self.tids[other as usize].store(NO_THREAD, Relaxed);
@@ -68,7 +75,7 @@ impl Process {
         match plan(call, self.program.get().map(PathBuf::as_path)) {
             Plan::Follow { program, environment } if reachable(&self.emulator.wire) => {
                 self.hand_over(vcpu);
-                self.tell_blocks(vcpu);
+                self.tell_counts(vcpu);
                 let image = self.image.load(Relaxed) + 1;
                 let caller = self.tid(vcpu).map(|tid| (self.pid(), tid, image));
                 let identity = strata_wire::Identity { caller };

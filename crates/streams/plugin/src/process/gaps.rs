@@ -28,6 +28,7 @@ impl Process {
         }
         let Some(sampling) = &self.sampling else { return };
         if self.switching.load(Relaxed) {
+            sampling.tell(&self.wire, instructions);
             return;
         }
         match sampling.look(&self.wire, instructions) {
@@ -107,8 +108,13 @@ impl Process {
         if self.sampling.is_none() {
             return;
         }
-        let found = touched::pages(ranges.iter().copied(), self.pid());
-        let messages: Vec<Message> = found.into_iter().map(Message::Event).collect();
+        let messages: Vec<Message> = match touched::pages(ranges.iter().copied(), self.pid()) {
+            Ok(found) => found.into_iter().map(Message::Event).collect(),
+            Err(error) => vec![Message::Note(format!(
+                "pages that were touched between windows are missing, as a process could not look at its page \
+                 tables: {error}"
+            ))],
+        };
         if !messages.is_empty() {
             self.send(vcpu, &messages);
         }
@@ -134,10 +140,20 @@ impl Process {
         }
     }
 
-    /// Tells of the blocks that the process has counted, before it is gone.
-    pub(super) fn tell_blocks(&self, vcpu: u32) {
+    /// Tells of the instructions and of the blocks that the process has counted, before it is gone.
+    pub(super) fn tell_counts(&self, vcpu: u32) {
+        if let Some(sampling) = &self.sampling {
+            sampling.tell(&self.wire, 0);
+        }
         if self.counting.is_some() && !self.wire.is_detached() {
             self.look(vcpu, 0);
         }
+    }
+
+    /// In the child of a fork: a switch that a sibling of its parent's thread had begun is the parent's, and so is
+    /// what was to be told of it.
+    pub(super) fn forget_switch(&self) {
+        self.passed().clear();
+        self.switching.store(false, Relaxed);
     }
 }

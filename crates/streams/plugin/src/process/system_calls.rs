@@ -29,6 +29,10 @@ impl Process {
             number if calls::changes_space(number) => {
                 self.lock.acquire();
                 self.tell_before(vcpu, &call);
+                if self.sampling.is_some() {
+                    // Before the call: what another thread stores after it is to stay.
+                    calls::freed(&call).into_iter().for_each(guest::give_back);
+                }
                 let message = self.with_space(|space| calls::before(&call, self.pid(), space));
                 if let Some(message) = message {
                     self.send(vcpu, &[message]);

@@ -55,14 +55,18 @@ impl Wire {
             if let Some(placed) = self.placed(number) {
                 return Some(placed);
             }
-            if self.wanted() != STREAM
-                || begun.elapsed() > Duration::from_millis(50) && !self.consumer_runs()
-            {
+            let is_late = begun.elapsed() > Duration::from_millis(50);
+            if self.wanted() != STREAM || is_late && !self.consumer_runs() {
                 return None;
             }
             self.wake_consumer();
             std::thread::sleep(Duration::from_micros(100));
         }
+    }
+
+    /// Whether somebody is there who places intervals.
+    pub fn places(&self) -> bool {
+        self.wanted() == STREAM && self.consumer_runs()
     }
 
     /// Adds instructions to the clock of all processes, and reads it.

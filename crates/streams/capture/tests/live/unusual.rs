@@ -1,0 +1,75 @@
+//! Sampled captures of programs that do what programs seldom do.
+
+use crate::sampling::{GAP, MANY, place, places, touches};
+use crate::support::{Linked, Program, Record};
+use strata_capture::{Capture, Options};
+use strata_stream::Sampling;
+use strata_workloads::Sampled;
+
+/// Pages of the memory that were touched, again and again where they were given back.
+fn pages(record: &Record, program: &Program) -> Vec<u64> {
+    let found = touches(record, place(program, "memory", 64));
+    let mut pages: Vec<u64> = found.into_iter().map(|(_, page, _)| page).collect();
+    pages.sort_unstable();
+    pages
+}
+
+#[test]
+fn pages_are_found_whatever_the_program_does_to_its_memory_and_to_its_rights() {
+    let program = Program::build("unusual", Linked::Static);
+    for how in ["plain", "unreadable", "free", "rights"] {
+        let expected = pages(&program.run(&[how]), &program);
+        assert_eq!(expected.len(), if how == "free" { 37 } else { 32 }, "{how}");
+        for sampling in [GAP, MANY] {
+            let sampled = program.sample(&[how], sampling);
+            assert_eq!(sampled.info.exit_status, Some(0), "{how}");
+            assert_eq!(pages(&sampled, &program), expected, "{how} {sampling:?}");
+            assert!(sampled.info.notes.is_empty(), "{how}: {:?}", sampled.info.notes);
+        }
+    }
+}
+
+#[test]
+fn where_page_tables_cannot_be_looked_at_it_is_said_that_pages_are_missing() {
+    let program = Program::build("unusual", Linked::Static);
+    let sampled = program.sample(&["files"], GAP);
+    assert_eq!(sampled.info.exit_status, Some(0));
+    let notes = &sampled.info.notes;
+    assert!(
+        notes.iter().any(|note| note.contains("page tables: Too many open files")),
+        "{notes:?}"
+    );
+}
+
+/// Windows lie where those of the whole stream would.
+fn lie_in_place(arguments: &[&str], within: u64) {
+    let program = Program::build("unusual", Linked::Static);
+    let sampling = Sampling { interval: 100_000, window: 5_000, warm: 5_000, ..MANY };
+    let spawn = |options| {
+        let program_arguments = program.arguments(arguments);
+        Capture::spawn(program.path.as_os_str(), &program_arguments, options).unwrap()
+    };
+    let live = places(spawn(Options { sampling: Some(sampling), ..Options::default() }));
+    let afterwards = places(Sampled::new(spawn(Options::default()), sampling));
+    assert!(live.len() > 50, "{live:?}");
+    assert_eq!(live.len(), afterwards.len(), "{live:?} {afterwards:?}");
+    for ((live, length), (expected, _)) in live.iter().zip(&afterwards) {
+        assert!(live.abs_diff(*expected) < within, "{live} {expected}");
+        assert!(length.abs_diff(5_000) < within, "{live} {length}");
+    }
+}
+
+#[test]
+fn recursion_ends_no_later_than_windows_begin() {
+    lie_in_place(&["recursion"], 500);
+}
+
+#[test]
+fn one_clock_goes_on_from_process_to_process() {
+    lie_in_place(&["forks"], 500);
+}
+
+#[test]
+fn one_clock_goes_on_from_program_to_program() {
+    lie_in_place(&["programs", "9"], 500);
+}

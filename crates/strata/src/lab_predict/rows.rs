@@ -17,13 +17,23 @@ pub struct Row {
     pub what: String,
     /// Least and most that the lab counted, in all runs.
     pub measured: [u64; 2],
+    /// Whether several runs counted nearly the same, so that nothing is left to chance.
+    pub steady: bool,
     /// What the model says; `null` where it says nothing.
     pub predicted: Option<u64>,
 }
 
-/// How far apart two counts may be that are called alike: 10 %, or a handful.
+/// How far apart two counts may be that are called alike: 10 %, or a handful; 5 % where the count is steady.
 const ALIKE: f64 = 0.1;
+const ALIKE_IF_STEADY: f64 = 0.05;
 const HANDFUL: u64 = 8;
+/// How far apart the counts of several runs may be that are called steady.
+const STEADY: f64 = 0.01;
+
+/// Whether several runs count nearly the same.
+fn is_steady(counts: &[u64], [least, most]: [u64; 2]) -> bool {
+    counts.len() > 1 && (most - least) as f64 <= STEADY * most as f64
+}
 
 impl Row {
     /// What is predicted over what was measured, the nearer end of it; `None` without a prediction, or where
@@ -39,7 +49,8 @@ impl Row {
         let predicted = self.predicted?;
         let nearest = predicted.clamp(self.measured[0], self.measured[1]);
         let apart = predicted.abs_diff(nearest);
-        Some(apart <= HANDFUL || apart as f64 <= ALIKE * nearest as f64)
+        let alike = if self.steady { ALIKE_IF_STEADY } else { ALIKE };
+        Some(apart <= HANDFUL || apart as f64 <= alike * nearest as f64)
     }
 }
 
@@ -310,8 +321,9 @@ impl Rows<'_> {
         count: impl Fn(&LabReport) -> u64,
         predicted: Option<u64>,
     ) {
-        let counts = || self.reports.iter().map(&count);
-        let measured = [counts().min().unwrap_or(0), counts().max().unwrap_or(0)];
+        let counts: Vec<u64> = self.reports.iter().map(count).collect();
+        let end = |of: fn(u64, u64) -> u64| counts.iter().copied().reduce(of).unwrap_or(0);
+        let measured = [end(u64::min), end(u64::max)];
         if measured == [0, 0] && predicted.unwrap_or(0) == 0 {
             return;
         }
@@ -319,6 +331,7 @@ impl Rows<'_> {
             layer: format!("L{layer}"),
             what: what.to_owned(),
             measured,
+            steady: is_steady(&counts, measured),
             predicted,
         });
     }
@@ -329,7 +342,7 @@ mod tests {
     use super::*;
 
     fn row(measured: [u64; 2], predicted: Option<u64>) -> Row {
-        Row { layer: "L0".into(), what: "exits".into(), measured, predicted }
+        Row { layer: "L0".into(), what: "exits".into(), measured, steady: false, predicted }
     }
 
     #[test]
@@ -348,6 +361,17 @@ mod tests {
             assert_eq!(row.is_alike(), Some(alike), "{row:?}");
         }
         assert_eq!(row([1, 1], None).is_alike(), None);
+    }
+
+    #[test]
+    fn what_every_run_counts_is_to_be_predicted_twice_as_near() {
+        assert!(is_steady(&[1000, 995, 990], [990, 1000]));
+        assert!(!is_steady(&[1000, 989], [989, 1000]));
+        assert!(!is_steady(&[1000], [1000, 1000]), "one run says nothing of others");
+        for (predicted, alike) in [(1050, true), (1051, false), (950, true), (949, false)] {
+            let row = Row { steady: true, ..row([1000, 1000], Some(predicted)) };
+            assert_eq!(row.is_alike(), Some(alike), "{row:?}");
+        }
     }
 
     #[test]

@@ -63,7 +63,13 @@ mod tests {
     #[test]
     fn a_line_has_both_counts_their_ratio_and_whether_they_are_apart() {
         let line = |measured, predicted| {
-            let row = Row { layer: "L0".into(), what: "exits".into(), measured, predicted };
+            let row = Row {
+                layer: "L0".into(),
+                what: "exits".into(),
+                measured,
+                steady: false,
+                predicted,
+            };
             line(&row, 6).split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(line([100, 100], Some(105)), "exits 100 105 1.05");

@@ -1,9 +1,10 @@
 //! Sampled captures of programs that do what programs seldom do.
 
 use crate::sampling::{GAP, MANY, place, places, touches};
-use crate::support::{Linked, Program, Record};
+use crate::support::{Entry, Linked, Program, Record};
+use std::collections::BTreeMap;
 use strata_capture::{Capture, Options};
-use strata_stream::Sampling;
+use strata_stream::{Event, Pid, Sampling, Tid};
 use strata_workloads::Sampled;
 
 /// Pages of the memory that were touched, again and again where they were given back.
@@ -57,6 +58,30 @@ fn lie_in_place(arguments: &[&str], within: u64) {
         assert!(live.abs_diff(*expected) < within, "{live} {expected}");
         assert!(length.abs_diff(5_000) < within, "{live} {length}");
     }
+}
+
+/// A child that is forked while a sibling of its parent's thread begins a window or a gap goes on to do so itself.
+#[test]
+fn children_of_threads_that_switch_have_windows_and_gaps() {
+    let program = Program::build("unusual", Linked::Static);
+    let sampling = Sampling { interval: 20_000, window: 2_000, warm: 2_000, ..MANY };
+    let record = program.sample(&["siblings"], sampling);
+    let mut owners: BTreeMap<Tid, Pid> = BTreeMap::new();
+    let (mut seen, mut skipped) = (BTreeMap::<Pid, u64>::new(), BTreeMap::<Pid, u64>::new());
+    for entry in &record.entries {
+        match *entry {
+            Entry::Event(Event::ThreadStart { pid, tid }) => {
+                owners.insert(tid, pid);
+            }
+            Entry::Access(tid, _) => *seen.entry(owners[&tid]).or_default() += 1,
+            Entry::Event(Event::Skipped { tid, instructions }) => {
+                *skipped.entry(owners[&tid]).or_default() += instructions;
+            }
+            Entry::Event(_) => {}
+        }
+    }
+    // One that went on as its parent was would have nothing of one kind.
+    assert_eq!((seen.len(), skipped.len()), (61, 61), "{seen:?} {skipped:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 // Touches memory in ways that programs seldom do.
 #include "report.h"
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,13 @@ static void touch(int from, int to)
 	}
 }
 
+static void *for_ever(void *argument)
+{
+	for (;;)
+		touch(0, PAGES);
+	return argument;
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 2 ? argv[2] : "";
@@ -78,6 +86,21 @@ int main(int argc, char **argv)
 		work(500000);
 		execv("/proc/self/exe", (char *[]){argv[0], argv[1], argv[2], left, NULL});
 		return 1;
+	}
+	if (!strcmp(how, "siblings")) {
+		pthread_t other;
+
+		for (int thread = 0; thread < 2; thread++)
+			pthread_create(&other, NULL, for_ever, NULL);
+		for (int child = 0; child < 60; child++) {
+			if (fork() == 0) {
+				for (int round = 0; round < 8; round++)
+					touch(0, PAGES);
+				_exit(0);
+			}
+			wait(NULL);
+		}
+		_exit(0);
 	}
 	if (!strcmp(how, "rights")) {
 		if (geteuid() == 0 && setresuid(65534, 65534, 65534))

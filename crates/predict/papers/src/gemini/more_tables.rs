@@ -332,8 +332,8 @@ fn additions(found: &Found) -> Table {
         "What the kernel adds to xGemini",
         &[
             "The policy `strata`, which does what the kernel in `linux/` does, without one of its additions or all \
-             of them. Figures are those of *Without one mechanism*. The kernel changes nothing in guests, so that without its additions it has \
-             less than xGemini. Three seeds.",
+             of them. Figures are those of *Without one mechanism*. The kernel changes nothing in guests: xGemini's \
+             half there it has not. Three seeds.",
         ],
         &["program", "memory", "without", "throughput", "TLB misses", "well aligned", "lost"],
     );

@@ -29,7 +29,7 @@ fn part(lines: &mut Lines<'_>, heading: &str, found: fn(&RunResult) -> Option<&L
     lines.heading(heading);
     let mut row = |label: &str, cell: &dyn Fn(&LastLevel) -> String| {
         let of = |run: &RunResult| found(run).map_or_else(|| "-".to_owned(), cell);
-        lines.row(label, of);
+        lines.estimated(label, of);
     };
     row("references", &|llc| count(llc.reads));
     row("share of them missed", &|llc| percent(share(llc.misses, llc.reads)));

@@ -5,6 +5,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use std::fmt::Write;
 use strata_engine::RunResult;
+use strata_text::estimate::marked;
 use strata_text::number::ratio;
 
 pub(crate) const LABEL: usize = 27;
@@ -53,10 +54,7 @@ impl Lines<'_> {
 
 /// A figure, marked where it is estimated from windows of the stream.
 pub(crate) fn mark(run: &RunResult, figure: String) -> String {
-    match &run.sampled {
-        Some(_) if figure != "-" => format!("~{figure}"),
-        _ => figure,
-    }
+    if run.sampled.is_some() { marked(figure) } else { figure }
 }
 
 /// Appends a table of these lines under a header.

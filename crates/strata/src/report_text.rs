@@ -11,15 +11,11 @@ use strata_engine::report::{PhaseShare, Sampled};
 use strata_engine::{Report, RunResult, StackKind};
 use strata_nested::ExitReason;
 use strata_stream::command_line;
+use strata_text::estimate::{SAMPLED, within};
 use strata_text::number::{bytes, count, percent, ratio, share};
 
 const WARNING: Style =
     Style::new().bold().fg_color(Some(anstyle::Color::Ansi(anstyle::AnsiColor::Yellow)));
-
-/// What is said of figures of a sampled stream.
-const SAMPLED: &str = "Sampled: figures with ~ are estimated from windows of the stream, as are cycles and \
-                       their shares where sentences tell of them. Faults, exits, huge pages and memory are \
-                       of the whole stream.";
 
 /// What a report begins with that does not hold everything asked for.
 const PARTIAL: &str = "PARTIAL RESULT";
@@ -244,9 +240,7 @@ fn sampled(lines: &mut Lines<'_>) {
     ] {
         lines.row(label, |run| {
             let bounds = run.sampled.as_ref().and_then(|sampled| sampled.bounds.get(figure));
-            bounds.map_or("-".to_owned(), |bounds| {
-                format!("±{}", percent(bounds.relative(run.bounded(figure))))
-            })
+            within(bounds.map(|bounds| bounds.relative(run.bounded(figure))))
         });
     }
 }

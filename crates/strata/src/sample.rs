@@ -181,13 +181,18 @@ fn usual_whole(interval: u64) -> u64 {
 /// cycles no interval was asked for.
 pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
     const SMALL: f64 = 0.01;
+    /// What misses of the first level of the TLB take, on the bill.
+    const LOOKUPS: &str = "second-level TLB";
     let share = |part: u64, run: &RunResult| part as f64 / run.cycles.max(1) as f64;
     let widths = runs.iter().filter_map(|run| Some((run, run.sampled.as_ref()?))).flat_map(
         |(run, sampled)| {
             let walks = share(run.cycles_by_kind.walks, run);
+            let lookups = run.bill.iter().find(|item| item.name == LOOKUPS);
+            let lookups = share(lookups.map_or(0, |item| item.cycles), run);
             let data = share(run.cycles_by_kind.data, run);
             [
                 ("cycles", "cycles", 1.0),
+                ("L1 TLB misses", "tlb.l1_misses", lookups),
                 ("L2 TLB misses", "tlb.l2_misses", walks),
                 ("cycles in walks", "walk_cycles", walks),
                 ("misses of the last-level cache", "counters.strata.data_memory", data),
@@ -302,6 +307,7 @@ impl fmt::Display for Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strata_engine::report::{BillItem, Bounds, Sampled, Tlb};
 
     #[test]
     fn lengths_are_read_as_they_are_printed() {
@@ -319,6 +325,26 @@ mod tests {
         assert_eq!("phases,interval=500k,warm=1600k".parse(), "phases".parse::<Sample>());
         let short: Sample = "interval=10M,window=100k".parse().unwrap();
         assert_eq!(short.to_string(), "interval=10000000,window=100000,warm=0");
+    }
+
+    #[test]
+    fn an_interval_is_too_wide_where_its_figure_takes_cycles() {
+        let said = |lookups: u64, off: f64| {
+            let name = "second-level TLB".to_owned();
+            let bill = vec![BillItem { name, cycles: lookups, ..BillItem::default() }];
+            let [l1, cycles] = [off, 0.0].map(|off| Bounds { low: 1000.0, high: 1000.0 + off });
+            let bounds = [("tlb.l1_misses", l1), ("cycles", cycles)];
+            let bounds = bounds.map(|(name, bounds)| (name.to_owned(), bounds)).into();
+            let tlb = Tlb { l1_misses: 1000, ..Tlb::default() };
+            let sampled = Some(Sampled { bounds, ..Sampled::default() });
+            too_wide(
+                &[RunResult { cycles: 1000, bill, tlb, sampled, ..RunResult::default() }],
+                0.02,
+            )
+        };
+        let wide = said(10, 100.0).expect("it is too wide");
+        assert!(wide.contains("the widest is ±10 %, of L1 TLB misses"), "{wide}");
+        assert_eq!([said(10, 19.0), said(9, 100.0)], [None, None]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::digest;
 use serde_json::json;
-use strata_engine::report::PerLayer;
+use strata_engine::report::{Bounds, PerLayer};
 use strata_engine::{Report, RunResult};
 
 /// The cells of a column, all of one type.
@@ -78,6 +78,7 @@ const COLUMNS: &[(&str, Figure)] = &[
     ("policy", Text(|row| Some(row.run.policy.clone()))),
     ("cpu", Text(|row| Some(row.run.cpu.clone()))),
     ("partial", Whole(|row| Some(u64::from(row.report.partial || row.run.partial)))),
+    ("sampled", Whole(|row| Some(u64::from(row.run.sampled.is_some())))),
     ("accesses", Whole(|row| Some(row.run.accesses))),
     ("instructions", Whole(|row| Some(row.run.instructions))),
     ("elapsed_seconds", Real(|row| Some(row.run.elapsed_seconds))),
@@ -114,6 +115,20 @@ const COLUMNS: &[(&str, Figure)] = &[
     ("host_fmfi", Real(|row| of_layer(&row.run.fmfi, "host"))),
     ("touched_bytes", Whole(|row| Some(row.run.memory.touched_bytes))),
     ("used_bytes", Whole(|row| Some(row.run.memory.used_bytes))),
+    ("accesses_low", Real(|row| low(row.run, "accesses"))),
+    ("accesses_high", Real(|row| high(row.run, "accesses"))),
+    ("elapsed_cycles_low", Real(|row| low(row.run, "elapsed_cycles"))),
+    ("elapsed_cycles_high", Real(|row| high(row.run, "elapsed_cycles"))),
+    ("cycles_low", Real(|row| low(row.run, "cycles"))),
+    ("cycles_high", Real(|row| high(row.run, "cycles"))),
+    ("relative_throughput_low", Real(|row| low(row.run, "relative_throughput"))),
+    ("relative_throughput_high", Real(|row| high(row.run, "relative_throughput"))),
+    ("l1_tlb_misses_low", Real(|row| low(row.run, "tlb.l1_misses"))),
+    ("l1_tlb_misses_high", Real(|row| high(row.run, "tlb.l1_misses"))),
+    ("l2_tlb_misses_low", Real(|row| low(row.run, "tlb.l2_misses"))),
+    ("l2_tlb_misses_high", Real(|row| high(row.run, "tlb.l2_misses"))),
+    ("walk_references_low", Real(|row| low(row.run, "walk_refs"))),
+    ("walk_references_high", Real(|row| high(row.run, "walk_refs"))),
     ("seed", Whole(|row| Some(row.report.seed))),
     ("version", Text(|row| Some(crate::version::line(&row.report.version)))),
     ("configuration_sha256", Text(|row| Some(configuration(row.report, row.run)))),
@@ -122,6 +137,19 @@ const COLUMNS: &[(&str, Figure)] = &[
 
 fn of_layer<T: Copy>(figures: &PerLayer<T>, layer: &str) -> Option<T> {
     figures.present().find(|(name, _)| *name == layer).map(|(_, figure)| figure)
+}
+
+/// The bounds of a figure of a sampled run, by its name there.
+fn bounds<'a>(run: &'a RunResult, name: &str) -> Option<&'a Bounds> {
+    run.sampled.as_ref()?.bounds.get(name)
+}
+
+fn low(run: &RunResult, name: &str) -> Option<f64> {
+    bounds(run, name).map(|bounds| bounds.low)
+}
+
+fn high(run: &RunResult, name: &str) -> Option<f64> {
+    bounds(run, name).map(|bounds| bounds.high)
 }
 
 fn per_access(cycles: u64, run: &RunResult) -> Option<f64> {
@@ -194,6 +222,33 @@ pub fn csv(columns: &[Column]) -> String {
     text
 }
 
+/// The column that is 1 where a row has estimates.
+const SAMPLED: &str = "sampled";
+
+/// The columns that are estimates there; all others are of the whole stream.
+const ESTIMATED: [&str; 13] = [
+    "accesses",
+    "elapsed_seconds",
+    "elapsed_cycles",
+    "cycles",
+    "cycles_per_access",
+    "walk_cycles_per_access",
+    "relative_throughput",
+    "execution_cycles",
+    "data_cycles",
+    "walk_cycles",
+    "l1_tlb_misses",
+    "l2_tlb_misses",
+    "walk_references",
+];
+
+/// Whether a cell of a table is an estimate from windows of a sampled stream.
+pub fn is_estimated(columns: &[Column], name: &str, row: usize) -> bool {
+    let sampled = columns.iter().find(|column| column.name == SAMPLED);
+    let sampled = sampled.is_some_and(|column| column.cells.text(row) == "1");
+    sampled && ESTIMATED.contains(&name)
+}
+
 /// The names of all columns.
 pub fn names() -> impl Iterator<Item = &'static str> {
     COLUMNS.iter().map(|(name, _)| *name)
@@ -202,6 +257,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strata_engine::report::Sampled;
 
     #[test]
     fn the_page_lists_every_column() {
@@ -209,6 +265,40 @@ mod tests {
         for name in names() {
             assert!(page.contains(&format!("| `{name}` |")), "docs/python.md has no {name}");
         }
+    }
+
+    #[test]
+    fn the_page_says_which_columns_are_estimates() {
+        let page = include_str!("../../../docs/python.md");
+        let (_, said) = page.split_once("Where `sampled` is 1, ").expect("it is said");
+        let (said, _) = said.split_once(" are estimates").expect("the sentence goes on");
+        for name in ESTIMATED {
+            assert!(names().any(|column| column == name), "there is no {name}");
+            assert!(
+                said.contains(&format!("`{name}`")),
+                "docs/python.md does not say it of {name}"
+            );
+        }
+        assert_eq!(said.matches('`').count(), 2 * ESTIMATED.len());
+    }
+
+    #[test]
+    fn rows_of_sampled_runs_say_so_and_have_bounds() {
+        let run = |sampled| RunResult { cycles: 1000, sampled, ..RunResult::default() };
+        let bounds = [("cycles".to_owned(), Bounds { low: 900.0, high: 1200.0 })].into();
+        let sampled = Sampled { bounds, ..Sampled::default() };
+        let report = Report { runs: vec![run(Some(sampled)), run(None)], ..Report::default() };
+        let (columns, _) = table([Some((&report, None))]);
+        let cell = |name: &str, row| {
+            let column = columns.iter().find(|column| column.name == name);
+            column.expect("it is there").cells.text(row)
+        };
+        let row =
+            |row| ["sampled", "cycles", "cycles_low", "cycles_high"].map(|name| cell(name, row));
+        assert_eq!(row(0), ["1", "1000", "900", "1200"]);
+        assert_eq!(row(1), ["0", "1000", "", ""]);
+        let estimated = |name, row| is_estimated(&columns, name, row);
+        assert!(estimated("cycles", 0) && !estimated("cycles", 1) && !estimated("guest_faults", 0));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What people write: sizes, counts, and names that are nearly right; and numbers as they read them.
 
+pub mod estimate;
 mod name;
 pub mod number;
 pub mod prometheus;

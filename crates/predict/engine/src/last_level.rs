@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use strata_hardware::{LlcCounters, LlcUse, MissCauses, Owner};
+use strata_hardware::{HardwareCounters, LlcCounters, LlcUse, MissCauses, Owner};
 
 /// A shared cache as one VM used it, the last level or one at the memory. Counts leave the warm-up out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,5 +53,47 @@ impl LastLevel {
             inclusion_victims: *inclusion_victims,
             held_bytes,
         }
+    }
+
+    /// The same of a cache at the memory, as these counters of a sampled stream have it: what is seen here is
+    /// of windows. Causes of misses are not estimated.
+    pub(crate) fn estimated(self, totals: &HardwareCounters) -> Self {
+        let of_walks =
+            totals.page_walker_loads_dtlb.memory + totals.page_walker_loads_ept_dtlb.memory;
+        let reads = totals.data.memory + of_walks;
+        let misses = reads.saturating_sub(totals.l4_data + totals.l4_walks);
+        let share = self.evicted_own as f64 / self.misses.max(1) as f64;
+        let evicted_own = (misses as f64 * share).round() as u64;
+        let (data_misses, walk_misses, lucky_hits) = (None, None, None);
+        Self { reads, misses, evicted_own, data_misses, walk_misses, lucky_hits, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_hardware::ByLevel;
+
+    #[test]
+    fn estimates_of_a_cache_at_the_memory_are_those_of_the_counters() {
+        let memory = |memory| ByLevel { memory, ..ByLevel::default() };
+        let totals = HardwareCounters {
+            data: memory(1000),
+            page_walker_loads_dtlb: memory(30),
+            page_walker_loads_ept_dtlb: memory(70),
+            l4_data: 400,
+            l4_walks: 50,
+            ..HardwareCounters::default()
+        };
+        let seen = LastLevel {
+            reads: 11,
+            misses: 8,
+            evicted_own: 6,
+            held_bytes: 128,
+            ..LastLevel::default()
+        };
+        let found = seen.clone().estimated(&totals);
+        let expected = LastLevel { reads: 1100, misses: 650, evicted_own: 488, ..seen };
+        assert_eq!(found, expected);
     }
 }

@@ -94,7 +94,7 @@ pub struct Sampled {
 }
 
 /// What is estimated and has no bounds of its own, or those of another figure.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 20] = [
     "tlb.fills",
     "walks",
     "walk_positions",
@@ -107,7 +107,14 @@ const OTHERS: [&str; 13] = [
     "relative_throughput",
     "counters of hardware",
     "cpus",
+    "l4",
     "samples",
+    "series.seconds",
+    "series.accesses",
+    "series.l1_misses",
+    "series.l2_misses",
+    "series.walk_cycles",
+    "series.cycles",
 ];
 
 /// The intervals of a stream so far.

@@ -134,7 +134,8 @@ pub(crate) fn composed(of: impl Fn(Part) -> HardwareCounters) -> HardwareCounter
         l1_misses,
         l2_hits: l1_misses.saturating_sub(walks.l2_misses),
         data,
-        l4_data: last.l4_data,
+        // Page faults correct each count by itself, and may leave more hits than there are reads.
+        l4_data: last.l4_data.min(memory),
         ..walks
     }
 }

@@ -129,6 +129,8 @@ counters! {
         data: ByLevel, "strata.data";
         /// Those of `data.memory` that a cache at the memory served.
         l4_data: u64;
+        /// References of walks that a cache at the memory served.
+        l4_walks: u64;
         /// Cycles booked with [`crate::Machine::charge`], in the order of [`Charge::ALL`].
         charged: [u64; 4];
     }

@@ -220,6 +220,9 @@ fn account(level: Level, served: &mut Hits, latency: u64, counters: &mut Hardwar
         of_kind.iter_mut().zip(reads).for_each(|(sum, reads)| *sum += reads);
     }
     let all: u64 = of_kind.iter().sum();
+    if level == Level::L4 {
+        counters.l4_walks += all;
+    }
     let of = |bit: u64| -> u64 {
         (0..).zip(of_kind).filter(|(kind, _)| kind & bit != 0).map(|(_, reads)| reads).sum()
     };

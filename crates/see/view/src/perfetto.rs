@@ -139,13 +139,16 @@ impl Writer {
 
     /// A run is as a process; its counters and exits are tracks of it.
     fn run(&mut self, pid: i32, title: &str, row: &Row<'_>, series: &Series) {
-        let name = format!("{title}: {}", row.label);
+        let is_sampled = row.run.sampled.is_some();
+        let note = if is_sampled { " (sampled: times and what has a ~ are estimated)" } else { "" };
+        let name = format!("{title}: {}{note}", row.label);
         let process = ProcessDescriptor { pid: Some(pid), process_name: Some(name) };
         let process = TrackDescriptor { process: Some(process), ..TrackDescriptor::default() };
         let run = self.track(process);
         let whole = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect::<Vec<_>>();
-        self.counter(run, "accesses", "accesses", series, &whole(&series.accesses));
-        self.counter(run, "L2 TLB misses", "misses", series, &whole(&series.l2_misses));
+        let name = |name: &str| row.run.mark(name.to_owned());
+        self.counter(run, &name("accesses"), "accesses", series, &whole(&series.accesses));
+        self.counter(run, &name("L2 TLB misses"), "misses", series, &whole(&series.l2_misses));
         self.counter(run, "well-aligned huge pages", "pages", series, &whole(&series.well_aligned));
         self.counter(run, "memory used", "bytes", series, &whole(&series.used_bytes));
         for (layer, counts) in &series.faults {
@@ -301,6 +304,27 @@ mod tests {
             .map(|(_, event)| event.double_counter_value.unwrap())
             .collect();
         assert_eq!(fmfi, [0.5, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn tracks_of_estimates_say_so() {
+        let mut value: serde_json::Value = serde_json::from_str(&report()).unwrap();
+        let names = |value: &serde_json::Value| -> Vec<String> {
+            let trace = Trace::decode(&trace_events(&value.to_string()).unwrap()[..]).unwrap();
+            let tracks = trace.packet.into_iter().filter_map(|packet| packet.track_descriptor);
+            let name = |track: TrackDescriptor| match track.process {
+                Some(process) => process.process_name,
+                None => track.name,
+            };
+            tracks.filter_map(name).collect()
+        };
+        let whole = names(&value);
+        assert!(whole.iter().all(|name| !name.contains('~')), "{whole:?}");
+        value["runs"][0]["sampled"] = json!({"windows": 9, "confidence": 95, "bounds": {}});
+        let sampled = names(&value);
+        assert!(sampled[0].ends_with("(sampled: times and what has a ~ are estimated)"));
+        assert_eq!(sampled.iter().filter(|name| name.starts_with('~')).count(), 2, "{sampled:?}");
+        assert!(sampled.contains(&"guest: page faults".to_owned()), "{sampled:?}");
     }
 
     /// Field numbers and types are what Perfetto reads, whatever our structures call them.

@@ -150,3 +150,53 @@ fn results_of_other_commands_have_pages_too() {
         }
     }
 }
+
+#[test]
+fn what_windows_of_a_sampled_stream_tell_is_marked_and_bounded() {
+    let mut result = report("x");
+    for run in result["runs"].as_array_mut().unwrap() {
+        let moments = |counts: [u64; 3]| json!(counts);
+        run["series"] = json!({
+            "seconds": [0.0, 0.001, 0.002], "accesses": moments([0, 1000, 900]),
+            "l2_misses": moments([0, 300, 310]), "faults": {"guest": moments([0, 5, 10])},
+            "exits": {}, "fmfi": {"guest": [0.5, 0.5, 0.5]}, "well_aligned": moments([0, 2, 5]),
+            "used_bytes": moments([0, 1 << 24, 1 << 25]),
+        });
+    }
+    let whole = page_of(&result);
+    assert!(!whole.contains(">~") && !whole.contains("What is estimated"));
+    for run in result["runs"].as_array_mut().unwrap() {
+        run["sampled"] = json!({
+            "windows": 40, "confidence": 95,
+            "bounds": {
+                "cycles": {"low": 9800.0, "high": 10_150.0},
+                "relative_throughput": {"low": 1.485, "high": 1.515},
+                "tlb.l2_misses": {"low": 240.0, "high": 330.0},
+            },
+            "phases": [{"share": 0.75, "intervals": 30, "windows": 4}],
+        });
+    }
+    let page = page_of(&result);
+    for part in [
+        "Sampled: figures with ~ are estimated from windows of the stream",
+        "within these bounds 95 of 100 times",
+        // Bounds, and none where there are none.
+        "<td class=n>40</td><td class=n>±1.0 %</td><td class=n>±2.0 %</td><td class=n>-</td>\
+         <td class=n>±20 %</td>",
+        "<td class=n>75 %</td><td class=n>30</td><td class=n>4</td>",
+        // At a glance: throughput, time, misses and references, but not faults.
+        "<td class=n>~1.50</td>",
+        "<td class=n>~1.00 ms</td><td class=n>~300.00</td><td class=n>~3.00</td><td \
+         class=n>30</td>",
+        // The bill, the walk, and states over time.
+        ">~10.0k<",
+        ">~60 %<",
+        "<td class=n>~4,000</td>",
+        ">~1.60 of 24<",
+        ">~L2 TLB misses per 1000 accesses<",
+        ">well-aligned huge pages<",
+        ">simulated ms, estimated<",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}

@@ -2,9 +2,10 @@
 
 use super::outcomes::Outcomes;
 use crate::failure::Failure;
-use crate::tidy::{Cells, Column};
+use crate::tidy::{Cells, Column, is_estimated};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use strata_text::estimate::marked;
 
 /// The figures that are shown of each run: their columns, and what they are called here.
 const SHOWN: [(&str, &str); 5] = [
@@ -14,6 +15,10 @@ const SHOWN: [(&str, &str); 5] = [
     ("walk_cycles_per_access", "walk cycles per access"),
     ("aligned_share", "well aligned"),
 ];
+
+/// What follows a table that has estimates.
+const ESTIMATES: &str =
+    "Figures with ~ are estimated from windows of the stream; --csv has their bounds.\n";
 
 /// The table: where each point is, and a few figures of each of its runs.
 ///
@@ -39,9 +44,17 @@ pub fn text(outcomes: &Outcomes<'_>) -> Result<String, Failure> {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(titles);
+    let mut is_sampled = false;
     for row in 0..errors.len() {
         let mut cells: Vec<String> = axes.iter().map(|axis| axis.cells.text(row)).collect();
-        cells.extend(shown.iter().map(|(column, _)| rounded(&column.cells, row)));
+        cells.extend(shown.iter().map(|(column, _)| {
+            let figure = rounded(&column.cells, row);
+            if !is_estimated(rest, &column.name, row) {
+                return figure;
+            }
+            is_sampled = true;
+            marked(figure)
+        }));
         cells.push(errors.text(row));
         table.add_row(cells);
     }
@@ -53,7 +66,11 @@ pub fn text(outcomes: &Outcomes<'_>) -> Result<String, Failure> {
         }
     }
     let lines = table.to_string();
-    Ok(lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect())
+    let mut out: String = lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    if is_sampled {
+        out += ESTIMATES;
+    }
+    Ok(out)
 }
 
 fn rounded(cells: &Cells, row: usize) -> String {

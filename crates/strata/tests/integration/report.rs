@@ -44,6 +44,33 @@ fn a_last_level_cache_in_detail_has_a_section_of_its_own() {
 }
 
 #[test]
+fn estimates_have_a_mark_and_what_is_of_the_whole_stream_has_none() {
+    let mut report = report(&[StackKind::Nested]);
+    report.runs.truncate(2);
+    let without = plain(&report);
+    assert!(!without.contains('~'), "{without}");
+    for run in &mut report.runs {
+        let told = LastLevel { data_misses: None, walk_misses: None, ..common::last_level() };
+        run.l4 = Some(LastLevel { lucky_hits: None, ..told });
+        run.sampled = Some(Default::default());
+    }
+    let text = plain(&report);
+    let marks = |label: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(label));
+        line.unwrap_or_else(|| panic!("{label}: {text}")).matches('~').count()
+    };
+    for label in ["L2 TLB misses per 1000", "references per walk", "references ", "share of them"] {
+        assert_eq!(marks(label), 2, "{label}: {text}");
+    }
+    for label in ["type-1 misaligned", "promotions", "ept_violation", "memory used / touched"] {
+        assert_eq!(marks(label), 0, "{label}: {text}");
+    }
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("figures with ~ are estimated from windows"), "{text}");
+    assert!(words.contains("such as promotions, follows the estimated one"), "{text}");
+}
+
+#[test]
 fn a_partial_result_says_so_and_explanations_follow() {
     golden("partial.txt", &plain(&partial_report()));
 }

@@ -66,6 +66,46 @@ fn a_sweep_goes_on_where_it_was_and_says_the_same() {
 }
 
 #[test]
+fn estimates_of_sampled_points_are_marked_and_have_bounds() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = "
+        workload = 'random:size=16MiB,accesses=300k'
+        stack = 'vm'
+        sample = 'interval=60k,window=5k,warm=5k'
+        [grid]
+        policy = ['base', 'thp']
+    ";
+    fs::write(directory.path().join("a.toml"), file).unwrap();
+    let printed = |words: &[&str]| {
+        let done = sweep(directory.path(), words);
+        assert!(done.status.success(), "{}", complaint(&done));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let text = printed(&["a.toml"]);
+    for policy in ["base", "thp"] {
+        let line = text.lines().find(|line| line.trim_start().starts_with(policy)).expect("a row");
+        // Cycles and walk cycles, of each access; what is aligned is of the whole stream.
+        assert_eq!(line.matches('~').count(), 2, "{line}");
+    }
+    assert!(text.contains("Figures with ~ are estimated"), "{text}");
+    let csv = printed(&["a.toml", "--csv", "-"]);
+    // What is quoted may have commas, and no figure is.
+    let bare: Vec<String> = csv.lines().map(|line| line.split('"').step_by(2).collect()).collect();
+    let mut lines = bare.iter().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    let at = |name: &str| header.iter().position(|column| *column == name).expect("it is there");
+    for row in lines {
+        assert_eq!(row[at("sampled")], "1");
+        let [low, cycles, high] = ["cycles_low", "cycles", "cycles_high"]
+            .map(|name| row[at(name)].parse::<f64>().expect("a number"));
+        assert!(low < cycles && cycles < high, "{low} {cycles} {high}");
+    }
+    // And nothing of it where all was run.
+    fs::write(directory.path().join("a.toml"), file.replace("sample =", "# sample =")).unwrap();
+    assert!(!printed(&["a.toml"]).contains('~'));
+}
+
+#[test]
 fn mistakes_are_told_before_anything_runs() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.toml");

@@ -34,7 +34,7 @@ impl Simulation {
     }
 
     fn take_moment(&mut self, guest: GuestId, seconds: f64) {
-        let totals = self.totals(guest);
+        let totals = self.estimated(guest);
         let work = self.work_for(guest);
         let kernels = self.kernels(guest, &work);
         let node = self.guests[guest].node;

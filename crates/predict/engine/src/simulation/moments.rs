@@ -35,9 +35,11 @@ impl Moments {
         seconds >= self.next
     }
 
-    /// Adds a moment, unless no time has passed.
+    /// Adds a moment; where no time has passed since the last one, in its place: estimates change at the
+    /// end of a stream.
     pub(super) fn push(&mut self, moment: Moment) {
-        if self.taken.last().is_some_and(|last| last.seconds >= moment.seconds) {
+        if let Some(last) = self.taken.last_mut().filter(|last| last.seconds >= moment.seconds) {
+            *last = Moment { seconds: last.seconds, ..moment };
             return;
         }
         self.next = ((moment.seconds / self.interval).floor() + 1.0) * self.interval;

@@ -159,7 +159,7 @@ impl Simulation {
             elapsed_seconds: elapsed_cycles as f64 / state.clock.frequency(),
             cycles_by_kind,
             llc: self.shared_cache(guest, self.machine.llc_use(owner(guest))),
-            l4: self.shared_cache(guest, self.machine.l4_use(owner(guest))),
+            l4: self.cache_at_memory(guest, &counted),
             bill,
             alignment: state.fullest.alignment,
             faults: self.per_layer(state.node, |node| kernels[&node].faults),
@@ -200,6 +200,13 @@ impl Simulation {
     fn shared_cache(&self, guest: GuestId, found: Option<LlcUse<'_>>) -> Option<LastLevel> {
         let name = |other: usize| self.guests[other].context.vm.clone();
         Some(LastLevel::of(found?, owner(guest), name))
+    }
+
+    /// What a guest did in a cache at the memory, if there is one; estimated where its stream is sampled.
+    fn cache_at_memory(&self, guest: GuestId, totals: &HardwareCounters) -> Option<LastLevel> {
+        let seen = self.shared_cache(guest, self.machine.l4_use(owner(guest)))?;
+        let is_sampled = self.guests[guest].sampling.is_sampled();
+        Some(if is_sampled { seen.estimated(totals) } else { seen })
     }
 
     /// What the bill of a guest is made of.

@@ -344,6 +344,49 @@ fn short_phases_and_touches_between_windows_are_found() {
     assert!(held >= 88, "{held}");
 }
 
+/// A run with a cache at the memory that holds a part of what the stream uses, and with states over time.
+fn with_all_that_is_counted_apart() -> Setup {
+    let mut setup = Setup { detail: true, ..setup(StackKind::Vm, "base") };
+    let l4 = &mut setup.cpu.cache.l4;
+    (l4.bytes, l4.ways, l4.cycles) = (8 << 20, 1, 100);
+    setup
+}
+
+#[test]
+fn a_cache_at_the_memory_is_estimated_as_the_last_level_is() {
+    let (setup, spec) =
+        (with_all_that_is_counted_apart(), "zipf:size=32MiB,accesses=1500k,theta=0.8");
+    let whole = run(&setup, made(spec)).l4.unwrap();
+    let found = run(&setup, Sampled::new(made(spec), SAMPLING));
+    let l4 = found.l4.unwrap();
+    let close = |a: u64, b: u64| a.abs_diff(b) < b / 10;
+    assert!(close(l4.reads, whole.reads), "{l4:?} {whole:?}");
+    assert!(close(l4.misses, whole.misses), "{l4:?} {whole:?}");
+    assert!(close(l4.evicted_own, whole.evicted_own), "{l4:?} {whole:?}");
+    assert!(found.sampled.unwrap().estimated.contains(&"l4".to_owned()));
+}
+
+#[test]
+fn states_over_time_are_of_the_whole_stream() {
+    let setup = with_all_that_is_counted_apart();
+    let source = Sampled::new(made("zipf:size=32MiB,accesses=1500k,theta=0.8"), SAMPLING);
+    let found = run(&setup, source);
+    let series = found.series.as_ref().unwrap();
+    let estimated = &found.sampled.as_ref().unwrap().estimated;
+    for (name, counts, all) in [
+        ("accesses", &series.accesses, found.accesses),
+        ("l1_misses", &series.l1_misses, found.tlb.l1_misses),
+        ("l2_misses", &series.l2_misses, found.tlb.l2_misses),
+        ("walk_cycles", &series.walk_cycles, found.walk_cycles),
+    ] {
+        assert_eq!(*counts.last().unwrap(), all, "{name}");
+        assert!(estimated.contains(&format!("series.{name}")), "{name}");
+    }
+    // Those of each CPU are rounded by themselves.
+    assert!(series.cycles.last().unwrap().abs_diff(found.cycles) < 10);
+    assert_eq!(*series.faults["guest"].last().unwrap(), found.faults.guest);
+}
+
 #[test]
 fn a_stream_that_ends_in_a_gap_or_before_any_window_has_a_result() {
     let setup = setup(StackKind::Native, "thp");

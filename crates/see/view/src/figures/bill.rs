@@ -55,13 +55,15 @@ pub fn figure(groups: &[Group<'_>]) -> String {
 }
 
 fn bar(label: &str, run: &Run, items: &[Item]) -> Bar {
-    let mut bar = Bar { label: label.to_owned(), note: count(run.cycles), ..Bar::default() };
+    let note = run.mark(count(run.cycles));
+    let mut bar = Bar { label: label.to_owned(), note, ..Bar::default() };
     let mut before = 0.0;
     // What stands in a bar is of all lines of a kind.
     for same in items.chunk_by(|a, b| a.kind == b.kind) {
         let cycles: u64 = same.iter().map(|item| item.cycles).sum();
         let length = cycles as f64;
-        bar.inside.push((before + length / 2.0, length, percent(share(cycles, run.cycles))));
+        let share = run.mark(percent(share(cycles, run.cycles)));
+        bar.inside.push((before + length / 2.0, length, share));
         before += length;
     }
     for item in items {
@@ -73,12 +75,20 @@ fn bar(label: &str, run: &Run, items: &[Item]) -> Bar {
             "{label}: {}, {}: {} cycles, {}{event}",
             item.name,
             layer(&item.level),
-            count(item.cycles),
-            percent(share(item.cycles, run.cycles))
+            cycles(run, item.kind, count(item.cycles)),
+            run.mark(percent(share(item.cycles, run.cycles)))
         );
         bar.parts.push(Part { class: item.kind, words, value: item.cycles as f64 });
     }
     bar
+}
+
+/// Cycles of a kind, marked where they are estimated: what kernels and hypervisors take is added up.
+fn cycles(run: &Run, kind: &str, cycles: String) -> String {
+    match kind {
+        "faults" | "exits" | "shootdowns" | "background" => cycles,
+        _ => run.mark(cycles),
+    }
 }
 
 /// The lines of a bill, kind by kind.
@@ -138,7 +148,8 @@ fn layer(level: &str) -> String {
 fn label(groups: &[Group<'_>]) -> String {
     let rows = groups.iter().flat_map(|group| group.rows.iter().map(move |row| (group, row)));
     let said = rows.map(|(group, row)| {
-        format!("{} {}: {} cycles", group.title, row.label, count(row.run.cycles))
+        let cycles = row.run.mark(count(row.run.cycles));
+        format!("{} {}: {cycles} cycles", group.title, row.label)
     });
     format!("Cycles by what they went to. {}", said.collect::<Vec<_>>().join("; "))
 }
@@ -159,10 +170,11 @@ fn raw(groups: &[Group<'_>]) -> String {
             .iter()
             .map(|(kind, name, level, event)| {
                 let mut cells = vec![name.clone(), level.clone(), event.clone()];
-                cells.extend(all.iter().map(|parts| {
+                cells.extend(all.iter().zip(&group.rows).map(|(parts, row)| {
                     let same =
                         |part: &&Item| (part.kind, &part.name, &part.level) == (*kind, name, level);
-                    whole(parts.iter().filter(same).map(|part| part.cycles).sum())
+                    let sum: u64 = parts.iter().filter(same).map(|part| part.cycles).sum();
+                    cycles(row.run, kind, whole(sum))
                 }));
                 cells
             })

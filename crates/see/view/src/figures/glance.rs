@@ -42,10 +42,10 @@ pub fn table(groups: &[Group<'_>]) -> String {
                 "<tr><th scope=row>{label}{ended}</th><td class=n>{}</td><td>{bar}</td><td \
                  class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td \
                  class=n>{}</td><td class=n>{}</td></tr>",
-                ratio(run.relative_throughput),
-                seconds(run.elapsed_seconds),
-                per(run.tlb.l2_misses, run.accesses, 1000.0),
-                per(run.walk_refs, run.walks, 1.0),
+                run.mark(ratio(run.relative_throughput)),
+                run.mark(seconds(run.elapsed_seconds)),
+                run.mark(per(run.tlb.l2_misses, run.accesses, 1000.0)),
+                run.mark(per(run.walk_refs, run.walks, 1.0)),
                 count(run.all_faults()),
                 count(run.all_exits()),
                 bytes(run.memory.used_bytes),

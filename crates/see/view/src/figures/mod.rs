@@ -6,6 +6,7 @@ pub mod glance;
 pub mod lanes;
 pub mod memory;
 pub mod published;
+pub mod sampled;
 pub mod series;
 pub mod shares;
 pub mod walk;

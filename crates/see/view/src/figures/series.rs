@@ -2,11 +2,12 @@
 
 use super::{Group, Row};
 use crate::html::{numbers, table};
-use crate::input::run::{Series, each_once};
+use crate::input::run::{Run, Series, each_once};
 use crate::number::tick;
 use crate::scale::Scale;
 use crate::svg::{Anchor, Svg, line_key};
 use std::collections::BTreeSet;
+use strata_text::estimate::marked;
 
 /// Places of charts: two beside each other.
 const LEFT: [f64; 2] = [44.0, 534.0];
@@ -24,8 +25,17 @@ type Points = Vec<(f64, f64)>;
 struct Measure {
     name: String,
     of: Box<dyn Fn(&Series) -> Points>,
+    /// Of a sampled stream it is estimated: what is counted in windows, or by the clock.
+    estimated: bool,
     /// The axis ends here, whatever is drawn.
     end: Option<f64>,
+}
+
+impl Measure {
+    /// A figure of it, marked where it is estimated.
+    fn mark(&self, figure: String, run: &Run) -> String {
+        if self.estimated { run.mark(figure) } else { figure }
+    }
 }
 
 /// The figure; nothing without series.
@@ -79,18 +89,24 @@ fn measures(lines: &[(&Row<'_>, &Series)]) -> Vec<Measure> {
     let measure = |name: &str, of: Box<dyn Fn(&Series) -> Points>| Measure {
         name: name.to_owned(),
         of,
+        estimated: false,
         end: None,
     };
+    let rate = |name: &str, of: Box<dyn Fn(&Series) -> Points>| Measure {
+        estimated: true,
+        ..measure(name, of)
+    };
     let mut all = vec![
-        measure(
+        rate(
             "L2 TLB misses per 1000 accesses",
             Box::new(|series| {
                 rates(series, &series.l2_misses, |series, from, to| {
-                    (series.accesses[to] - series.accesses[from]) as f64 / 1000.0
+                    // An estimate may turn out too high later.
+                    series.accesses[to].saturating_sub(series.accesses[from]) as f64 / 1000.0
                 })
             }),
         ),
-        measure(
+        rate(
             "page faults of all layers, per simulated ms",
             Box::new(|series| rates(series, &summed(series.faults.values()), per_ms)),
         ),
@@ -100,7 +116,7 @@ fn measures(lines: &[(&Row<'_>, &Series)]) -> Vec<Measure> {
                 states(series, series.well_aligned.iter().map(|pages| *pages as f64))
             }),
         ),
-        measure(
+        rate(
             "VM exits, per simulated ms",
             Box::new(|series| {
                 let counts = series.exits.values().flat_map(each_once);
@@ -186,16 +202,21 @@ fn charts(title: &str, lines: &[(&Row<'_>, &Series)]) -> String {
             Some(end) => Scale::exact(end, 4, bottom, top),
             None => Scale::new(most, 4, bottom, top),
         };
-        svg.text((left, top - 12.0), Anchor::Start, "name", &measure.name);
+        let is_sampled = lines.iter().any(|(row, _)| row.run.sampled.is_some());
+        let name = &measure.name;
+        let name = if is_sampled && measure.estimated { &marked(name.clone()) } else { name };
+        svg.text((left, top - 12.0), Anchor::Start, "name", name);
         svg.left_axis(&up, left, left + SIZE[0]);
         for value in across.ticks() {
             svg.text((across.at(value), bottom + 15.0), Anchor::Middle, "tick", &tick(value));
         }
-        svg.text((left + SIZE[0], bottom + 29.0), Anchor::End, "unit", "simulated ms");
+        let unit = if is_sampled { "simulated ms, estimated" } else { "simulated ms" };
+        svg.text((left + SIZE[0], bottom + 29.0), Anchor::End, "unit", unit);
         for (index, (points, (row, _))) in all.iter().zip(lines).enumerate() {
             let places: Points =
                 points.iter().map(|(at, value)| (across.at(at * 1000.0), up.at(*value))).collect();
-            let [least, mean, most, end] = summed_up(points).map(tick_of);
+            let figures = summed_up(points).map(tick_of);
+            let [least, mean, most, end] = figures.map(|figure| measure.mark(figure, row.run));
             let words = format!(
                 "{}: {}: {least} to {most}, {mean} on average, {end} at the end",
                 row.label, measure.name
@@ -224,7 +245,8 @@ fn summary(title: &str, lines: &[(&Row<'_>, &Series)]) -> Vec<Vec<String>> {
     for measure in measures(lines) {
         for (row, series) in lines {
             let mut cells = vec![title.to_owned(), row.label.clone(), measure.name.clone()];
-            cells.extend(summed_up(&(measure.of)(series)).map(tick_of));
+            let figures = summed_up(&(measure.of)(series)).map(tick_of);
+            cells.extend(figures.map(|figure| measure.mark(figure, row.run)));
             rows.push(cells);
         }
     }

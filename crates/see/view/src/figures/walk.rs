@@ -146,10 +146,11 @@ fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage:
             let each = if walks == 0 { 0.0 } else { count as f64 / walks as f64 };
             let place = [left + number as f64 * CELL[0], at, CELL[0] - 2.0, CELL[1] - 2.0];
             let words = format!(
-                "{title}: {}: {} references, {each:.3} a walk{}",
+                "{title}: {}: {} references, {} a walk{}",
                 described(*row, *column),
-                whole(count),
-                shares(&here, walks)
+                run.mark(whole(count)),
+                run.mark(format!("{each:.3}")),
+                shares(&here, walks, run)
             );
             svg.rect(place, "cell", "");
             svg.open(&format!("fill-opacity=\"{:.2}\"", each.min(1.0)));
@@ -162,6 +163,7 @@ fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage:
                 each if each > 0.55 => ("small on", format!("{each:.2}")),
                 each => ("small", format!("{each:.2}")),
             };
+            let text = if count > 0 { run.mark(text) } else { text };
             svg.text((place[0] + place[2] / 2.0, at + 15.0), Anchor::Middle, class, &text);
         }
     }
@@ -169,7 +171,8 @@ fn grid(svg: &mut Svg, (x, y): (f64, f64), title: &str, run: &Run, second_stage:
     let positions = columns.len() * rows.len() - usize::from(second_stage);
     let all: u64 = found.values().map(|at| at.references).sum();
     let each = if walks == 0 { 0.0 } else { all as f64 / walks as f64 };
-    svg.text((left, bottom + 14.0), Anchor::Start, "note", &format!("{each:.2} of {positions}"));
+    let each = run.mark(format!("{each:.2}"));
+    svg.text((left, bottom + 14.0), Anchor::Start, "note", &format!("{each} of {positions}"));
     bottom + 16.0 - y
 }
 
@@ -186,13 +189,14 @@ fn strip(svg: &mut Svg, [x, y, width, height]: [f64; 4], here: &Position, walks:
 }
 
 /// The same in words, with what was saved.
-fn shares(here: &Position, walks: u64) -> String {
-    let part = |count: u64| 100.0 * count as f64 / walks.max(1) as f64;
+fn shares(here: &Position, walks: u64, run: &Run) -> String {
+    let part =
+        |count: u64| run.mark(format!("{:.1} %", 100.0 * count as f64 / walks.max(1) as f64));
     let say = |words: &str, parts: Vec<(&str, u64)>| {
         let parts: Vec<String> = parts
             .iter()
             .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{name} {:.1} %", part(*count)))
+            .map(|(name, count)| format!("{name} {}", part(*count)))
             .collect();
         if parts.is_empty() { String::new() } else { format!("; {words} {}", parts.join(", ")) }
     };
@@ -215,7 +219,7 @@ fn label(groups: &[Group<'_>]) -> String {
     let rows = groups.iter().flat_map(|group| group.rows.iter().map(move |row| (group, row)));
     let said = rows.map(|(group, row)| {
         let each = references(row.run) as f64 / walks(row.run).max(1) as f64;
-        format!("{} {}: {each:.2}", group.title, row.label)
+        format!("{} {}: {}", group.title, row.label, row.run.mark(format!("{each:.2}")))
     });
     format!(
         "References a walk makes, of walk caches' help. {}",
@@ -231,9 +235,10 @@ fn raw(groups: &[Group<'_>]) -> String {
             let order = |place: Place| (if place.0 == 0 { 9 } else { 9 - place.0 }, 9 - place.1);
             places.sort_by_key(|(place, _)| order(*place));
             let cells = |name: String, of: &dyn Fn(fn(&Position) -> u64) -> u64| {
-                let mut cells = vec![name, whole(of(|at| at.references))];
-                cells.extend(SERVED.iter().map(|(.., count)| whole(of(*count))));
-                cells.extend(SAVED.iter().map(|(_, count)| whole(of(*count))));
+                let figure = |count: fn(&Position) -> u64| row.run.mark(whole(of(count)));
+                let mut cells = vec![name, figure(|at| at.references)];
+                cells.extend(SERVED.iter().map(|(.., count)| figure(*count)));
+                cells.extend(SAVED.iter().map(|(_, count)| figure(*count)));
                 cells
             };
             let mut rows: Vec<Vec<String>> = places
@@ -247,7 +252,7 @@ fn raw(groups: &[Group<'_>]) -> String {
                 "{} {}: {} walks, those that ended in a fault included",
                 group.title,
                 row.label,
-                whole(walks(row.run))
+                row.run.mark(whole(walks(row.run)))
             );
             let saved = SAVED.iter().map(|(name, _)| format!("saved by {name}"));
             let saved: Vec<String> = saved.collect();

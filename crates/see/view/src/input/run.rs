@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use strata_text::estimate::marked;
 
 /// A result of `strata run`.
 #[derive(Debug, Deserialize)]
@@ -106,6 +107,9 @@ pub struct Run {
     pub walk_refs: u64,
     /// By position.
     pub walk_positions: Vec<Position>,
+    /// Cycles in walks.
+    #[serde(default)]
+    pub walk_cycles: u64,
     /// Cycles.
     pub cycles: u64,
     /// Simulated seconds.
@@ -142,9 +146,58 @@ pub struct Run {
     /// Every parameter in force.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
+    /// What is estimated, if the stream was sampled.
+    #[serde(default)]
+    pub sampled: Option<Sampled>,
+}
+
+/// What a sampled run says besides its figures.
+#[derive(Debug, Deserialize)]
+pub struct Sampled {
+    /// Windows that count.
+    pub windows: u64,
+    /// How often in 100 the bounds hold the figure of the whole stream.
+    pub confidence: u32,
+    /// Bounds of figures, by their names.
+    pub bounds: BTreeMap<String, Bounds>,
+    /// The phases, if windows stand for these.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
+}
+
+/// Bounds of a figure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Bounds {
+    /// It is not below this.
+    pub low: f64,
+    /// Nor above this.
+    pub high: f64,
+}
+
+impl Bounds {
+    /// How far the value that they are around may be off, as a share of it.
+    pub fn relative(&self, value: f64) -> f64 {
+        if value > 0.0 { (self.high - value).max(value - self.low) / value } else { 0.0 }
+    }
+}
+
+/// A phase of a stream.
+#[derive(Debug, Deserialize)]
+pub struct Phase {
+    /// Of the instructions.
+    pub share: f64,
+    /// Its intervals.
+    pub intervals: u64,
+    /// Those of them that were run in detail.
+    pub windows: u64,
 }
 
 impl Run {
+    /// A figure, marked where it is estimated from windows of the stream.
+    pub fn mark(&self, figure: String) -> String {
+        if self.sampled.is_some() { marked(figure) } else { figure }
+    }
+
     /// All faults, of all layers.
     pub fn all_faults(&self) -> u64 {
         self.faults.present().iter().map(|(_, faults)| faults).sum()
@@ -180,6 +233,9 @@ pub fn each_once<T>(by_reason: &BTreeMap<String, T>) -> impl Iterator<Item = &T>
 /// TLB misses.
 #[derive(Debug, Deserialize)]
 pub struct Tlb {
+    /// Of the first level.
+    #[serde(default)]
+    pub l1_misses: u64,
     /// Of both.
     pub l2_misses: u64,
 }

@@ -1,7 +1,7 @@
 //! The page of `strata run`.
 
 use super::{Page, list};
-use crate::figures::{self, bill, glance, groups, lanes, memory, series, shares, walk};
+use crate::figures::{self, bill, glance, groups, lanes, memory, sampled, series, shares, walk};
 use crate::html::escaped;
 use crate::input::run::{Report, Run};
 use crate::number::bytes;
@@ -14,6 +14,7 @@ pub fn page(report: &Report, json: &str, verdicts: &[Verdict]) -> String {
     let groups = groups(report);
     let mut page = Page { title: title(report), about: about(report), sections: Vec::new() };
     page.add("verdict", "Verdict", "", verdict(report, verdicts));
+    page.add("sampled", "What is estimated", "", sampled::figure(&groups));
     page.add(
         "glance",
         "At a glance",

@@ -158,6 +158,19 @@ def test_the_table_is_tidy():
     assert table.to_dict()["policy"] == ["base", "thp"]
 
 
+def test_estimates_of_a_sampled_run_say_so_and_have_bounds():
+    options = {"workload": "random:size=16MiB,accesses=300k", "stack": "vm", "policy": "base"}
+    result = strata.run(**options, sample="interval=60k,window=5k,warm=5k")
+    row = result.table().rows()[0]
+    assert row["sampled"] == 1 and row["cycles_low"] < row["cycles"] < row["cycles_high"]
+    assert "Sampled: figures with ~ are estimated" in result._repr_html_()
+    assert result.sentences()[0].startswith("Sampled: figures with ~ are estimated")
+    whole = strata.run(**options)
+    row = whole.table().rows()[0]
+    assert row["sampled"] == 0 and row["cycles_low"] is None
+    assert "Sampled: figures with" not in whole._repr_html_()
+
+
 def test_the_table_goes_through_arrow():
     import pandas
     import polars

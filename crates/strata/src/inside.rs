@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use strata_engine::{Catalogue, Report};
+use strata_text::estimate::SAMPLED;
 use toml::{Table, Value};
 
 /// What was found.
@@ -120,14 +121,16 @@ pub fn page(json: &str) -> Result<String, Failure> {
     view::page(json).map_err(Failure::failed)
 }
 
-/// A result of a run in a few sentences, stack by stack.
+/// A result of a run in a few sentences, stack by stack; what is estimated in them is said first.
 ///
 /// # Errors
 /// When it is no result of a run.
 pub fn sentences(json: &str) -> Result<Vec<String>, Failure> {
     let report = report(json)?;
-    let stacks = report.by_stack();
-    Ok(stacks.iter().flat_map(|(_, runs)| verdict::sentences(runs)).collect())
+    let is_sampled = report.runs.iter().any(|run| run.sampled.is_some());
+    let of_stacks = report.by_stack();
+    let of_stacks = of_stacks.iter().flat_map(|(_, runs)| verdict::sentences(runs));
+    Ok(is_sampled.then(|| SAMPLED.to_owned()).into_iter().chain(of_stacks).collect())
 }
 
 /// A result of a run.

@@ -64,7 +64,7 @@ class Result:
         return _strata.table([(self._json, self._input_sha256)])
 
     def sentences(self) -> list[str]:
-        """What a run's table says below its figures."""
+        """What a run's table says below its figures; first, of a sampled run, what of it is estimated."""
         return _strata.sentences(self._json)
 
     def html(self) -> str:

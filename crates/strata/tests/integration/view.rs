@@ -100,6 +100,26 @@ fn detail_says_of_each_region_what_the_counts_say_of_all() {
 }
 
 #[test]
+fn a_page_of_a_sampled_run_marks_what_is_estimated() {
+    let room = tempfile::tempdir().unwrap();
+    let line = "run --policy base,thp --stack vm --sample interval=60k,window=5k,warm=5k --workload \
+                random:size=16MiB,accesses=300k --html run.html --json run.json";
+    done(in_room(room.path(), line));
+    let page = fs::read_to_string(room.path().join("run.html")).unwrap();
+    for part in ["Sampled: figures with ~ are", "<td class=n>~1.00</td>", "<td class=n>\u{b1}"] {
+        assert!(page.contains(part), "{part}");
+    }
+    let text = fs::read_to_string(room.path().join("run.json")).unwrap();
+    let said = strata::inside::sentences(&text).unwrap();
+    assert!(said[0].starts_with("Sampled: figures with ~ are") && said.len() > 1, "{said:?}");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    for run in json["runs"].as_array().unwrap() {
+        let accesses = run["series"]["accesses"].as_array().unwrap();
+        assert_eq!(*accesses.last().unwrap(), run["accesses"]);
+    }
+}
+
+#[test]
 fn what_nobody_asked_for_is_not_there() {
     let output = done(common::run(&format!("{RUN} --json -")));
     let text = String::from_utf8(output.stdout).unwrap();

@@ -20,13 +20,11 @@
 //! | `switch` | from translations that observe to those that count, and back |
 //! | `counting` | instructions by block, where nothing else is wanted |
 //! | `touched` | pages that the emulator's own page tables show |
-//! | `populated` | which parts of a range they have anything of |
 //! | `death` | the last moment before a signal ends the process |
 //! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
 //! | `guest` | reading the program's memory safely |
 //!
-//! `unsafe` is in `abi`, `death`, `glib`, `guest`, `populated` and `switch`, and in `process` where a thread's slot
-//! is looked up.
+//! `unsafe` is in `abi`, `death`, `glib`, `guest` and `switch`, and in `process` where a thread's slot is looked up.
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
@@ -47,7 +45,6 @@ mod guest;
 mod image;
 mod observation;
 mod pending;
-mod populated;
 mod process;
 mod requests;
 mod sampling;

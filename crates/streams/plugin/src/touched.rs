@@ -7,11 +7,12 @@
 //! of zeroes, which all share. One that others map has not been stored to since the `fork` that left it to them. Of
 //! one that is swapped out it is not said who else has it, so that it counts as read until it is back.
 
-use crate::{guest, populated};
+use crate::guest;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use strata_addr::{Gva, Range, space::Virtual};
+use strata_pagemap::{Pages, ranges};
 use strata_stream::{Event, Pid};
 
 const TABLE: &str = "/proc/self/pagemap";
@@ -43,6 +44,14 @@ fn table() -> io::Result<File> {
     }
 }
 
+/// The parts of a range that are there: a program may reserve far more addresses than it uses. Linux 6.7 and later can
+/// tell.
+fn parts(table: &File, range: Range<Virtual>) -> io::Result<Vec<Range<Virtual>>> {
+    let mut found = Vec::new();
+    ranges(table, range.start.get(), range.end.get(), Pages::There, &mut found)?;
+    Ok(found.into_iter().map(|(start, end)| Range::new(Gva::new(start), Gva::new(end))).collect())
+}
+
 /// The pages of these ranges that are there, as ranges in the order of addresses.
 ///
 /// # Errors
@@ -55,7 +64,7 @@ pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> io::Resu
     // What one read shows is not looked for first.
     let parts = ranges.flat_map(|range| match range.bytes() / PAGE {
         pages if pages <= BATCH as u64 => vec![range],
-        _ => populated::parts(&table, range).unwrap_or_else(|| vec![range]),
+        _ => parts(&table, range).unwrap_or_else(|_| vec![range]),
     });
     for range in parts {
         let mut at = range.start.get() / PAGE;

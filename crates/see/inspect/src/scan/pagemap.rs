@@ -4,13 +4,13 @@
 //! Huge mappings are told from base mappings by `PAGEMAP_SCAN` (Linux 6.7 and later). Before that,
 //! 512 neighbouring aligned frames whose first is the head of a huge page count as one.
 
-use crate::scan::sys::huge_ranges;
 use crate::scan::tree::Tree;
 use crate::snapshot::entry::{PagemapEntry, flags};
 use crate::snapshot::region::PAGES;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use strata_pagemap::{Pages, ranges};
 
 /// Bytes in a 2 MiB block.
 pub const BLOCK: u64 = 2 << 20;
@@ -122,7 +122,7 @@ impl AddressSpace {
             Err(error) if gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         }
-        let scans = huge_ranges(&file, 0, PAGE, &mut Vec::new()).is_ok();
+        let scans = ranges(&file, 0, PAGE, Pages::Huge, &mut Vec::new()).is_ok();
         Ok(Some(Self { file, method: if scans { Method::Scan } else { Method::Flags } }))
     }
 
@@ -140,7 +140,7 @@ impl AddressSpace {
             return Ok(None);
         }
         let mut found = Vec::new();
-        huge_ranges(&self.file, start, end, &mut found)?;
+        ranges(&self.file, start, end, Pages::Huge, &mut found)?;
         Ok(Some(found))
     }
 

@@ -1,15 +1,7 @@
 //! How programs end in gaps of a sampled capture: what they did there is known nevertheless.
 
-use crate::sampling::{GAP, MANY, instructions, place, touches};
-use crate::support::{Linked, Program, Record};
-
-/// Pages that each way to end has touched, of the 64 that there are.
-fn pages(record: &Record, program: &Program) -> Vec<u64> {
-    let found = touches(record, place(program, "memory", 64));
-    let mut pages: Vec<u64> = found.into_iter().map(|(_, page, _)| page).collect();
-    pages.sort_unstable();
-    pages
-}
+use crate::sampling::{GAP, MANY, instructions, pages};
+use crate::support::{Linked, Program};
 
 #[test]
 fn whatever_ends_a_program_in_a_gap_its_pages_and_instructions_are_known() {

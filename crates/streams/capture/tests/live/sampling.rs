@@ -76,6 +76,14 @@ pub fn place(program: &Program, key: &str, pages: u64) -> std::ops::Range<u64> {
     start..start + pages * PAGE
 }
 
+/// Pages of `memory`, of which a program has 64, that were touched; again where they were given back.
+pub fn pages(record: &Record, program: &Program) -> Vec<u64> {
+    let found = touches(record, place(program, "memory", 64));
+    let mut pages: Vec<u64> = found.into_iter().map(|(_, page, _)| page).collect();
+    pages.sort_unstable();
+    pages
+}
+
 const PLACES: [(&str, u64); 9] = [
     ("sparse", 300),
     ("again", 10),
@@ -241,11 +249,7 @@ fn intervals_are_chosen_while_several_processes_and_threads_run() {
     assert!((300_000_000..600_000_000).contains(&all), "{all}");
     let observed: u64 = record.instructions.values().sum();
     assert!(observed < all / 8, "{observed} of {all}");
-    let found: Vec<u64> = touches(&record, place(&program, "memory", 64))
-        .into_iter()
-        .map(|(_, page, _)| page)
-        .collect();
-    assert_eq!(found, [40, 41]);
+    assert_eq!(pages(&record, &program), [40, 41]);
     let notes = &record.info.notes;
     assert!(notes.iter().any(|note| note.contains("more than this program needs")), "{notes:?}");
 }

@@ -1,19 +1,11 @@
 //! Sampled captures of programs that do what programs seldom do.
 
-use crate::sampling::{GAP, MANY, place, places, touches};
-use crate::support::{Entry, Linked, Program, Record};
+use crate::sampling::{GAP, MANY, pages, places};
+use crate::support::{Entry, Linked, Program};
 use std::collections::BTreeMap;
 use strata_capture::{Capture, Options};
 use strata_stream::{Event, Pid, Sampling, Tid};
 use strata_workloads::Sampled;
-
-/// Pages of the memory that were touched, again and again where they were given back.
-fn pages(record: &Record, program: &Program) -> Vec<u64> {
-    let found = touches(record, place(program, "memory", 64));
-    let mut pages: Vec<u64> = found.into_iter().map(|(_, page, _)| page).collect();
-    pages.sort_unstable();
-    pages
-}
 
 #[test]
 fn pages_are_found_whatever_the_program_does_to_its_memory_and_to_its_rights() {

@@ -106,12 +106,13 @@ impl Schedule {
         }
         let window = self.sampling.window;
         // No program reaches what does not fit into 64 bits.
-        let after = |parts: &[u64]| parts.iter().fold(start, |at, part| at.saturating_add(*part));
+        let warms = start.saturating_add(gap);
+        let counts = warms.saturating_add(warm);
         let at = match self.next {
             Edge::Interval => start,
-            Edge::Warm => after(&[gap]),
-            Edge::Window => after(&[gap, warm]),
-            Edge::Gap => after(&[gap, warm, window]),
+            Edge::Warm => warms,
+            Edge::Window => counts,
+            Edge::Gap => counts.saturating_add(window),
         };
         (at, self.next)
     }

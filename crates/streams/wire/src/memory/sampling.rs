@@ -55,8 +55,9 @@ impl Wire {
             if let Some(placed) = self.placed(number) {
                 return Some(placed);
             }
-            let is_late = begun.elapsed() > Duration::from_millis(50);
-            if self.wanted() != STREAM || is_late && !self.consumer_runs() {
+            if self.wanted() != STREAM
+                || begun.elapsed() > Duration::from_millis(50) && !self.consumer_runs()
+            {
                 return None;
             }
             self.wake_consumer();

@@ -351,3 +351,18 @@ pub(super) fn rows(which: Which, scale: f64, recorded: &[&Real]) -> Vec<Row> {
     }
     rows
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_mechanism_left_out_is_a_run_of_its_own() {
+        for (which, runs) in [(Which::Gemini, 3 * 2 * 5), (Which::XGemini, 3 * 3 * 8 + 3 * 2 * 7)] {
+            let names: HashSet<String> =
+                left_out(which, 1).map(|setting| setting.row_name()).collect();
+            assert_eq!(names.len(), runs, "{which:?}");
+        }
+    }
+}

@@ -49,6 +49,24 @@ static void await(int pipe) {
         _exit(22);
 }
 
+/// Until the parent sleeps: which of two stored to a page in a gap is told by which of them goes on.
+static void await_sleep_of(pid_t parent) {
+    char path[32], line[256], *state = NULL;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)parent);
+    while (!state || state[2] != 'S') {
+        usleep(1000);
+        int stat = open(path, O_RDONLY);
+        ssize_t length = read(stat, line, sizeof line - 1);
+        if (length <= 0)
+            _exit(24);
+        line[length] = '\0';
+        close(stat);
+        state = strrchr(line, ')');
+        if (!state)
+            _exit(25);
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     const char *how = argv[2];
@@ -84,8 +102,9 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "children")) {
         // One after another, each of which stores to all.
         for (int number = 0; number < 5; number++) {
-            pid_t child = fork();
+            pid_t parent = getpid(), child = fork();
             if (child == 0) {
+                await_sleep_of(parent);
                 store_to_all();
                 _exit(0);
             }
@@ -96,11 +115,12 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "line")) {
         // A child of a child of a child.
         for (int generation = 0; generation < 3; generation++) {
-            pid_t child = fork();
+            pid_t parent = getpid(), child = fork();
             if (child != 0) {
                 wait_for(child);
                 _exit(0);
             }
+            await_sleep_of(parent);
             store_to_all();
         }
         _exit(0);

@@ -283,9 +283,9 @@ fn windows(record: &Record) -> Vec<[Vec<Access>; 2]> {
 
 #[test]
 fn windows_are_parts_of_the_whole_stream_access_for_access() {
-    let program = Program::build("dying", Linked::Static);
+    let program = Program::build("phases", Linked::Static);
     let all: Vec<Access> = program
-        .run(&["return"])
+        .run(&["alone"])
         .entries
         .iter()
         .filter_map(|entry| match entry {
@@ -293,11 +293,11 @@ fn windows_are_parts_of_the_whole_stream_access_for_access() {
             Entry::Event(_) => None,
         })
         .collect();
-    let sampled = program.sample(&["return"], MANY);
+    let sampled = program.sample(&["alone"], MANY);
     let mut windows = windows(&sampled);
-    // A loop may need no memory.
+    // One of its loops needs no memory.
     windows.retain(|[warm, counted]| warm.len() + counted.len() > 0);
-    assert!(windows.len() > 5, "{}", windows.len());
+    assert!(windows.len() > 1000, "{}", windows.len());
     let mut from = 0;
     for [warm, counted] in &windows {
         let seen = [warm.as_slice(), counted.as_slice()].concat();

@@ -35,6 +35,9 @@ pub fn lab(command: LabCommand) -> Result<u8, Failure> {
         LabCommand::Build { kernel, machine } => build(&cache, &kernel, machine.into()),
         LabCommand::Run(args) => return run(&args, &cache),
         LabCommand::Predict(args) => return lab_predict::predict(&args, &cache),
+        LabCommand::Table { files, output } => {
+            return lab_predict::table::table(&files, &Target::named(&output)).map(|()| 0);
+        }
         LabCommand::Levels(args) => return lab_levels::levels(&args, &cache),
         LabCommand::Shell { level, scenario, machine, afresh } => {
             return shell((&scenario, machine), level, afresh, &cache)

@@ -25,6 +25,16 @@ pub enum LabCommand {
     /// Run a program in the layers and through the model of the same machine, and set side by side what both
     /// count.
     Predict(Box<LabPredictArgs>),
+    /// Set side by side what 'lab predict --json' found of several scenarios: a table in Markdown.
+    Table {
+        /// What it wrote, a column each.
+        #[arg(value_name = "FILE.json", required = true)]
+        files: Vec<PathBuf>,
+
+        /// Where the table goes; - is the standard output.
+        #[arg(short, long, value_name = "FILE", default_value = "-")]
+        output: PathBuf,
+    },
     /// Do small things again and again in VMs and nested VMs of several kinds, and tell what one costs in exits,
     /// beside what the model says.
     Levels(LabLevelsArgs),

@@ -7,6 +7,7 @@ mod order;
 mod report;
 mod rows;
 mod state;
+pub mod table;
 mod text;
 
 use crate::args::LabPredictArgs;
@@ -17,7 +18,7 @@ use crate::lab_trace;
 use crate::output::{self, Target};
 use misses::misses;
 use model::{Counted, Machine};
-use report::Predicted;
+use report::{LayerKernel, Predicted};
 use rows::rows;
 use state::states;
 use std::ffi::OsString;
@@ -105,6 +106,7 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
         scenario: args.scenario.clone(),
         program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         machine: first.machine.clone(),
+        kernels: LayerKernel::all(first),
         runs: args.runs,
         rows: rows(&reports, &run, misses.as_ref(), &shadows),
         counted: reports.iter().filter_map(|report| report.counted.clone()).collect(),

@@ -1,7 +1,7 @@
 //! What the lab and the model count of the same thing.
 
 use super::misses::Misses;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_engine::RunResult;
 use strata_engine::report::{EntryCounts, LayerMemory};
@@ -9,7 +9,7 @@ use strata_inspect::join::report::Totals;
 use strata_lab::{Counters, LabReport, Make, Readings};
 
 /// A thing that both count.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Row {
     /// The layer that it happens in, or to.
     pub layer: String,

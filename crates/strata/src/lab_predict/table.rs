@@ -250,7 +250,8 @@ mod tests {
                 ("L0", "three", [1, 1], Some(1)),
             ],
         );
-        let whats: Vec<_> = kinds(&[first, second]).into_iter().map(|(_, what)| what).collect();
+        let both = [first, second];
+        let whats: Vec<_> = kinds(&both).into_iter().map(|(_, what)| what).collect();
         assert_eq!(whats, ["one", "two", "three"]);
     }
 

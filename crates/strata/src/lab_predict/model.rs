@@ -264,12 +264,10 @@ mod tests {
     fn layer(mib: u64, thp: &str) -> LayerState {
         LayerState {
             memory_bytes: mib << 20,
-            used_bytes: 0,
-            backed_bytes: 0,
             thp: thp.to_owned(),
             without_compaction: thp == "never",
-            free_huge_pages: 0,
             regions: vec![FoundRegion { pinned: mib as u16, ..FoundRegion::default() }],
+            ..LayerState::default()
         }
     }
 

@@ -8,10 +8,11 @@ use strata_engine::{FoundRegion, ThpMode};
 use strata_inspect::Snapshot;
 use strata_inspect::snapshot::model::Settings;
 use strata_inspect::snapshot::region::Region;
+use strata_inspect::text::buddy::Zone;
 use strata_lab::LabReport;
 
 /// What a layer was like.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct LayerState {
     /// Bytes of memory, in whole regions of 2 MiB.
     pub memory_bytes: u64,
@@ -25,6 +26,12 @@ pub struct LayerState {
     pub without_compaction: bool,
     /// Free huge pages that it had.
     pub free_huge_pages: u64,
+    /// Free blocks that it had, by order, of all zones.
+    pub free_blocks: Vec<u64>,
+    /// Bytes that programs which run VMs had advised to be huge (`MADV_HUGEPAGE`).
+    pub advised_bytes: u64,
+    /// Shadow pages that its KVM left writable, so that they may differ from what they shadow.
+    pub unsync_tables: u64,
     /// Its memory, region by region, in the order in which its kernel gives it to programs.
     #[serde(skip)]
     pub regions: Vec<FoundRegion>,
@@ -61,6 +68,7 @@ pub fn states(report: &LabReport) -> Result<Vec<LayerState>, Failure> {
         .map(|counters| Begun {
             free: counters.free_bytes >> 12,
             listed: counters.listed_bytes >> 12,
+            unsync: counters.kvm("mmu_unsync"),
         })
         .collect();
     let layer = |(number, snapshot): (usize, &Snapshot)| {
@@ -77,6 +85,8 @@ struct Begun {
     free: u64,
     /// On lists of single processors.
     listed: u64,
+    /// Shadow pages that may differ from what they shadow.
+    unsync: u64,
 }
 
 /// One layer, in a VM of the one below.
@@ -118,9 +128,25 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerSt
         backed_bytes: bytes(|region| region.backed),
         thp: snapshot.head.settings.thp.get("enabled").cloned().unwrap_or_default(),
         without_compaction: does_not_compact(&snapshot.head.settings),
-        free_huge_pages: zones.iter().map(strata_inspect::text::buddy::Zone::free_huge).sum(),
+        free_huge_pages: zones.iter().map(Zone::free_huge).sum(),
+        free_blocks: free_blocks(zones),
+        advised_bytes: advised(snapshot),
+        unsync_tables: begun.unsync,
         regions: in_order(ram(snapshot).zip(regions).collect(), free),
     }
+}
+
+/// Free blocks by order, of all zones.
+fn free_blocks(zones: &[Zone]) -> Vec<u64> {
+    let orders = zones.iter().map(|zone| zone.free.len()).max().unwrap_or(0);
+    let of = |order| zones.iter().filter_map(|zone| zone.free.get(order)).sum();
+    (0..orders).map(of).collect()
+}
+
+/// Bytes that the programs which run VMs have advised to be huge.
+fn advised(snapshot: &Snapshot) -> u64 {
+    let areas = snapshot.vms.iter().flat_map(|vm| &vm.vm.areas);
+    areas.filter(|area| area.has("hg")).map(|area| area.end - area.start).sum()
 }
 
 /// Whether a kernel neither compacts at faults nor lets khugepaged do so.
@@ -156,7 +182,7 @@ fn frames_of_vms(snapshot: &Snapshot) -> BTreeMap<u64, u16> {
 mod tests {
     use super::*;
     use strata_inspect::snapshot::BackedVm;
-    use strata_inspect::snapshot::model::{Head, Machine};
+    use strata_inspect::snapshot::model::{Head, Machine, Vm, VmmArea};
     use strata_inspect::snapshot::region::{Class, Run};
     use strata_inspect::snapshot::usage::Usage;
 
@@ -199,7 +225,7 @@ mod tests {
         let of_vm = region(0, Class::Scattered, vec![Run::new(0, 12, 40), Run::new(100, 30, 1024)]);
         let l1 = snapshot(&[(0, 0x20_0000), (0x40_0000, 0x60_0000)], &usage, vec![of_vm]);
         // 10 pages were freed meanwhile, and 3 are on a list.
-        let begun = Begun { free: 400 + 482 + 10, listed: 3 };
+        let begun = Begun { free: 400 + 482 + 10, listed: 3, unsync: 7 };
         let state = state(&l1, Some(&l0), begun);
         assert_eq!(
             state.regions,
@@ -210,8 +236,27 @@ mod tests {
         );
         assert_eq!(state.memory_bytes, 4 << 20);
         assert_eq!((state.used_bytes, state.backed_bytes), (87 << 12, 532 << 12));
+        assert_eq!(state.unsync_tables, 7);
         assert_eq!(state.mode(), ThpMode::Madvise);
         assert!(!state.without_compaction);
+    }
+
+    #[test]
+    fn free_blocks_of_all_zones_and_advised_memory_are_told() {
+        let zone =
+            |name: &str, free: &[u64]| Zone { node: 0, name: name.into(), free: free.into() };
+        assert_eq!(free_blocks(&[zone("DMA", &[1, 2]), zone("Normal", &[3, 4, 5])]), [4, 6, 5]);
+        let area = |start, end, flags: &[&str]| VmmArea {
+            start,
+            end,
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            ..VmmArea::default()
+        };
+        let areas =
+            vec![area(0, 100, &["rd", "hg"]), area(200, 400, &["rd"]), area(400, 401, &["hg"])];
+        let vm = BackedVm { vm: Vm { areas, ..Vm::default() }, ..BackedVm::default() };
+        let found = advised(&Snapshot { vms: vec![vm], ..Snapshot::default() });
+        assert_eq!(found, 101);
     }
 
     #[test]

@@ -76,7 +76,12 @@ impl Simulation {
         }
     }
 
+    /// Takes a sample where enough accesses have passed since the last one.
     pub(super) fn sample_if_due(&mut self, guest: GuestId) {
+        let sampling = &mut self.guests[guest].sampling;
+        if sampling.is_sampled() && mem::replace(&mut sampling.seen, true) {
+            return;
+        }
         let accesses = self.estimated(guest).accesses;
         if self.guests[guest].samples.is_due(accesses) {
             self.take_sample(guest);

@@ -92,7 +92,7 @@ impl Simulation {
                 strata.interval(passed, sampling.has_window, faults, machine);
             }
         }
-        (sampling.before, sampling.has_window) = (now, false);
+        (sampling.before, sampling.has_window, sampling.seen) = (now, false, false);
         sampling.opened.clear();
         sampling.warming = None;
     }

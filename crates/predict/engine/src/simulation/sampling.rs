@@ -15,6 +15,8 @@ pub(super) struct Sampling {
     pub(super) warming: Option<u64>,
     /// Whether the present interval has had its window.
     pub(super) has_window: bool,
+    /// Whether estimates are those of the last batch: only the end of an interval changes them.
+    pub(super) seen: bool,
     /// Instructions before the present interval.
     pub(super) before: u64,
     /// Instructions in gaps.

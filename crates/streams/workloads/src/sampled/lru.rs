@@ -21,7 +21,12 @@ impl Lru {
     /// Uses a key, in the set that `index` says. Gives whether it was there.
     #[inline]
     pub(super) fn touch(&mut self, key: u64, index: u64) -> bool {
-        let first = (index % self.sets) as usize * self.ways;
+        // Most have a power of two of sets, and a division takes as long as all the rest.
+        let set = match self.sets.is_power_of_two() {
+            true => index & (self.sets - 1),
+            false => index % self.sets,
+        };
+        let first = set as usize * self.ways;
         let set = &mut self.keys[first..first + self.ways];
         let found = set.iter().position(|known| *known == key);
         set[..=found.unwrap_or(self.ways - 1)].rotate_right(1);

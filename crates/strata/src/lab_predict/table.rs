@@ -122,6 +122,7 @@ fn cell(row: &Row) -> String {
     let Some(predicted) = row.predicted else { return String::new() };
     let shown = match row.ratio() {
         Some(ratio) => format!("{ratio:.2}"),
+        None if predicted == 0 => "-".to_owned(),
         None => format!("{predicted} for 0"),
     };
     if row.is_alike() == Some(false) { format!("**{shown}**") } else { shown }
@@ -129,7 +130,7 @@ fn cell(row: &Row) -> String {
 
 /// The counts that are apart.
 fn off(out: &mut String, all: &[Found]) {
-    out.push_str("\nFigures are the model's over the layers', the nearest of its runs. ");
+    out.push_str("\nFigures are the model's over the layers', the nearest of its runs; - is nothing of either. ");
     let mut apart = String::new();
     for found in all {
         for row in found.rows.iter().filter(|row| row.is_alike() == Some(false)) {
@@ -212,6 +213,7 @@ mod tests {
             ("L1", "page faults", [100, 100], Some(102)),
             ("L0", "exits", [200, 300], Some(150)),
             ("L0", "  handed on", [0, 0], Some(20)),
+            ("L0", "flushes", [0, 3], Some(0)),
             ("L0", "timers", [7, 7], None),
         ];
         let vm = found("vm", &["aligned", "debian"], &rows);
@@ -223,7 +225,8 @@ mod tests {
              | program's | page faults | 1.01 | 1.02 |\n\
              | L0 | exits |  | **0.75** |\n\
              | L0 | handed on |  | **20 for 0** |\n\
-             \nFigures are the model's over the layers', the nearest of its runs. In bold is what is off:\n\n\
+             | L0 | flushes |  | - |\n\
+             \nFigures are the model's over the layers', the nearest of its runs; - is nothing of either. In bold is what is off:\n\n\
              - `vm` aligned, L0, exits: 200 to 300 measured, 150 predicted\n\
              - `vm` aligned, L0, handed on: 0 measured, 20 predicted\n\
              \n\

@@ -2,69 +2,37 @@
 
 pub mod agree;
 pub mod scene;
+mod turns;
 
 use scene::Scene;
 use std::env;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use strata_inspect::Snapshot;
 use strata_lab::{
     Cache, Choices, KernelVariant, LabError, LabReport, Make, PROGRAM_LIMIT, Parts, Scenario,
 };
+use turns::Turns;
 
-/// Who has a machine now.
-struct Turns {
-    /// Tests that have one.
-    running: usize,
-    /// Tests that wait until none has.
-    waiting: usize,
-    /// The one that runs has waited for that.
-    alone: bool,
-}
-
-static TURNS: Mutex<Turns> = Mutex::new(Turns { running: 0, waiting: 0, alone: false });
-
-/// Told when one of them is done.
-static DONE: Condvar = Condvar::new();
+static TURNS: Turns = Turns::new();
 
 /// A test's leave to run a machine, or one after the other.
-pub struct Turn(());
+pub type Turn = turns::Turn<'static>;
 
 /// Most machines at a time: each has some GiB of memory.
 const MOST: usize = 4;
 
-fn turns() -> MutexGuard<'static, Turns> {
-    TURNS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Waits for a turn. An emulated machine keeps a core busy, so that there are as many turns as cores.
 pub fn machine() -> Turn {
     let cores = thread::available_parallelism().map_or(1, NonZero::get).min(MOST);
-    let full = |turns: &mut Turns| turns.running >= cores || turns.alone || turns.waiting > 0;
-    let mut turns = DONE.wait_while(turns(), full).unwrap_or_else(PoisonError::into_inner);
-    turns.running += 1;
-    Turn(())
+    TURNS.beside(cores)
 }
 
 /// Waits until no other test runs a machine, and has them wait in turn: for what a kernel is to do within seconds.
 pub fn alone() -> Turn {
-    let mut turns = turns();
-    turns.waiting += 1;
-    let others = |turns: &mut Turns| turns.running > 0;
-    let mut turns = DONE.wait_while(turns, others).unwrap_or_else(PoisonError::into_inner);
-    (turns.waiting, turns.running, turns.alone) = (turns.waiting - 1, 1, true);
-    Turn(())
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut turns = turns();
-        (turns.running, turns.alone) = (turns.running - 1, false);
-        DONE.notify_all();
-    }
+    TURNS.alone()
 }
 
 /// The directory with the binaries that are tested: `STRATA_LAB_PROGRAMS`, or those built along with this test.
@@ -147,7 +115,7 @@ pub fn attempt_in(
     let parts = parts(choices.scenario.make());
     let result = strata_lab::run(&choices, &parts, own, interrupt, tell);
     // Other tests may have one each.
-    let others = turns().running.saturating_sub(1);
+    let others = TURNS.running().saturating_sub(1);
     let left = emulators();
     assert!(left.len() <= others, "the machine is gone when a run has ended: {left:?}");
     result
@@ -167,11 +135,16 @@ pub fn run_on_intel(name: &str) -> LabReport {
 
 /// Runs a scenario to its end.
 pub fn run_scenario(name: &str, scenario: Scenario) -> LabReport {
+    run_chosen(&choices(name, scenario))
+}
+
+/// Runs what is asked for to its end.
+pub fn run_chosen(choices: &Choices) -> LabReport {
     let mut told = Vec::new();
     let mut tell = |line: &str| told.push(line.to_owned());
-    match attempt(&choices(name, scenario), &AtomicBool::new(false), &mut tell) {
+    match attempt(choices, &AtomicBool::new(false), &mut tell) {
         Ok(report) => report,
-        Err(error) => panic!("{name}: {error}\n{}", told.join("\n")),
+        Err(error) => panic!("{}: {error}\n{}", choices.name, told.join("\n")),
     }
 }
 

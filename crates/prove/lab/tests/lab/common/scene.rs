@@ -1,10 +1,10 @@
 //! Scenarios of the tests, put together from parts: what a test changes is named, not searched for in
 //! text, and what a step printed is found by the step's id.
 
-use super::run_scenario;
+use super::{choices, run_chosen, run_scenario};
 use std::collections::BTreeMap;
 use strata_lab::{
-    Kernel, KernelVariant, LabReport, Layer, Memory, Scenario, Step, StepReport, Stress,
+    Choices, Kernel, KernelVariant, LabReport, Layer, Memory, Scenario, Step, StepReport, Stress,
 };
 
 /// A scenario in the making.
@@ -76,6 +76,11 @@ impl Scene {
     /// Runs it to its end.
     pub fn run(self, name: &str) -> LabReport {
         run_scenario(name, self.checked())
+    }
+
+    /// The same, and its layers boot, whatever is kept of an earlier run.
+    pub fn run_afresh(self, name: &str) -> LabReport {
+        run_chosen(&Choices { afresh: true, ..choices(name, self.checked()) })
     }
 }
 

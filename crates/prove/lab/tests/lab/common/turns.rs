@@ -1,0 +1,128 @@
+//! Whose turn it is to run a machine.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Tests take turns: some at a time, or one alone.
+pub struct Turns {
+    state: Mutex<State>,
+    /// Told when one of them is done.
+    done: Condvar,
+}
+
+struct State {
+    /// Tests that have a machine.
+    running: usize,
+    /// Tests that wait until none has.
+    waiting: usize,
+    /// The one that runs has waited for that.
+    alone: bool,
+}
+
+/// A test's leave to run a machine, or one after the other.
+pub struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    pub const fn new() -> Self {
+        let state = Mutex::new(State { running: 0, waiting: 0, alone: false });
+        Self { state, done: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tests that have a machine now.
+    pub fn running(&self) -> usize {
+        self.state().running
+    }
+
+    /// Waits until fewer than so many run, and nobody waits to run alone.
+    pub fn beside(&self, most: usize) -> Turn<'_> {
+        let full = |state: &mut State| state.running >= most || state.alone || state.waiting > 0;
+        let state = self.done.wait_while(self.state(), full);
+        state.unwrap_or_else(PoisonError::into_inner).running += 1;
+        Turn(self)
+    }
+
+    /// Waits until no other runs, and has others wait in turn.
+    pub fn alone(&self) -> Turn<'_> {
+        let mut state = self.state();
+        state.waiting += 1;
+        let others = |state: &mut State| state.running > 0;
+        let state = self.done.wait_while(state, others);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        *state = State { running: 1, waiting: state.waiting - 1, alone: true };
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        (state.running, state.alone) = (state.running - 1, false);
+        self.0.done.notify_all();
+    }
+}
+
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    fn nothing_comes(told: &Receiver<&str>) {
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+    }
+
+    fn comes(told: &Receiver<&str>, what: &str) {
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(what));
+    }
+
+    #[test]
+    fn a_turn_comes_when_another_is_done() {
+        let turns = Turns::new();
+        let [first, _second] = [turns.beside(2), turns.beside(2)];
+        let (tell, told) = channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _turn = turns.beside(2);
+                tell.send("third").unwrap();
+            });
+            nothing_comes(&told);
+            drop(first);
+            comes(&told, "third");
+        });
+        assert_eq!(turns.running(), 1);
+    }
+
+    #[test]
+    fn who_runs_alone_waits_for_others_and_they_wait_for_it() {
+        let turns = &Turns::new();
+        let other = turns.beside(2);
+        let (tell, told) = channel();
+        let (end, ended) = channel::<()>();
+        thread::scope(|scope| {
+            let alone = tell.clone();
+            scope.spawn(move || {
+                let _turn = turns.alone();
+                alone.send("alone").unwrap();
+                // Until the other end is gone.
+                let _ = ended.into_iter().next();
+            });
+            while turns.state().waiting == 0 {
+                thread::yield_now();
+            }
+            scope.spawn(|| {
+                let _turn = turns.beside(2);
+                tell.send("beside").unwrap();
+            });
+            // There is room for one more, but somebody waits to have it all.
+            nothing_comes(&told);
+            drop(other);
+            comes(&told, "alone");
+            nothing_comes(&told);
+            drop(end);
+            comes(&told, "beside");
+        });
+    }
+}

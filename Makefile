@@ -148,7 +148,7 @@ published: build
 	$(STRATA) paper gemini -o docs/published-gemini.md
 	$(STRATA) paper xgemini -o docs/published-xgemini.md
 
-# What the lab's layers count beside what the model says: an hour and a half. A scenario that was run by the same
+# What the lab's layers count beside what the model says: an hour. A scenario that was run by the same
 # program is not run again.
 PREDICTED = $(CARGO_TARGET_DIR)/predicted
 PREDICTED_ON_VANILLA = native vm clean l1-base no-thp refill scattered shadow

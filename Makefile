@@ -11,8 +11,8 @@
 # make predicted  makes docs/predicted.md anew: the layers' counts beside the model's
 # make deps   installs the Debian packages the tests run (demo installs its own)
 
-.PHONY: predicted demo test test-live deps build install install-built deb deb-test wheel python-test python-deps lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps lab-programs look-deps \
-  look-test published format lint doc rust
+.PHONY: demo test test-live deps build install install-built deb deb-test wheel python-test python-deps lab lab-test lab-unit-tests lab-smoke lab-smoke-intel lab-deps lab-programs look-deps \
+  look-test published predicted format lint doc rust
 
 # To build: a C compiler and linker. To run programs live: the emulator.
 BUILD_PACKAGES = gcc libc6-dev qemu-user

@@ -102,3 +102,83 @@ impl Relocation {
         Gva::new(traced.get().wrapping_add(shift))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use strata_addr::Range;
+    use strata_stack::{
+        AlignAreas, AlignerParameters, BalloonParameters, ColouredParameters, Costs, ExitCosts,
+        KernelSettings, KsmParameters, MemoryParameters, Paging, Policy, Position, StackConfig,
+        ThpMode, ThpParameters, Virtualization,
+    };
+    use strata_stream::{Backing, Event, Pid, Protection};
+
+    /// Linux with Huge Aligner.
+    struct Padding;
+
+    impl Policy for Padding {
+        fn settings(&mut self, _: Position) -> KernelSettings {
+            let (thp, align_areas) = (ThpMode::Never, AlignAreas::Always);
+            KernelSettings { thp, align_areas, fragmented: false, coloured: false }
+        }
+    }
+
+    const PID: Pid = Pid(1);
+
+    fn at(page: u64) -> Gva {
+        Gva::new((1 << 30) + (page << PageSize::BASE_SHIFT))
+    }
+
+    /// One process that has these areas, in pages.
+    fn stack(areas: &[(u64, u64)]) -> Stack {
+        let config = StackConfig {
+            kernels: StackConfig::chain(&[(64 << 20, 0.0)], 1),
+            levels: 4,
+            reused: false,
+            paging: Paging::Nested,
+            costs: Costs::default(),
+            exits: ExitCosts::default(),
+            virtualization: Virtualization::default(),
+            thp: ThpParameters::default(),
+            start: MemoryParameters::default(),
+            aligner: AlignerParameters::default(),
+            colours: None,
+            coloured: ColouredParameters::default(),
+            balloon: BalloonParameters::default(),
+            ksm: KsmParameters::default(),
+        };
+        let mut stack = Stack::build(&config, &mut Padding, &|| false).unwrap();
+        stack.event(&mut Padding, NodeId::HOST, &Event::ProcessStart { pid: PID }).unwrap();
+        for (first, pages) in areas {
+            let range = Range::sized(at(*first), pages << PageSize::BASE_SHIFT);
+            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+            let map = Event::Map { pid: PID, range, backing, protection, fixed: false };
+            stack.event(&mut Padding, NodeId::HOST, &map).unwrap();
+        }
+        stack
+    }
+
+    proptest! {
+        /// Areas of a region that others share, of one by themselves, and nobody's addresses between them.
+        #[test]
+        fn what_is_remembered_is_what_would_be_looked_up(
+            pages in prop::collection::vec(0_u64..2048, 1..600),
+        ) {
+            let stack = stack(&[(0, 5), (8, 100), (300, 900), (1300, 10), (1400, 500)]);
+            let space = stack.process_space(NodeId::HOST, PID).unwrap();
+            prop_assert!(stack.moves_areas(NodeId::HOST, space));
+            prop_assert_eq!(stack.region_shift(NodeId::HOST, space, at(8)), None);
+            let traced: Vec<Access> = pages.iter().map(|page| Access::load(at(*page) + 24, 8)).collect();
+            let expected: Vec<Gva> = traced
+                .iter()
+                .map(|access| stack.relocate(NodeId::HOST, space, access.addr()))
+                .collect();
+            let mut relocation = Relocation::default();
+            let modelled = relocation.modelled_run(&stack, NodeId::HOST, space, &traced);
+            let modelled: Vec<Gva> = modelled.iter().map(|access| access.addr()).collect();
+            prop_assert_eq!(modelled, expected);
+        }
+    }
+}

@@ -385,6 +385,9 @@ fn states_over_time_are_of_the_whole_stream() {
     // Those of each CPU are rounded by themselves.
     assert!(series.cycles.last().unwrap().abs_diff(found.cycles) < 10);
     assert_eq!(*series.faults["guest"].last().unwrap(), found.faults.guest);
+    // One for 65,536 accesses or so.
+    let samples: Vec<u64> = found.samples.iter().map(|sample| sample.accesses).collect();
+    assert!(samples.len() > 1_500_000 / 65_536 / 2, "{samples:?}");
 }
 
 #[test]

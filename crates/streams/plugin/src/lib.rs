@@ -19,12 +19,13 @@
 //! | `sampling` | how far the process is by the clock of all, and whether it is in a gap |
 //! | `switch` | from translations that observe to those that count, and back |
 //! | `counting` | instructions by block, where nothing else is wanted |
+//! | `faults` | page faults, as the kernel tells of them |
 //! | `touched` | pages that the emulator's own page tables show |
 //! | `death` | the last moment before a signal ends the process |
 //! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
 //! | `guest` | reading the program's memory safely |
 //!
-//! `unsafe` is in `abi`, `death`, `glib`, `guest` and `switch`, and in `process` where a thread's slot is looked up.
+//! `unsafe` is in `abi`, `death`, `faults`, `glib`, `guest` and `switch`, and in `process` where a thread's slot is looked up.
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
@@ -40,6 +41,7 @@ mod counting;
 mod death;
 mod environment;
 mod exec;
+mod faults;
 mod glib;
 mod guest;
 mod image;

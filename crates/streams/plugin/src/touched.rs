@@ -5,15 +5,18 @@
 //! swapped out, 61 that it is a file's or shared memory's, 56 that nobody else maps it. A private anonymous
 //! page that is there and that nobody else maps was stored to: what was only read is the kernel's page
 //! of zeroes, which all share. One that others map has not been stored to since the `fork` that left it to them. Of
-//! one that is swapped out it is not said who else has it, so that it counts as read until it is back.
+//! one that is swapped out it is not said who else has it, so that it counts as read until it is back. How it came to
+//! be so, `faults` tells.
 
 use crate::guest;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_pagemap::{Pages, ranges};
-use strata_stream::{Event, Pid};
+use strata_stream::{Faults, Pid, Shown};
+use strata_wire::Message;
 
 const TABLE: &str = "/proc/self/pagemap";
 const PAGE: u64 = 4096;
@@ -24,8 +27,8 @@ const SWAPPED: u64 = 1 << 62;
 const FILE: u64 = 1 << 61;
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// Whether a page was touched, and if so whether it was stored to, by nobody but the process since it shares it.
-fn state(entry: u64) -> Option<bool> {
+/// Whether a page was touched, and if so whether it is the process's own.
+fn own(entry: u64) -> Option<bool> {
     match entry {
         _ if entry & (PRESENT | SWAPPED) == 0 => None,
         _ if entry & FILE != 0 => Some(false),
@@ -52,13 +55,18 @@ fn parts(table: &File, range: Range<Virtual>) -> io::Result<Vec<Range<Virtual>>>
     Ok(found.into_iter().map(|(start, end)| Range::new(Gva::new(start), Gva::new(end))).collect())
 }
 
-/// The pages of these ranges that are there, as ranges in the order of addresses.
+/// The pages of these ranges that are there, as ranges in the order of addresses, with their page faults if all of
+/// them were watched.
 ///
 /// # Errors
 /// When page tables cannot be looked at: a program may leave the root where `/proc` is, or open as many files as
 /// it may.
-pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> io::Result<Vec<Event>> {
-    let mut found: Vec<Event> = Vec::new();
+pub fn pages(
+    ranges: impl Iterator<Item = Range<Virtual>>,
+    faults: Option<&BTreeMap<u64, Faults>>,
+    pid: Pid,
+) -> io::Result<Vec<Message>> {
+    let mut found: Vec<Message> = Vec::new();
     let table = table()?;
     let mut bytes = vec![0; BATCH * 8];
     // What one read shows is not looked for first.
@@ -74,8 +82,10 @@ pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> io::Resu
             let Ok(read @ 1..) = table.read_at(&mut bytes[..wanted], at * 8) else { break };
             for entry in bytes[..read].chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().expect("eight bytes"));
-                if let Some(store) = state(entry) {
-                    add(&mut found, pid, at * PAGE, store);
+                if let Some(own) = own(entry) {
+                    let faults =
+                        faults.map(|faults| faults.get(&at).copied().unwrap_or(Faults::None));
+                    add(&mut found, pid, at * PAGE, Shown { own, faults });
                 }
                 at += 1;
             }
@@ -84,16 +94,16 @@ pub fn pages(ranges: impl Iterator<Item = Range<Virtual>>, pid: Pid) -> io::Resu
     Ok(found)
 }
 
-fn add(found: &mut Vec<Event>, pid: Pid, page: u64, store: bool) {
-    if let Some(Event::Touched { range, store: last, .. }) = found.last_mut()
+fn add(found: &mut Vec<Message>, pid: Pid, page: u64, shown: Shown) {
+    if let Some(Message::Shown { range, shown: last, .. }) = found.last_mut()
         && range.end.get() == page
-        && *last == store
+        && *last == shown
     {
         range.end = Gva::new(page + PAGE);
         return;
     }
     let range = Range::new(Gva::new(page), Gva::new(page + PAGE));
-    found.push(Event::Touched { pid, range, store });
+    found.push(Message::Shown { pid, range, shown });
 }
 
 #[cfg(test)]
@@ -112,15 +122,19 @@ mod tests {
         spare[9 * PAGE as usize].write(1);
         spare[11 * PAGE as usize].write(1);
         let range = Range::new(Gva::new(start + PAGE), Gva::new(start + 32 * PAGE));
-        let page = |from: u64, to: u64| Event::Touched {
+        let page = |from: u64, to: u64, faults| Message::Shown {
             pid: Pid(3),
             range: Range::new(Gva::new(start + from * PAGE), Gva::new(start + to * PAGE)),
-            store: true,
+            shown: Shown { own: true, faults },
         };
-        let found = pages([range].into_iter(), Pid(3)).unwrap();
+        let found = pages([range].into_iter(), None, Pid(3)).unwrap();
         // With huge pages on this machine all of them are there.
         if found.len() > 1 {
-            assert_eq!(found, [page(8, 10), page(11, 12)]);
+            assert_eq!(found, [page(8, 10, None), page(11, 12, None)]);
+            let faults = BTreeMap::from([(start / PAGE + 9, Faults::More)]);
+            let found = pages([range].into_iter(), Some(&faults), Pid(3)).unwrap();
+            let [none, more] = [Faults::None, Faults::More].map(Some);
+            assert_eq!(found, [page(8, 9, none), page(9, 10, more), page(11, 12, none)]);
         }
     }
 }

@@ -12,6 +12,7 @@ mod interval;
 mod numbers;
 mod outcome;
 mod schedule;
+mod shown;
 mod source;
 mod stratified;
 
@@ -22,5 +23,6 @@ pub use interval::{FEWEST_WINDOWS, half_width};
 pub use numbers::Numbers;
 pub use outcome::{Outcome, command_line};
 pub use schedule::{Placed, Sampling, Schedule, mixed};
+pub use shown::{Faults, Shown};
 pub use source::{Fill, Source, SourceError, WorkloadInfo};
 pub use stratified::{Stratum, stratified_half_width};

@@ -8,7 +8,7 @@
 use crate::{Cut, ProcessId};
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_phases::BUCKETS;
-use strata_stream::{Event, Numbers, Pid};
+use strata_stream::{Event, Numbers, Pid, Shown};
 
 /// What a traced process tells the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,15 @@ pub enum Message {
         pid: Pid,
         /// The new part; what precedes it says what it is made of.
         range: Range<Virtual>,
+    },
+    /// Pages that are there at a look, of which the same is shown.
+    Shown {
+        /// The process.
+        pid: Pid,
+        /// The pages.
+        range: Range<Virtual>,
+        /// What is shown of each.
+        shown: Shown,
     },
     /// Intervals are over in which blocks were counted.
     Blocks {
@@ -72,6 +81,7 @@ const WARNING: u8 = RUNS + 5;
 const LAST_WORD: u8 = RUNS + 6;
 const BLOCKS: u8 = RUNS + 7;
 const LEAVES: u8 = RUNS + 8;
+const SHOWN: u8 = RUNS + 9;
 
 /// Bits of a word that say which bucket, below those that say how many instructions.
 const BUCKET_BITS: u32 = BUCKETS.ilog2();
@@ -104,6 +114,10 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
         Message::Grow { pid, range } => {
             out.extend([pid.0.into(), range.start.get(), range.end.get()]);
             GROW
+        }
+        Message::Shown { pid, range, shown } => {
+            out.extend([pid.0.into(), range.start.get(), range.end.get(), shown.code()]);
+            SHOWN
         }
         Message::Blocks { intervals, counts } => {
             out.push(*intervals);
@@ -170,6 +184,10 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
             Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 })
         }
         GROW => Message::Grow { pid: pid()?, range: range(1)? },
+        SHOWN => {
+            let shown = Shown::from_code(word(3)?)?;
+            Message::Shown { pid: pid()?, range: range(1)?, shown }
+        }
         BLOCKS => {
             let (intervals, counts) = fields.split_first()?;
             let count = |word: &u64| ((word % BUCKETS as u64) as usize, word >> BUCKET_BITS);
@@ -214,6 +232,10 @@ mod tests {
                 Message::Cut(Cut { slot, taking, accesses })
             }),
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
+            (pid(), range(), 0..8_u64).prop_map(|(pid, range, code)| {
+                let shown = Shown::from_code(code).expect("below 8");
+                Message::Shown { pid, range, shown }
+            }),
             pid().prop_map(|pid| Message::LastWord { pid }),
             pid().prop_map(|pid| Message::Leaves { pid }),
             (any::<u64>(), prop::collection::vec((0..BUCKETS, 0..1_u64 << 54), 0..9))

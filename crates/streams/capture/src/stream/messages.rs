@@ -3,7 +3,7 @@
 use super::{Capture, add};
 use std::collections::BTreeSet;
 use strata_addr::{Range, space::Virtual};
-use strata_stream::{Backing, Batch, Edge, Event, Pid, Protection};
+use strata_stream::{Backing, Batch, Edge, Event, Pid, Protection, Shown};
 use strata_wire::{Cut, Message};
 use strata_workloads::tell_touched;
 
@@ -44,6 +44,7 @@ impl Capture {
                     .unwrap_or((Backing::Anonymous, Protection::READ_WRITE));
                 self.event(Event::Map { pid, range, backing, protection, fixed: false }, batch);
             }
+            Message::Shown { pid, range, shown } => self.shown(pid, range, shown, batch),
             Message::Blocks { intervals, counts } => self.count(intervals, &counts),
             Message::LastWord { pid } => {
                 if let Some(process) = self.processes.get(pid) {
@@ -59,9 +60,6 @@ impl Capture {
 
     pub(super) fn event(&mut self, event: Event, batch: &mut Batch) {
         match event {
-            Event::Touched { pid, range, store } => {
-                return self.touched(pid, range, store, batch);
-            }
             Event::Fetched { pid, range } => {
                 let Some(process) = self.processes.get(pid) else { return };
                 let news = process.fetched.add(range).into_iter();
@@ -146,15 +144,15 @@ impl Capture {
     }
 
     /// Page tables show pages of a process.
-    fn touched(&mut self, pid: Pid, range: Range<Virtual>, store: bool, batch: &mut Batch) {
-        if store && self.unheard.is_none() {
+    fn shown(&mut self, pid: Pid, range: Range<Virtual>, shown: Shown, batch: &mut Batch) {
+        if shown.own && self.unheard.is_none() {
             self.unheard = Some(self.ended_before());
         }
         let (Some(process), Some(touches)) = (self.processes.get(pid), &mut self.touches) else {
             return;
         };
         for data in process.vmas.data_in(range) {
-            touches.shown(pid, data, store, self.unheard.as_deref().unwrap_or_default());
+            touches.shown(pid, data, shown, self.unheard.as_deref().unwrap_or_default());
         }
         touches.tell(None, &mut |told| tell_touched(told, &mut self.chooser, batch));
     }

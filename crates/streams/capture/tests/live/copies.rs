@@ -122,7 +122,7 @@ fn copies_of_children_that_store_in_gaps_are_theirs() {
     }
 }
 
-/// Which of two processes copied a page is not to be seen, but that one did is.
+/// Which of two processes copied a page is not to be seen in page tables, but that one did is.
 #[test]
 fn there_are_as_many_copies_as_pages_that_became_two() {
     let program = Program::build("copies", Linked::Static);
@@ -205,10 +205,52 @@ fn what_is_read_and_stored_to_once_it_may_be_is_told_of_twice() {
 }
 
 #[test]
+fn what_is_read_before_it_is_stored_to_in_one_gap_is_told_of_twice() {
+    let program = Program::build("copies", Linked::Static);
+    let record = program.sample(&["read first"], GAP);
+    if !record.is_watched() {
+        return eprintln!("skipped: {:?}", record.info.notes);
+    }
+    let expected: Vec<_> = (0..64)
+        .flat_map(|page| match page % 2 {
+            0 => vec![(Pid(0), page, false), (Pid(0), page, true)],
+            _ => vec![(Pid(0), page, true)],
+        })
+        .collect();
+    assert_eq!(told(&record, &place(&program, "memory", 64)), expected);
+}
+
+/// The last process that has a page after a fork faults too when it stores to it, though it copies nothing.
+#[test]
+fn stores_to_what_a_fork_has_left_are_told_of_by_whoever_makes_them() {
+    let program = Program::build("copies", Linked::Static);
+    let record = program.sample(&["last"], GAP);
+    if !record.is_watched() {
+        return eprintln!("skipped: {:?}", record.info.notes);
+    }
+    let told = told(&record, &place(&program, "memory", 64));
+    let by =
+        |pid, pages: std::ops::Range<u64>, store| pages.map(move |page| (Pid(pid), page, store));
+    let expected =
+        [by(0, 0..64, false), by(0, 0..64, true), by(1, 0..32, true), by(0, 16..64, true)];
+    assert!(told == expected.into_iter().flatten().collect::<Vec<_>>(), "{told:?}");
+    // With two that live on, the first that stores copies.
+    for (how, first) in [("parent", 0), ("both", 1)] {
+        let record = program.sample(&[how], GAP);
+        let found = copies(&record, &place(&program, "memory", 64));
+        assert!(found == (0..64).map(|page| (Pid(first), page)).collect::<Vec<_>>(), "{how}");
+    }
+}
+
+#[test]
 fn a_whole_stream_sampled_afterwards_tells_of_the_same_pages() {
     let program = Program::build("copies", Linked::Static);
-    for (how, pages) in [("children", 64), ("line", 64), ("protected", 64), ("file", 2)] {
+    let how = ["children", "line", "protected", "read first", "last", "parent", "both", "file"];
+    for (how, pages) in how.map(|how| (how, if how == "file" { 2 } else { 64 })) {
         let live = program.sample(&[how], GAP);
+        if !live.is_watched() {
+            return eprintln!("skipped: {:?}", live.info.notes);
+        }
         let live = told(&live, &place(&program, "memory", pages));
         assert!(live.len() > 2, "{how}");
         let afterwards = Record::take(Sampled::new(program.spawn(&[how]), GAP));

@@ -127,6 +127,18 @@ impl Record {
         record
     }
 
+    /// Whether page faults in gaps could be watched, as they can be where the kernel lets the user
+    /// (`kernel.perf_event_paranoid`).
+    pub fn is_watched(&self) -> bool {
+        self.notes().len() == self.info.notes.len()
+    }
+
+    /// What a reader must know, but for page faults that could not be watched.
+    pub fn notes(&self) -> Vec<&str> {
+        let notes = self.info.notes.iter().map(String::as_str);
+        notes.filter(|note| !note.contains("could not be watched")).collect()
+    }
+
     pub fn events(&self) -> impl Iterator<Item = Event> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Event(event) => Some(*event),

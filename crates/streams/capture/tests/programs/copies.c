@@ -80,6 +80,15 @@ int main(int argc, char **argv) {
     int to_child[2], to_parent[2];
     if (pipe(to_child) || pipe(to_parent))
         _exit(23);
+    if (!strcmp(how, "read first")) {
+        // Every second page is read before it is stored to.
+        for (int page = 0; page < PAGES; page += 2)
+            sink = (uint64_t)memory[page * PAGE];
+        for (int page = 0; page < PAGES; page++)
+            memory[page * PAGE] = 1;
+        work(1000);
+        _exit(0);
+    }
     if (!strcmp(how, "protected")) {
         // Read while nothing may be stored, then stored to.
         mprotect((void *)memory, PAGES * PAGE, PROT_READ);
@@ -123,6 +132,21 @@ int main(int argc, char **argv) {
             await_sleep_of(parent);
             store_to_all();
         }
+        _exit(0);
+    }
+    if (!strcmp(how, "last")) {
+        // The child copies half of all, and is gone when the parent stores to three quarters.
+        pid_t child = fork();
+        if (child == 0) {
+            for (int page = 0; page < PAGES / 2; page++)
+                memory[page * PAGE]++;
+            work(1000);
+            _exit(0);
+        }
+        wait_for(child);
+        for (int page = PAGES / 4; page < PAGES; page++)
+            memory[page * PAGE]++;
+        work(100000);
         _exit(0);
     }
     int number = !strcmp(how, "three") ? 2 : 1;

@@ -57,6 +57,9 @@ impl Process {
         if let Some(sampling) = &self.sampling {
             sampling.fork(&self.wire);
         }
+        if let Some(watch) = &self.watch {
+            watch.fork(vcpu);
+        }
         if let Some(counting) = &self.counting {
             counting.fork();
         }

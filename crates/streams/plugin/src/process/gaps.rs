@@ -87,6 +87,9 @@ impl Process {
                 self.send(vcpu, &told);
             }
         }
+        if let Some(watch) = self.watch.as_ref().filter(|_| in_gap && !sampling::is_in_gap()) {
+            watch.begin();
+        }
         sampling::set_in_gap(in_gap);
         // Of what nobody wants to know, nothing is translated that observes.
         switch::observe(!in_gap && !self.wire.is_detached());
@@ -105,16 +108,18 @@ impl Process {
 
     /// Tells of pages in these ranges that page tables show.
     pub(super) fn tell_touched(&self, vcpu: u32, ranges: &[Range<Virtual>]) {
-        if self.sampling.is_none() {
-            return;
-        }
-        let messages: Vec<Message> = match touched::pages(ranges.iter().copied(), self.pid()) {
-            Ok(found) => found.into_iter().map(Message::Event).collect(),
-            Err(error) => vec![Message::Note(format!(
+        let Some(watch) = &self.watch else { return };
+        let (faults, mut messages) = match watch.take(ranges) {
+            Ok(faults) => (Some(faults), Vec::new()),
+            Err(unseen) => (None, vec![Message::Note(unseen)]),
+        };
+        match touched::pages(ranges.iter().copied(), faults.as_ref(), self.pid()) {
+            Ok(found) => messages.extend(found),
+            Err(error) => messages.push(Message::Note(format!(
                 "pages that were touched between windows are missing, as a process could not look at its page \
                  tables: {error}"
-            ))],
-        };
+            ))),
+        }
         if !messages.is_empty() {
             self.send(vcpu, &messages);
         }

@@ -19,6 +19,7 @@ mod system_calls;
 use crate::calls::Space;
 use crate::code::Code;
 use crate::counting::Counting;
+use crate::faults::Watch;
 use crate::pending::VCPU;
 use crate::requests::Connections;
 use crate::sampling::Progress;
@@ -65,6 +66,8 @@ pub struct Process {
     connections: Connections,
     /// How far it is in a sampled stream.
     sampling: Option<Progress>,
+    /// Its page faults, in a sampled stream.
+    watch: Option<Watch>,
     /// What it has counted, where only that is wanted.
     counting: Option<Counting>,
     /// A switch between gap and no gap is under way.
@@ -117,6 +120,7 @@ impl Process {
             space: Mutex::default(),
             code: Mutex::default(),
             connections: Connections::default(),
+            watch: sampling.as_ref().map(|_| Watch::default()),
             sampling,
             counting,
             switching: AtomicBool::new(false),
@@ -202,6 +206,9 @@ impl Process {
     /// A thread ends while others go on.
     pub fn thread_ends(&self, vcpu: u32) {
         let Some(tid) = self.tid(vcpu) else { return };
+        if let Some(watch) = &self.watch {
+            watch.thread_ends(vcpu);
+        }
         self.put(vcpu, Message::Event(Event::ThreadExit { tid }), &mut Vec::new());
         let slot = self.slot(vcpu);
         self.settle(slot);

@@ -12,6 +12,9 @@ impl Process {
     /// A system call is about to be made.
     pub fn call_starts(&self, vcpu: u32, call: Call) {
         VCPU.set(Some(vcpu));
+        if let Some(watch) = &self.watch {
+            watch.thread(vcpu);
+        }
         let unobserved = !observation::is_wanted();
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);
@@ -78,10 +81,12 @@ impl Process {
                 told.into_iter().for_each(|mark| self.tell_of_request(vcpu, mark));
             }
             Some(Pending::Space(call)) => {
-                if self.sampling.is_some()
+                if let Some(watch) = &self.watch
                     && let Some(range) = self.with_space(|space| calls::grown(&call, result, space))
                 {
                     guest::forget_zeroes(range);
+                    // The emulator's own.
+                    let _ = watch.take(&[range]);
                 }
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)

@@ -1,14 +1,16 @@
 //! The base pages that processes have touched, as page tables would show them.
 //!
-//! After a `fork` parent and child have the same pages, and page tables show of each whether others have it still.
-//! Whoever stores to one gets a copy. Of the processes that share a page each but one can do so, and which one
-//! did not is not to be seen: two have pages of their own after one has copied. So the copy is that of the process
-//! which is seen to store, or shows a page of its own, before the other. The last that has a page copies nothing.
+//! After a `fork` parent and child have the same pages. Whoever stores to one faults, and gets a copy unless all others
+//! have copied it or are gone. Page tables alone show of each page whether others have it still: of the processes that
+//! share one each but one can copy it, and which one did not is not to be seen, as two have pages of their own after
+//! one has copied. Then the copy is that of the process which shows a page of its own before the other, and the last
+//! that has a page shows nothing. Where page faults are watched, they tell: one that has a page for itself and has not
+//! faulted on it had it from the start, and all others have copied it.
 
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
-use strata_stream::{Access, Advice, Event, Pid, Tid};
+use strata_stream::{Access, Advice, Event, Faults, Pid, Shown, Tid};
 
 /// Pages remembered in front of the maps. Most accesses go to one of few pages.
 const RECENT: usize = 256;
@@ -27,6 +29,11 @@ struct Block {
 const ALONE: u32 = 0;
 
 impl Block {
+    /// The number of a page in [`Shared`].
+    fn number(&self, page: u64) -> u32 {
+        self.shared.as_ref().map_or(ALONE, |shared| shared[index(page)])
+    }
+
     /// The number of a page in [`Shared`], which it loses.
     fn take_shared(&mut self, page: u64) -> u32 {
         let shared = self.shared.as_mut().map(|shared| &mut shared[index(page)]);
@@ -99,6 +106,36 @@ impl Shared {
     }
 }
 
+/// What is done to a page, as far as it shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touch {
+    Read,
+    Store,
+    /// A store to what nobody else has now; or none, and the others that a `fork` left it to are gone.
+    Own,
+    /// A store without a page fault; or none, where a store would fault.
+    Unfaulted,
+}
+
+/// What is to be told of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Read,
+    Stored,
+    ReadThenStored,
+}
+
+impl News {
+    fn of(store: bool) -> Self {
+        if store { Self::Stored } else { Self::Read }
+    }
+
+    /// With news of the same page after it.
+    fn then(self, store: bool) -> Self {
+        if self == Self::Read && store { Self::ReadThenStored } else { self }
+    }
+}
+
 /// The pages of one process.
 #[derive(Clone, Debug)]
 struct Pages {
@@ -116,20 +153,25 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Notes a touch. Gives whether it is news: the first one, the first store, or a store that copies a page
-    /// which others have too.
-    fn touch(&mut self, page: u64, store: bool, shared: &mut Shared) -> bool {
+    /// Notes a touch. Gives whether it is news: the first one, the first store, or the first one since a `fork`.
+    fn touch(&mut self, page: u64, touch: Touch, shared: &mut Shared) -> bool {
         let (word, bit) = place(page);
         let block = self.blocks.entry(page / 512).or_default();
         let mut news = block.touched[word] & bit == 0;
         block.touched[word] |= bit;
-        if store {
+        let is_store = match touch {
+            Touch::Read => false,
+            Touch::Unfaulted => block.number(page) == ALONE,
+            Touch::Store | Touch::Own => true,
+        };
+        if is_store {
             news |= block.stored[word] & bit == 0;
             block.stored[word] |= bit;
-            news |= shared.leave(block.take_shared(page));
+            let number = block.take_shared(page);
+            let others = shared.leave(number);
+            news |= others || touch == Touch::Store && number != ALONE;
         }
-        let is_shared = block.shared.as_ref().is_some_and(|shared| shared[index(page)] != ALONE);
-        let settled = block.stored[word] & bit != 0 && !is_shared;
+        let settled = block.stored[word] & bit != 0 && block.number(page) == ALONE;
         self.recent[page as usize % RECENT] = (page + 1) << 1 | u64::from(settled);
         news
     }
@@ -143,8 +185,7 @@ impl Pages {
 
     /// The number of a page in [`Shared`].
     fn number(&self, page: u64) -> u32 {
-        let shared = self.blocks.get(&(page / 512)).and_then(|block| block.shared.as_ref());
-        shared.map_or(ALONE, |shared| shared[index(page)])
+        self.blocks.get(&(page / 512)).map_or(ALONE, |block| block.number(page))
     }
 
     /// The pages of a child.
@@ -244,8 +285,8 @@ pub struct Touches {
     processes: FxHashMap<Pid, Pages>,
     owners: FxHashMap<Tid, Pid>,
     shared: Shared,
-    /// Pages of which there is news in the present gap that is not told yet, each with whether it was stored to.
-    pending: BTreeMap<(Pid, u64), bool>,
+    /// Pages of which there is news in the present gap that is not told yet.
+    pending: BTreeMap<(Pid, u64), News>,
     /// Pages that were touched first outside of gaps, since the last one.
     begun: BTreeSet<(Pid, u64)>,
 }
@@ -262,11 +303,12 @@ impl Touches {
         let Self { processes, shared, pending, begun, .. } = self;
         let pages = processes.entry(pid).or_default();
         let mut note = |pages: &mut Pages, page: u64, store: bool| {
-            if !pages.touch(page, store, shared) {
+            let touch = if store { Touch::Store } else { Touch::Read };
+            if !pages.touch(page, touch, shared) {
                 return;
             }
             if in_gap {
-                *pending.entry((pid, page)).or_insert(false) |= store;
+                add(pending, (pid, page), store);
             } else {
                 begun.insert((pid, page));
             }
@@ -360,16 +402,50 @@ impl Touches {
         }
     }
 
-    /// Page tables show that a process has touched pages, with `store` that it has them for itself. What of it is
-    /// news is to be told. What it shares with any of `unheard` it may have for itself as that one is gone, which
-    /// has not been told: then it is no news.
-    pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, store: bool, unheard: &[Pid]) {
+    /// Pages of a process are there, and this is shown of each. What of it is news is to be told. What it shares with
+    /// any of `unheard` it may have for itself as that one is gone, which has not been told: then it is no sign of a
+    /// copy.
+    pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, shown: Shown, unheard: &[Pid]) {
         for page in range.start.page().get()..pages_end(range) {
-            let store = store && !unheard.iter().any(|other| self.share(pid, *other, page));
-            let Self { processes, shared, pending, .. } = self;
-            if processes.entry(pid).or_default().touch(page, store, shared) {
-                *pending.entry((pid, page)).or_insert(false) |= store;
+            let is_alone = || unheard.iter().any(|other| self.share(pid, *other, page));
+            let touch = match shown.faults {
+                _ if !shown.own => Touch::Read,
+                None if is_alone() => Touch::Read,
+                None => Touch::Own,
+                Some(Faults::None) => {
+                    if !is_alone() {
+                        self.others_copied(pid, page);
+                    }
+                    Touch::Unfaulted
+                }
+                Some(Faults::One | Faults::More) => Touch::Store,
+            };
+            if touch == Touch::Store && shown.faults == Some(Faults::More) {
+                self.touched(pid, page, Touch::Read);
             }
+            self.touched(pid, page, touch);
+        }
+    }
+
+    /// Notes what a process did in a gap.
+    fn touched(&mut self, pid: Pid, page: u64, touch: Touch) {
+        let Self { processes, shared, pending, .. } = self;
+        if processes.entry(pid).or_default().touch(page, touch, shared) {
+            add(pending, (pid, page), touch != Touch::Read);
+        }
+    }
+
+    /// A process is left with a page that it shared with others. They are heard of before it is gone: then they
+    /// would have copied nothing.
+    fn others_copied(&mut self, pid: Pid, page: u64) {
+        let number = |pid| self.processes.get(pid).map_or(ALONE, |pages| pages.number(page));
+        let its = number(&pid);
+        if its == ALONE || self.shared.sharers[its as usize] < 2 {
+            return;
+        }
+        let others = self.processes.keys().filter(|other| **other != pid && number(other) == its);
+        for other in others.copied().collect::<Vec<_>>() {
+            self.touched(other, page, Touch::Store);
         }
     }
 
@@ -384,7 +460,7 @@ impl Touches {
         if self.pending.is_empty() {
             return;
         }
-        let told: Vec<((Pid, u64), bool)> = match place {
+        let told: Vec<((Pid, u64), News)> = match place {
             None => std::mem::take(&mut self.pending).into_iter().collect(),
             Some((pid, range)) => {
                 let (first, end) = (range.start.page().get(), pages_end(range));
@@ -396,8 +472,23 @@ impl Touches {
                 told
             }
         };
-        rows(&told, |pid, range, store| tell(Event::Touched { pid, range, store }));
+        rows(&told, |pid, range, news| {
+            if news != News::Stored {
+                tell(Event::Touched { pid, range, store: false });
+            }
+            if news != News::Read {
+                tell(Event::Touched { pid, range, store: true });
+            }
+        });
     }
+}
+
+/// Notes news of a page.
+fn add(pending: &mut BTreeMap<(Pid, u64), News>, at: (Pid, u64), store: bool) {
+    pending
+        .entry(at)
+        .and_modify(|news| *news = news.then(store))
+        .or_insert_with(|| News::of(store));
 }
 
 /// Gives pages in order as rows of pages that are alike.
@@ -436,9 +527,19 @@ mod tests {
         Range::new(at(first), at(first + pages))
     }
 
+    /// How a touch comes to be known.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum How {
+        Seen,
+        /// By page tables alone, or by page faults as well.
+        Shown {
+            watched: bool,
+        },
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Act {
-        Touch { pid: u32, page: u64, store: bool, shown: bool },
+        Touch { pid: u32, page: u64, store: bool, how: How },
         Fork { parent: u32, child: u32 },
         Unmap { pid: u32, first: u64, pages: u64 },
         Map { pid: u32, first: u64, pages: u64 },
@@ -452,9 +553,11 @@ mod tests {
         // Around the border of a huge page.
         let page = || 505..520u64;
         let pages = || prop_oneof![8 => 1..8u64, 1 => 500..1600u64];
+        let how =
+            prop_oneof![Just(How::Seen), any::<bool>().prop_map(|watched| How::Shown { watched })];
         prop_oneof![
-            12 => (pid(), page(), any::<bool>(), any::<bool>())
-                .prop_map(|(pid, page, store, shown)| Act::Touch { pid, page, store, shown }),
+            12 => (pid(), page(), any::<bool>(), how)
+                .prop_map(|(pid, page, store, how)| Act::Touch { pid, page, store, how }),
             3 => (pid(), pid()).prop_map(|(parent, child)| Act::Fork { parent, child }),
             1 => (pid(), page(), pages())
                 .prop_map(|(pid, first, pages)| Act::Unmap { pid, first, pages }),
@@ -473,6 +576,8 @@ mod tests {
     struct Naive {
         pages: BTreeMap<(u32, u64), Option<u64>>,
         made: u64,
+        /// Pages that a fork left read-only.
+        kept: BTreeSet<(u32, u64)>,
     }
 
     impl Naive {
@@ -481,8 +586,9 @@ mod tests {
             self.pages.insert((pid, page), Some(self.made));
         }
 
-        /// Whether it is news.
-        fn touch(&mut self, pid: u32, page: u64, store: bool) -> bool {
+        /// Whether it is news: to page tables alone, a store to what only this process has still is none.
+        fn touch(&mut self, pid: u32, page: u64, store: bool, tables_alone: bool) -> bool {
+            let was_kept = store && self.kept.remove(&(pid, page)) && !tables_alone;
             let first = !self.pages.contains_key(&(pid, page));
             let before = *self.pages.entry((pid, page)).or_default();
             let others = self.pages.values().filter(|content| **content == before).count() > 1;
@@ -490,11 +596,21 @@ mod tests {
             if is_new {
                 self.make(pid, page);
             }
-            first || is_new
+            first || is_new || was_kept
         }
 
         fn take(&mut self, pid: u32, first: u64, pages: u64) {
-            self.pages.retain(|(of, page), _| *of != pid || !(first..first + pages).contains(page));
+            let stays = |of: &u32, page: &u64| *of != pid || !(first..first + pages).contains(page);
+            self.pages.retain(|(of, page), _| stays(of, page));
+            self.kept.retain(|(of, page)| stays(of, page));
+        }
+
+        /// Takes pages as they are to another process, or another place.
+        fn put(&mut self, pid: u32, page: u64, content: Option<u64>, kept: bool) {
+            self.pages.insert((pid, page), content);
+            if kept {
+                self.kept.insert((pid, page));
+            }
         }
 
         fn of(&self, pid: u32) -> Vec<(u64, Option<u64>)> {
@@ -547,15 +663,22 @@ mod tests {
                 };
                 let mut expected = BTreeSet::new();
                 match act {
-                    Act::Touch { pid, page, store, shown } => {
-                        if shown {
-                            touches.shown(Pid(pid), range(page, 1), store, &[]);
-                        } else if store {
-                            touches.run(Tid(pid), &[Access::store(at(page), 8)], true);
-                        } else {
-                            touches.run(Tid(pid), &[Access::load(at(page), 8)], true);
+                    Act::Touch { pid, page, store, how } => {
+                        match how {
+                            How::Shown { watched } => {
+                                let faults = watched.then_some(Faults::One);
+                                let shown = Shown { own: store, faults };
+                                touches.shown(Pid(pid), range(page, 1), shown, &[]);
+                            }
+                            How::Seen if store => {
+                                touches.run(Tid(pid), &[Access::store(at(page), 8)], true);
+                            }
+                            How::Seen => {
+                                touches.run(Tid(pid), &[Access::load(at(page), 8)], true);
+                            }
                         }
-                        if naive.touch(pid, page, store) {
+                        let tables_alone = how == How::Shown { watched: false };
+                        if naive.touch(pid, page, store, tables_alone) {
                             expected.insert((pid, page, store));
                         }
                     }
@@ -568,7 +691,9 @@ mod tests {
                         if parent != child {
                             naive.take(child, 0, u64::MAX);
                             for (page, content) in naive.of(parent) {
-                                naive.pages.insert((child, page), content);
+                                for pid in [parent, child] {
+                                    naive.put(pid, page, content, content.is_some());
+                                }
                             }
                         }
                     }
@@ -592,11 +717,12 @@ mod tests {
                             .of(pid)
                             .into_iter()
                             .filter(|(page, _)| (first..first + pages.min(more)).contains(page))
+                            .map(|(page, content)| (page, content, naive.kept.contains(&(pid, page))))
                             .collect();
                         naive.take(pid, first, pages);
                         naive.take(pid, to, more);
-                        for (page, content) in moved {
-                            naive.pages.insert((pid, page - first + to), content);
+                        for (page, content, kept) in moved {
+                            naive.put(pid, page - first + to, content, kept);
                         }
                     }
                     Act::Leave { pid } => {
@@ -605,6 +731,7 @@ mod tests {
                             if content.is_some() {
                                 naive.make(pid, page);
                             }
+                            naive.kept.remove(&(pid, page));
                         }
                     }
                     Act::Exit { pid } => {
@@ -624,29 +751,104 @@ mod tests {
         }
     }
 
+    /// Page tables alone show that pages are a process's own.
+    const OWN: Shown = Shown { own: true, faults: None };
+
+    fn told(touches: &mut Touches) -> Vec<Event> {
+        let mut told = Vec::new();
+        touches.tell(None, &mut |event| told.push(event));
+        told
+    }
+
+    fn touched(pid: Pid, range: Range<Virtual>, store: bool) -> Event {
+        Event::Touched { pid, range, store }
+    }
+
+    #[test]
+    fn what_is_read_and_then_stored_to_in_one_gap_is_told_as_both() {
+        let (pid, tid) = (Pid(1), Tid(1));
+        let both =
+            |first, pages| [false, true].map(|store| touched(pid, range(first, pages), store));
+        let mut seen = Touches::default();
+        seen.event(&Event::ThreadStart { pid, tid }, &mut |_| ());
+        let (load, store) = (|page| Access::load(at(page), 8), |page| Access::store(at(page), 8));
+        seen.run(tid, &[load(4), load(3), store(4), store(3), store(5), load(5), load(6)], true);
+        let rest = [touched(pid, range(5, 1), true), touched(pid, range(6, 1), false)];
+        assert_eq!(told(&mut seen), [both(3, 2), rest].concat());
+
+        let mut watched = Touches::default();
+        let show = |touches: &mut Touches, first, pages, own, faults| {
+            touches.shown(pid, range(first, pages), Shown { own, faults: Some(faults) }, &[]);
+        };
+        show(&mut watched, 3, 2, true, Faults::More);
+        show(&mut watched, 5, 1, true, Faults::One);
+        show(&mut watched, 6, 1, false, Faults::One);
+        assert_eq!(told(&mut watched), [both(3, 2), rest].concat());
+        // It is nothing new in the next gap; what was read is stored to then.
+        show(&mut watched, 3, 3, true, Faults::None);
+        show(&mut watched, 6, 1, true, Faults::More);
+        assert_eq!(told(&mut watched), [touched(pid, range(6, 1), true)]);
+    }
+
+    #[test]
+    fn the_last_that_has_a_page_after_a_fork_is_told_of_when_its_fault_is_seen() {
+        let (parent, child, all) = (Pid(1), Pid(2), range(0, 4));
+        let own = |faults| Shown { own: true, faults: Some(faults) };
+        let mut touches = Touches::default();
+        touches.shown(parent, all, own(Faults::One), &[]);
+        touches.event(&Event::Fork { parent, child }, &mut |_| ());
+        told(&mut touches);
+        // The child is gone: all are the parent's own, of which it stores to one.
+        touches.event(&Event::ProcessExit { pid: child }, &mut |_| ());
+        touches.shown(parent, range(0, 1), own(Faults::None), &[]);
+        touches.shown(parent, range(1, 1), own(Faults::One), &[]);
+        touches.shown(parent, range(2, 2), own(Faults::None), &[]);
+        assert_eq!(told(&mut touches), [touched(parent, range(1, 1), true)]);
+        // A second time it does not fault, and the others do.
+        touches.shown(parent, all, own(Faults::One), &[]);
+        let others = [range(0, 1), range(2, 2)];
+        assert_eq!(told(&mut touches), others.map(|range| touched(parent, range, true)));
+    }
+
+    #[test]
+    fn who_has_a_page_for_itself_without_a_fault_tells_that_the_others_copied_it() {
+        let [parent, child, grandchild] = [1, 2, 3].map(Pid);
+        let own = |faults| Shown { own: true, faults: Some(faults) };
+        let mut touches = Touches::default();
+        touches.shown(parent, range(0, 4), own(Faults::One), &[]);
+        touches.event(&Event::Fork { parent, child }, &mut |_| ());
+        touches.event(&Event::Fork { parent: child, child: grandchild }, &mut |_| ());
+        told(&mut touches);
+        touches.shown(child, range(0, 1), own(Faults::None), &[]);
+        let both = [parent, grandchild].map(|pid| touched(pid, range(0, 1), true));
+        assert_eq!(told(&mut touches), both);
+        // They may be gone, of which nobody has heard.
+        touches.shown(child, range(1, 1), own(Faults::None), &[grandchild]);
+        assert_eq!(told(&mut touches), []);
+        // They tell of it themselves afterwards, which is no news; the child has it read-only.
+        touches.event(&Event::ProcessExit { pid: grandchild }, &mut |_| ());
+        touches.shown(parent, range(0, 1), own(Faults::One), &[]);
+        touches.shown(child, range(0, 1), own(Faults::One), &[]);
+        assert_eq!(told(&mut touches), [touched(child, range(0, 1), true)]);
+    }
+
     #[test]
     fn what_is_shared_with_a_process_that_may_be_gone_is_no_news() {
         let mut touches = Touches::default();
         let (parent, child, all) = (Pid(1), Pid(2), range(0, 4));
-        let told = |touches: &mut Touches| {
-            let mut told = Vec::new();
-            touches.tell(None, &mut |event| told.push(event));
-            told
-        };
-        touches.shown(parent, all, true, &[]);
+        touches.shown(parent, all, OWN, &[]);
         touches.event(&Event::Fork { parent, child }, &mut |_| ());
         told(&mut touches);
-        touches.shown(parent, all, true, &[parent, child]);
+        touches.shown(parent, all, OWN, &[parent, child]);
         assert_eq!(told(&mut touches), []);
         // It did copy a page, and says so itself.
-        touches.shown(child, range(1, 1), true, &[]);
-        let copied = |pid, range| [Event::Touched { pid, range, store: true }];
-        assert_eq!(told(&mut touches), copied(child, range(1, 1)));
+        touches.shown(child, range(1, 1), OWN, &[]);
+        assert_eq!(told(&mut touches), [touched(child, range(1, 1), true)]);
         // The other pages are still shared.
-        touches.shown(parent, all, true, &[parent]);
+        touches.shown(parent, all, OWN, &[parent]);
         assert_eq!(
             told(&mut touches),
-            [(0, 1), (2, 2)].map(|(first, pages)| copied(parent, range(first, pages))[0])
+            [(0, 1), (2, 2)].map(|(first, pages)| touched(parent, range(first, pages), true))
         );
     }
 }

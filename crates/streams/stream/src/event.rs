@@ -272,9 +272,10 @@ pub enum Event {
         instructions: u64,
     },
     /// In a gap of a sampled stream a process touched these pages first; or stored first to what it had only
-    /// read before, or to what a `fork` had left to it and others, so that it was copied. Told in the order of
-    /// addresses, which need not be that of the touches, where the gap ends or, before that, where something
-    /// happens to the pages. Pages that a `fork` left to two processes have been touched, by both.
+    /// read before, or to what a `fork` had left to it, so that it was copied where others had it still. What was read
+    /// and then stored to is told as both. Told in the order of addresses, which need not be that of the touches,
+    /// where the gap ends or, before that, where something happens to the pages. Pages that a `fork` left to two
+    /// processes have been touched, by both.
     Touched {
         /// The process.
         pid: Pid,

@@ -289,10 +289,6 @@ impl Simulation {
                     self.release_cpus(guest, *pid);
                 }
             }
-            Event::Fork { .. } => {
-                let sampling = &mut self.guests[guest].sampling;
-                sampling.forked |= sampling.is_sampled();
-            }
             Event::Unmap { range, .. } if range.bytes() >= NOTABLE_UNMAP => {
                 self.note_state_if_grown(guest);
             }

@@ -23,8 +23,6 @@ pub(super) struct Sampling {
     pub(super) skipped: u64,
     /// Cycles of the hardware that first touches took in the present gap: part of what the gap takes.
     pub(super) touching: f64,
-    /// Whether the program forked after what is run whole.
-    pub(super) forked: bool,
     /// Parts of cycles of gaps that have not passed.
     pub(super) rest: f64,
 }
@@ -37,12 +35,7 @@ impl Sampling {
 
     /// What a reader must know of it, of a stream of so many instructions.
     pub(super) fn notes(&self, instructions: u64) -> Vec<String> {
-        let Some(strata) = &self.strata else { return Vec::new() };
-        let faults = self.forked.then(|| {
-            "the program forks: of the processes that share a page and store to it in gaps, the last copies \
-             nothing and is not seen to store, so that page faults may be too few"
-                .to_owned()
-        });
-        strata.note(instructions).into_iter().chain(faults).collect()
+        let strata = self.strata.iter();
+        strata.filter_map(|strata| strata.note(instructions)).collect()
     }
 }

@@ -7,10 +7,13 @@ use nix::sys::mman::MmapAdvise;
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Base pages of a huge page.
 const HUGE_PAGES: usize = 512;
+/// Between two rounds of reads.
+const READ_AGAIN: Duration = Duration::from_millis(100);
 
 /// What to touch.
 #[derive(Args, Debug)]
@@ -39,6 +42,9 @@ pub(super) struct Touch {
     /// Stay until killed, the memory in use.
     #[arg(long)]
     stay: bool,
+    /// While it stays, read a word of every page ten times a second.
+    #[arg(long, requires = "stay")]
+    read_on: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -112,8 +118,11 @@ pub(super) fn run(touch: &Touch) -> Result<(), String> {
     if wrong > 0 {
         return Err(format!("{wrong} words do not hold what was written"));
     }
-    if touch.stay {
-        loop {
+    while touch.stay {
+        if touch.read_on {
+            (0..region.pages()).for_each(|page| drop(region.read(page)));
+            thread::sleep(READ_AGAIN);
+        } else {
             nix::unistd::pause();
         }
     }

@@ -64,9 +64,9 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
 }
 
 /// A scenario of the documentation, with less memory: no huge page is free in L1, and few in L0.
-fn fragmented(name: &str, kernel: KernelVariant) -> LabReport {
+fn fragmented(name: &str, kernel: KernelVariant) -> Scene {
     let in_l0 = strata_lab::Kernel::Lab(kernel);
-    Scene::shipped(name).layer(0, |l0| l0.kernel = in_l0).touching("96M").run(name)
+    Scene::shipped(name).layer(0, |l0| l0.kernel = in_l0).touching("96M")
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn fragmented(name: &str, kernel: KernelVariant) -> LabReport {
 fn fragmented_memory_is_put_in_a_row_within_ten_seconds() {
     let _machine = alone();
     let (vanilla, ours) = [KernelVariant::Vanilla, KernelVariant::Aligned]
-        .map(|kernel| fragmented("scattered", kernel))
+        .map(|kernel| fragmented("scattered", kernel).reading_on().run("scattered"))
         .into();
     let entries = ours.layers[0].after.kvm("nested_align_pseudo_huge");
     let (by_chance, whole) = (in_a_row(&vanilla), well_aligned(&ours));
@@ -96,7 +96,7 @@ fn fragmented_memory_that_l1_has_backed_is_mapped_huge_at_once() {
     let _machine = machine();
     // What the second touch of the memory takes: "FILE:COUNT" of exits and faults, before and after.
     let second = |kernel| {
-        let report = fragmented("refill", kernel);
+        let report = fragmented("refill", kernel).run("refill");
         let [before, after] = ["before the second touch", "after the second touch"]
             .map(|id| counts(&report, id).into_iter().map(|(_, count)| count).collect::<Vec<_>>());
         let taken: Vec<u64> = before.iter().zip(after).map(|(before, now)| now - before).collect();

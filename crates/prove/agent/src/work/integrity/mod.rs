@@ -239,6 +239,17 @@ mod tests {
     }
 
     #[test]
+    fn each_operation_is_done_however_short_the_time() {
+        let choice = choice(5, Operation::ALL.len() as u64);
+        let (world, end) = set_up(&choice).unwrap();
+        let (tally, found) = torture(&choice, &world, end);
+        assert_eq!(found, [] as [String; 0]);
+        for (operation, name) in Operation::ALL {
+            assert!(tally.of(operation) > 0, "{name} was never done: {tally:?}");
+        }
+    }
+
+    #[test]
     fn the_same_seed_does_the_same() {
         let operations = |place| {
             let choice = choice(place, 300);

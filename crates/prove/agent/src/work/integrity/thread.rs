@@ -84,11 +84,15 @@ pub(super) fn run(
     let mut thread = Thread { world, random: Random(random), tally: Tally::default() };
     let operations = if number == 0 { &WEIGHTS[..] } else { &WEIGHTS[..COMMON] };
     let mut result = Ok(());
-    for _ in 0..end.rounds {
+    for round in 0..end.rounds {
         if world.stop.load(Relaxed) || end.time.is_some_and(|time| begin.elapsed() >= time) {
             break;
         }
-        let operation = thread.random.operation(operations);
+        // Each once at first: where time is short, chance would leave some out.
+        let operation = match operations.get(round as usize) {
+            Some((operation, _)) => *operation,
+            None => thread.random.operation(operations),
+        };
         thread.tally.add(operation);
         result = thread.act(operation);
         if result.is_err() {

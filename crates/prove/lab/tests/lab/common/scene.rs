@@ -55,16 +55,28 @@ impl Scene {
     /// With programs that touch so much memory each, such as `96M`: under emulation a page costs nearly three milliseconds
     /// where two kernels have to map it.
     pub fn touching(mut self, size: &str) -> Self {
-        let programs = self.0.steps.iter_mut().filter_map(|step| match step {
+        for word in self.touches().flatten().filter(|word| word.starts_with("--size=")) {
+            *word = format!("--size={size}");
+        }
+        self
+    }
+
+    /// With programs that go on using the memory that they have touched: of what nobody uses, no entries of 512 pages
+    /// come to be.
+    pub fn reading_on(mut self) -> Self {
+        let stay = |program: &&mut Vec<String>| program.iter().any(|word| word == "--stay");
+        self.touches().filter(stay).for_each(|program| program.push("--read-on".to_owned()));
+        self
+    }
+
+    /// The programs that touch memory, with their arguments.
+    fn touches(&mut self) -> impl Iterator<Item = &mut Vec<String>> {
+        self.0.steps.iter_mut().filter_map(|step| match step {
             Step::Run { program, .. } if program.get(1).is_some_and(|word| word == "touch") => {
                 Some(program)
             }
             _ => None,
-        });
-        for word in programs.flatten().filter(|word| word.starts_with("--size=")) {
-            *word = format!("--size={size}");
-        }
-        self
+        })
     }
 
     /// The scenario, which makes sense.

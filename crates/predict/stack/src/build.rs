@@ -489,6 +489,7 @@ fn start_vm(
         backing: Backing::Anonymous,
         protection: Protection::READ_WRITE,
         huge: advice,
+        mapping: 0,
     });
     let root = table_root(kernel).map_err(exhausted)?;
     let second = SecondStageTable::new(config.levels, root);

@@ -242,7 +242,15 @@ impl Stack {
             self.nodes[guest].guest.placements[space.0 as usize].claim(traced);
         }
         let huge = HugeAdvice::Default;
-        let area = Vma { range, backing, protection, huge };
+        let mapping = match backing {
+            Backing::File => {
+                let mappings = &mut self.nodes[guest].guest.mappings;
+                *mappings = mappings.wrapping_add(1).max(1);
+                *mappings
+            }
+            _ => 0,
+        };
+        let area = Vma { range, backing, protection, huge, mapping };
         let place = self.nodes[guest].kernel.space_mut(space).expect("just made");
         place.vmas.insert(area);
         Ok(())
@@ -414,6 +422,7 @@ impl Stack {
             backing: Backing::File,
             protection: Protection::READ_WRITE,
             huge: HugeAdvice::Default,
+            mapping: 0,
         });
     }
 

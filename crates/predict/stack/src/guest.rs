@@ -20,4 +20,6 @@ pub(crate) struct Guest {
     pub(crate) aligner: AlignerParameters,
     pub(crate) killed: Vec<Pid>,
     pub(crate) inferred_pages: u64,
+    /// Mappings of files that were made.
+    pub(crate) mappings: u32,
 }

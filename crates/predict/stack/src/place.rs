@@ -276,6 +276,7 @@ mod tests {
             backing: Backing::Anonymous,
             protection: Protection::READ_WRITE,
             huge: HugeAdvice::Default,
+            mapping: 0,
         }
     }
 

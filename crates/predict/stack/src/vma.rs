@@ -26,11 +26,14 @@ pub struct Vma {
     pub protection: Protection,
     /// Advice on huge pages.
     pub huge: HugeAdvice,
+    /// Which mapping of a file it is of, by number; 0 for all else. Two mappings may be of two files.
+    pub mapping: u32,
 }
 
 impl Vma {
     fn same_kind(&self, other: &Self) -> bool {
-        (self.backing, self.protection, self.huge) == (other.backing, other.protection, other.huge)
+        let kind = |vma: &Self| (vma.backing, vma.protection, vma.huge, vma.mapping);
+        kind(self) == kind(other)
     }
 
     /// Whether a huge page may ever be at the region of `page`: the whole region is inside and
@@ -53,6 +56,7 @@ impl Vma {
 ///     backing: Backing::Anonymous,
 ///     protection: Protection::READ_WRITE,
 ///     huge: HugeAdvice::Default,
+///     mapping: 0,
 /// };
 /// let mut areas = VmaMap::default();
 /// areas.insert(anonymous(2 << 20, 3 << 20));
@@ -158,6 +162,7 @@ mod tests {
         backing: Backing::Anonymous,
         protection: Protection::READ_WRITE,
         huge: HugeAdvice::Default,
+        mapping: 0,
     };
 
     fn kinds() -> impl Strategy<Value = Backing> {
@@ -174,6 +179,24 @@ mod tests {
         };
         assert_eq!(with_room(Backing::Anonymous), [4, 5, 6, 7]);
         assert!(with_room(Backing::File).is_empty());
+    }
+
+    /// Linux joins what is of one file alone (`can_vma_merge_before`), and maps nothing around a fault beyond it.
+    #[test]
+    fn mappings_of_files_stay_apart_but_for_their_own_parts() {
+        let mapped = |start, mapping| {
+            let range = Range::sized(Addr::new(start), 4 << 12);
+            Vma { range, backing: Backing::File, mapping, ..AREA }
+        };
+        let mut map = VmaMap::default();
+        map.insert(mapped(0, 1));
+        map.insert(mapped(4 << 12, 2));
+        assert_eq!(map.iter().count(), 2);
+        let half = Range::sized(Addr::new(0), 2 << 12);
+        map.change(half, |vma| vma.protection = Protection::NONE);
+        assert_eq!(map.iter().count(), 3);
+        map.change(half, |vma| vma.protection = AREA.protection);
+        assert_eq!(map.iter().count(), 2, "the parts are one again");
     }
 
     proptest! {

@@ -407,6 +407,10 @@ impl Touches {
     /// copy.
     pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, shown: Shown, unheard: &[Pid]) {
         for page in range.start.page().get()..pages_end(range) {
+            // The kernel put it beside a page of its file that was read, or read it itself.
+            if !shown.own && shown.faults == Some(Faults::None) {
+                continue;
+            }
             let is_alone = || unheard.iter().any(|other| self.share(pid, *other, page));
             let touch = match shown.faults {
                 _ if !shown.own => Touch::Read,

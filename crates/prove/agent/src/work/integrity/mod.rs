@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn each_operation_is_done_however_short_the_time() {
-        let choice = choice(5, Operation::ALL.len() as u64);
+        let choice = choice(6, Operation::ALL.len() as u64);
         let (world, end) = set_up(&choice).unwrap();
         let (tally, found) = torture(&choice, &world, end);
         assert_eq!(found, [] as [String; 0]);

@@ -10,7 +10,6 @@ use perf_event_open_sys::{bindings as perf, perf_event_open};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Bound::{Excluded, Included};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -101,13 +100,14 @@ impl Watch {
         seen.is_full = false;
     }
 
-    /// Page faults of the gap in these ranges, by page, which are not given a second time.
+    /// Page faults since the gap began or this was last asked, by page.
     ///
     /// # Errors
     /// With what a reader must know, if not all have been seen.
-    pub fn take(&self, ranges: &[Range<Virtual>]) -> Result<BTreeMap<u64, Faults>, String> {
+    pub fn take(&self) -> Result<BTreeMap<u64, Faults>, String> {
         let mut seen = self.seen();
         seen.drain();
+        let taken = std::mem::take(&mut seen.pages);
         if let Some(error) = &seen.error {
             let remedy = match error.raw_os_error() {
                 Some(libc::EACCES | libc::EPERM) => {
@@ -120,16 +120,6 @@ impl Watch {
                  then stored to there, and of pages that a fork left to a process alone, page faults are missing"
             ));
         }
-        let mut taken = BTreeMap::new();
-        for range in ranges {
-            let mut at = Included(range.start.get() / PAGE as u64);
-            let end = Excluded(range.end.get().div_ceil(PAGE as u64));
-            while let Some((&page, &faults)) = seen.pages.range((at, end)).next() {
-                seen.pages.remove(&page);
-                taken.insert(page, faults);
-                at = Excluded(page);
-            }
-        }
         match seen.is_full {
             false => Ok(taken),
             true => Err("between some windows came more page faults than could be watched: of pages that are \
@@ -137,6 +127,14 @@ impl Watch {
                          are missing"
                 .to_owned()),
         }
+    }
+
+    /// Page faults in this range were not the program's.
+    pub fn forget(&self, range: Range<Virtual>) {
+        let mut seen = self.seen();
+        seen.drain();
+        let pages = range.start.get() / PAGE as u64..range.end.get().div_ceil(PAGE as u64);
+        seen.pages.retain(|page, _| !pages.contains(page));
     }
 }
 
@@ -248,6 +246,9 @@ mod tests {
     use std::hint::black_box;
     use strata_addr::Gva;
 
+    /// More pages than a ring has room for page faults.
+    const MANY: usize = 40_000;
+
     /// Memory that nobody has touched.
     fn memory(pages: usize) -> *mut u8 {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -270,15 +271,11 @@ mod tests {
         unsafe { memory.add(page * PAGE).write_volatile(1) };
     }
 
-    fn range(memory: *mut u8, first: usize, pages: usize) -> Range<Virtual> {
-        Range::sized(Gva::new(memory as u64 + (first * PAGE) as u64), (pages * PAGE) as u64)
-    }
-
     /// Watches the thread, unless this machine does not let it.
     fn watch() -> Option<Watch> {
         let watch = Watch::default();
         watch.thread(0);
-        match watch.take(&[]) {
+        match watch.take() {
             Ok(_) => Some(watch),
             Err(error) => {
                 eprintln!("skipped: {error}");
@@ -287,9 +284,15 @@ mod tests {
         }
     }
 
-    fn numbers(memory: *mut u8, taken: BTreeMap<u64, Faults>) -> Vec<(u64, Faults)> {
+    /// Those in the memory, by its pages.
+    fn numbers(
+        memory: *mut u8,
+        taken: Result<BTreeMap<u64, Faults>, String>,
+    ) -> Vec<(u64, Faults)> {
         let first = (memory as usize / PAGE) as u64;
-        taken.into_iter().map(|(page, faults)| (page - first, faults)).collect()
+        let taken = taken.expect("all are seen");
+        let its = taken.range(first..first + MANY as u64);
+        its.map(|(page, faults)| (page - first, *faults)).collect()
     }
 
     #[test]
@@ -300,21 +303,15 @@ mod tests {
         watch.begin();
         [3, 5].into_iter().for_each(|page| read(memory, page));
         [3, 4, 4, 9, 12].into_iter().for_each(|page| store(memory, page));
-        let all = [range(memory, 0, 10)];
-        assert_eq!(
-            numbers(memory, watch.take(&all).unwrap()),
-            [(3, Faults::More), (4, Faults::One), (5, Faults::One)]
-        );
-        assert_eq!(watch.take(&all).unwrap().len(), 0, "they are given once");
-        let rest = watch.take(&[range(memory, 0, 16)]).unwrap();
-        assert_eq!(numbers(memory, rest), [(12, Faults::One)], "and stay until they are asked for");
+        let [one, more] = [Faults::One, Faults::More];
+        assert_eq!(numbers(memory, watch.take()), [(3, more), (4, one), (5, one), (12, one)]);
+        assert_eq!(numbers(memory, watch.take()), [], "they are given once");
         store(memory, 13);
         watch.begin();
-        assert_eq!(
-            watch.take(&[range(memory, 0, 16)]).unwrap().len(),
-            0,
-            "they were before the gap"
-        );
+        assert_eq!(numbers(memory, watch.take()), [], "it was before the gap");
+        [0, 1, 2].into_iter().for_each(|page| store(memory, page));
+        watch.forget(Range::sized(Gva::new(memory as u64 + PAGE as u64), PAGE as u64));
+        assert_eq!(numbers(memory, watch.take()), [(0, one), (2, one)]);
     }
 
     #[test]
@@ -331,24 +328,21 @@ mod tests {
             });
         });
         store(memory, 3);
-        let taken = watch.take(&[range(memory, 0, 16)]).unwrap();
-        assert_eq!(numbers(memory, taken), [(2, Faults::One), (3, Faults::One)]);
+        assert_eq!(numbers(memory, watch.take()), [(2, Faults::One), (3, Faults::One)]);
         assert_eq!(watch.seen().rings.len(), 1);
     }
 
     #[test]
     fn more_than_a_ring_holds_is_told_until_the_next_gap() {
         let Some(watch) = watch() else { return };
-        let pages = 40_000;
-        let memory = memory(pages);
+        let memory = memory(MANY);
         watch.begin();
-        (0..pages).for_each(|page| store(memory, page));
-        let all = [range(memory, 0, pages)];
+        (0..MANY).for_each(|page| store(memory, page));
         for _ in 0..2 {
-            let told = watch.take(&all).map(|_| ()).unwrap_err();
+            let told = watch.take().map(|_| ()).unwrap_err();
             assert!(told.contains("more page faults than could be watched"), "{told}");
         }
         watch.begin();
-        assert_eq!(watch.take(&all), Ok(BTreeMap::new()));
+        assert_eq!(watch.take(), Ok(BTreeMap::new()));
     }
 }

@@ -55,22 +55,28 @@ fn parts(table: &File, range: Range<Virtual>) -> io::Result<Vec<Range<Virtual>>>
     Ok(found.into_iter().map(|(start, end)| Range::new(Gva::new(start), Gva::new(end))).collect())
 }
 
-/// The pages of these ranges that are there, as ranges in the order of addresses, with their page faults if all of
-/// them were watched.
+/// The pages of these ranges that are there, and all that faulted, as ranges in the order of addresses, with their page
+/// faults if all of them were watched.
 ///
 /// # Errors
 /// When page tables cannot be looked at: a program may leave the root where `/proc` is, or open as many files as
 /// it may.
 pub fn pages(
-    ranges: impl Iterator<Item = Range<Virtual>>,
+    mut ranges: Vec<Range<Virtual>>,
     faults: Option<&BTreeMap<u64, Faults>>,
     pid: Pid,
 ) -> io::Result<Vec<Message>> {
     let mut found: Vec<Message> = Vec::new();
+    let faulted = faults.iter().flat_map(|faults| faults.keys());
+    ranges.extend(faulted.map(|page| Range::sized(Gva::new(page * PAGE), PAGE)));
+    join(&mut ranges);
+    if ranges.is_empty() {
+        return Ok(found);
+    }
     let table = table()?;
     let mut bytes = vec![0; BATCH * 8];
     // What one read shows is not looked for first.
-    let parts = ranges.flat_map(|range| match range.bytes() / PAGE {
+    let parts = ranges.into_iter().flat_map(|range| match range.bytes() / PAGE {
         pages if pages <= BATCH as u64 => vec![range],
         _ => parts(&table, range).unwrap_or_else(|_| vec![range]),
     });
@@ -94,6 +100,18 @@ pub fn pages(
     Ok(found)
 }
 
+/// Puts ranges in the order of addresses, and makes one of those that overlap or touch each other.
+fn join(ranges: &mut Vec<Range<Virtual>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let is_one = next.start <= range.end;
+        if is_one {
+            range.end = range.end.max(next.end);
+        }
+        is_one
+    });
+}
+
 fn add(found: &mut Vec<Message>, pid: Pid, page: u64, shown: Shown) {
     if let Some(Message::Shown { range, shown: last, .. }) = found.last_mut()
         && range.end.get() == page
@@ -109,6 +127,14 @@ fn add(found: &mut Vec<Message>, pid: Pid, page: u64, shown: Shown) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_in_any_order_become_few_that_are_apart() {
+        let range = |start: u64, end: u64| Range::new(Gva::new(start), Gva::new(end));
+        let mut ranges = vec![range(50, 60), range(10, 20), range(15, 17), range(20, 30)];
+        join(&mut ranges);
+        assert_eq!(ranges, [range(10, 30), range(50, 60)]);
+    }
 
     #[test]
     fn page_tables_show_what_was_read_and_what_was_stored_to() {
@@ -127,14 +153,16 @@ mod tests {
             range: Range::new(Gva::new(start + from * PAGE), Gva::new(start + to * PAGE)),
             shown: Shown { own: true, faults },
         };
-        let found = pages([range].into_iter(), None, Pid(3)).unwrap();
+        let found = pages(vec![range], None, Pid(3)).unwrap();
         // With huge pages on this machine all of them are there.
         if found.len() > 1 {
             assert_eq!(found, [page(8, 10, None), page(11, 12, None)]);
             let faults = BTreeMap::from([(start / PAGE + 9, Faults::More)]);
-            let found = pages([range].into_iter(), Some(&faults), Pid(3)).unwrap();
+            let found = pages(vec![range], Some(&faults), Pid(3)).unwrap();
             let [none, more] = [Faults::None, Faults::More].map(Some);
             assert_eq!(found, [page(8, 9, none), page(9, 10, more), page(11, 12, none)]);
+            let found = pages(vec![], Some(&faults), Pid(3)).unwrap();
+            assert_eq!(found, [page(9, 10, more)], "it faulted");
         }
     }
 }

@@ -200,8 +200,11 @@ fn what_is_read_and_stored_to_once_it_may_be_is_told_of_twice() {
     let expected: Vec<_> = touched(0..64, false).chain(touched(0..64, true)).collect();
     assert_eq!(told(&record, &place(&program, "memory", 64)), expected);
     let record = program.sample(&["file"], GAP);
-    let expected: Vec<_> = touched(0..2, false).chain(touched(1..2, true)).collect();
-    assert_eq!(told(&record, &place(&program, "memory", 2)), expected);
+    let expected = [(Pid(0), 0, false), (Pid(0), 16, false), (Pid(0), 16, true)];
+    let found = told(&record, &place(&program, "memory", 64));
+    // Without page faults, what the kernel has mapped beside a page that was read is told as read.
+    let found = found.into_iter().filter(|(_, page, _)| page % 16 == 0 && *page < 17);
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -246,14 +249,14 @@ fn stores_to_what_a_fork_has_left_are_told_of_by_whoever_makes_them() {
 fn a_whole_stream_sampled_afterwards_tells_of_the_same_pages() {
     let program = Program::build("copies", Linked::Static);
     let how = ["children", "line", "protected", "read first", "last", "parent", "both", "file"];
-    for (how, pages) in how.map(|how| (how, if how == "file" { 2 } else { 64 })) {
+    for how in how {
         let live = program.sample(&[how], GAP);
         if !live.is_watched() {
             return eprintln!("skipped: {:?}", live.info.notes);
         }
-        let live = told(&live, &place(&program, "memory", pages));
+        let live = told(&live, &place(&program, "memory", 64));
         assert!(live.len() > 2, "{how}");
         let afterwards = Record::take(Sampled::new(program.spawn(&[how]), GAP));
-        assert_eq!(told(&afterwards, &place(&program, "memory", pages)), live, "{how}");
+        assert_eq!(told(&afterwards, &place(&program, "memory", 64)), live, "{how}");
     }
 }

@@ -101,9 +101,10 @@ int main(int argc, char **argv) {
         int program = open(argv[0], O_RDONLY);
         memory = mmap(NULL, PAGES * PAGE, PROT_READ, MAP_PRIVATE, program, 0);
         report("memory", (const void *)memory);
-        sink = (uint64_t)memory[0] + (uint64_t)memory[PAGE];
-        mprotect((void *)memory, 2 * PAGE, PROT_READ | PROT_WRITE);
-        memory[PAGE] = 1;
+        // Further apart than the kernel maps pages of a file around one that is read.
+        sink = (uint64_t)memory[0] + (uint64_t)memory[16 * PAGE];
+        mprotect((void *)memory, 17 * PAGE, PROT_READ | PROT_WRITE);
+        memory[16 * PAGE] = 1;
         work(1000);
         _exit(0);
     }

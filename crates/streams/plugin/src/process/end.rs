@@ -25,7 +25,7 @@ impl Process {
         }
         self.tell_counts(vcpu);
         if self.has_last_look() {
-            self.tell_touched(vcpu, &image::guest_ranges());
+            self.tell_touched(vcpu, image::guest_ranges());
         }
         self.send(vcpu, &[Message::LastWord { pid: self.pid() }]);
     }
@@ -35,7 +35,7 @@ impl Process {
         if let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some()) {
             self.tell_counts(vcpu);
             if self.has_last_look() {
-                self.tell_touched(vcpu, &image::guest_ranges());
+                self.tell_touched(vcpu, image::guest_ranges());
             }
         }
         let mut last = None;

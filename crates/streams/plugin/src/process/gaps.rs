@@ -77,7 +77,7 @@ impl Process {
         let in_gap =
             self.sampling.as_ref().is_some_and(|sampling| sampling.is_gap_next(&self.wire));
         if sampling::is_in_gap() && !in_gap {
-            self.tell_touched(vcpu, &image::guest_ranges());
+            self.tell_touched(vcpu, image::guest_ranges());
         }
         match edges.is_empty() {
             true => self.hand_over(vcpu),
@@ -106,14 +106,14 @@ impl Process {
         }
     }
 
-    /// Tells of pages in these ranges that page tables show.
-    pub(super) fn tell_touched(&self, vcpu: u32, ranges: &[Range<Virtual>]) {
+    /// Tells of pages that page tables show: those in these ranges, and those that faulted wherever they are.
+    pub(super) fn tell_touched(&self, vcpu: u32, ranges: Vec<Range<Virtual>>) {
         let Some(watch) = &self.watch else { return };
-        let (faults, mut messages) = match watch.take(ranges) {
+        let (faults, mut messages) = match watch.take() {
             Ok(faults) => (Some(faults), Vec::new()),
             Err(unseen) => (None, vec![Message::Note(unseen)]),
         };
-        match touched::pages(ranges.iter().copied(), faults.as_ref(), self.pid()) {
+        match touched::pages(ranges, faults.as_ref(), self.pid()) {
             Ok(found) => messages.extend(found),
             Err(error) => messages.push(Message::Note(format!(
                 "pages that were touched between windows are missing, as a process could not look at its page \
@@ -125,24 +125,22 @@ impl Process {
         }
     }
 
-    /// The same before a call hides what was touched.
+    /// The same before a call that changes the address space. Frames that it gives back were not free to what has been
+    /// touched.
     pub(super) fn tell_before(&self, vcpu: u32, call: &Call) {
         if self.sampling.is_none() || !sampling::is_in_gap() {
             return;
         }
-        for range in self.with_space(|space| calls::hides(call, space)) {
-            if range.bytes() <= DENSE {
-                self.tell_touched(vcpu, &[range]);
-                continue;
-            }
+        let mut hidden = self.with_space(|space| calls::hides(call, space));
+        if hidden.iter().any(|range| range.bytes() > DENSE) {
             let guest = image::guest_ranges();
-            let overlap = guest.into_iter().filter_map(|mapping| {
-                let start = mapping.start.max(range.start);
-                let end = mapping.end.min(range.end);
-                (start < end).then(|| Range::new(start, end))
-            });
-            self.tell_touched(vcpu, &overlap.collect::<Vec<_>>());
+            hidden = hidden
+                .into_iter()
+                .flat_map(|range| guest.iter().map(move |mapping| mapping.intersection(&range)))
+                .filter(|part| !part.is_empty())
+                .collect();
         }
+        self.tell_touched(vcpu, hidden);
     }
 
     /// Tells of the instructions and of the blocks that the process has counted, before it is gone.

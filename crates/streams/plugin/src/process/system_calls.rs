@@ -85,8 +85,7 @@ impl Process {
                     && let Some(range) = self.with_space(|space| calls::grown(&call, result, space))
                 {
                     guest::forget_zeroes(range);
-                    // The emulator's own.
-                    let _ = watch.take(&[range]);
+                    watch.forget(range);
                 }
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)

@@ -326,7 +326,8 @@ impl Touches {
         }
     }
 
-    /// What an event does to what was touched. News that it would hide is given to `tell`.
+    /// What an event does to what was touched. News of a process whose memory it changes is given to `tell` before: the
+    /// frames that it gives back were not free to what has been touched.
     pub fn event(&mut self, event: &Event, tell: &mut impl FnMut(Event)) {
         match *event {
             Event::ThreadStart { pid, tid } => {
@@ -341,22 +342,22 @@ impl Touches {
             Event::Advise { pid, range, advice: Advice::DontNeed | Advice::Free } => {
                 self.forget(pid, range, tell);
             }
+            Event::Advise { pid, .. } => self.tell(Some(pid), tell),
             // What was read before may fault again.
             Event::Protect { pid, range, .. } => {
                 self.drop_begun(pid, range);
-                self.tell(Some((pid, range)), tell);
+                self.tell(Some(pid), tell);
             }
             Event::Remap { pid, from, to } => {
                 self.drop_begun(pid, from);
                 self.drop_begun(pid, to);
-                self.tell(Some((pid, from)), tell);
-                self.tell(Some((pid, to)), tell);
+                self.tell(Some(pid), tell);
                 if let Some(pages) = self.processes.get_mut(&pid) {
                     pages.remap(from, to, &mut self.shared);
                 }
             }
             Event::Fork { parent, child } if parent != child => {
-                self.tell(Some((parent, everywhere())), tell);
+                self.tell(Some(parent), tell);
                 self.leave(child);
                 let Self { processes, shared, .. } = self;
                 let copy = processes.get_mut(&parent).map(|pages| pages.fork(shared));
@@ -364,7 +365,7 @@ impl Touches {
             }
             Event::Exec { pid } | Event::ProcessExit { pid } => {
                 self.drop_begun(pid, everywhere());
-                self.tell(Some((pid, everywhere())), tell);
+                self.tell(Some(pid), tell);
                 self.leave(pid);
                 self.processes.remove(&pid);
             }
@@ -374,7 +375,7 @@ impl Touches {
 
     fn forget(&mut self, pid: Pid, range: Range<Virtual>, tell: &mut impl FnMut(Event)) {
         self.drop_begun(pid, range);
-        self.tell(Some((pid, range)), tell);
+        self.tell(Some(pid), tell);
         if let Some(pages) = self.processes.get_mut(&pid) {
             pages.forget(range, &mut self.shared);
         }
@@ -459,17 +460,16 @@ impl Touches {
         one != other && number(one) != ALONE && number(one) == number(other)
     }
 
-    /// Tells of what is news: all, or that of a process in a range.
-    pub fn tell(&mut self, place: Option<(Pid, Range<Virtual>)>, tell: &mut impl FnMut(Event)) {
+    /// Tells of what is news: all, or that of a process.
+    pub fn tell(&mut self, of: Option<Pid>, tell: &mut impl FnMut(Event)) {
         if self.pending.is_empty() {
             return;
         }
-        let told: Vec<((Pid, u64), News)> = match place {
+        let told: Vec<((Pid, u64), News)> = match of {
             None => std::mem::take(&mut self.pending).into_iter().collect(),
-            Some((pid, range)) => {
-                let (first, end) = (range.start.page().get(), pages_end(range));
-                let inside = (pid, first)..(pid, end);
-                let told: Vec<_> = self.pending.range(inside).map(|(at, s)| (*at, *s)).collect();
+            Some(pid) => {
+                let its = self.pending.range((pid, 0)..=(pid, u64::MAX));
+                let told: Vec<_> = its.map(|(at, news)| (*at, *news)).collect();
                 told.iter().for_each(|(at, _)| {
                     self.pending.remove(at);
                 });
@@ -792,6 +792,31 @@ mod tests {
         show(&mut watched, 3, 3, true, Faults::None);
         show(&mut watched, 6, 1, true, Faults::More);
         assert_eq!(told(&mut watched), [touched(pid, range(6, 1), true)]);
+    }
+
+    /// Of a program that copies a table into a larger one and frees the first, both are there at once.
+    #[test]
+    fn what_was_touched_is_told_before_the_process_gives_anything_back() {
+        let (pid, other) = (Pid(1), Pid(2));
+        let shown = Shown { own: true, faults: Some(Faults::One) };
+        let given_back = Event::Unmap { pid, range: range(64, 8) };
+        let mapped = Event::Map {
+            pid,
+            range: range(64, 8),
+            backing: Backing::Anonymous,
+            protection: Protection::READ_WRITE,
+            fixed: false,
+        };
+        let advised = Event::Advise { pid, range: range(64, 8), advice: Advice::HugePage };
+        for event in [given_back, mapped, advised] {
+            let mut touches = Touches::default();
+            touches.shown(pid, range(0, 4), shown, &[]);
+            touches.shown(other, range(0, 4), shown, &[]);
+            let mut before = Vec::new();
+            touches.event(&event, &mut |told| before.push(told));
+            assert_eq!(before, [touched(pid, range(0, 4), true)], "{event:?}");
+            assert_eq!(told(&mut touches), [touched(other, range(0, 4), true)]);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Base pages of a huge page.
 const HUGE_PAGES: usize = 512;
-/// Between two rounds of reads.
+/// Between two rounds.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 
 /// What to touch.
@@ -42,7 +42,7 @@ pub(super) struct Touch {
     /// Stay until killed, the memory in use.
     #[arg(long)]
     stay: bool,
-    /// While it stays, read a word of every page ten times a second.
+    /// While it stays, verify all of it ten times a second.
     #[arg(long, requires = "stay")]
     read_on: bool,
 }
@@ -103,7 +103,11 @@ pub(super) fn run(touch: &Touch) -> Result<(), String> {
     }
     let read = begin.elapsed();
     mark();
-    wrong += (0..region.pages()).filter(|&page| region.read(page) != contents(page)).count() as u64;
+    let wrong_pages = || {
+        let pages = 0..region.pages();
+        pages.filter(|&page| region.read(page) != contents(page)).count() as u64
+    };
+    wrong += wrong_pages();
     println!(
         "{}",
         json!({
@@ -118,11 +122,15 @@ pub(super) fn run(touch: &Touch) -> Result<(), String> {
     if wrong > 0 {
         return Err(format!("{wrong} words do not hold what was written"));
     }
-    while touch.stay {
-        if touch.read_on {
-            (0..region.pages()).for_each(|page| drop(region.read(page)));
+    if touch.stay && touch.read_on {
+        loop {
+            if wrong_pages() > 0 {
+                return Err("memory does not hold any more what was written".to_owned());
+            }
             thread::sleep(READ_AGAIN);
-        } else {
+        }
+    } else if touch.stay {
+        loop {
             nix::unistd::pause();
         }
     }

@@ -11,6 +11,7 @@
 //! ```
 
 use std::fs;
+use std::io;
 use std::sync::OnceLock;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_stream::{Backing, Protection};
@@ -43,12 +44,14 @@ pub struct Mapping {
     pub backing: Backing,
 }
 
+const OWN: &str = "/proc/self/maps";
+
 /// Host mappings when the plugin was installed.
 static BEFORE: OnceLock<Vec<Row>> = OnceLock::new();
 
 /// The mappings of the emulator's process.
 pub fn own_rows() -> Vec<Row> {
-    rows(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+    rows(&fs::read_to_string(OWN).unwrap_or_default())
 }
 
 /// The program has not been loaded yet: what is mapped is the emulator's.
@@ -62,8 +65,11 @@ pub fn own_floor() -> Gva {
 }
 
 /// The guest's mappings among the emulator's that the program has any right to, in the order of addresses.
-pub fn guest_ranges() -> Vec<Range<Virtual>> {
-    accessible(&own_rows(), own_floor())
+///
+/// # Errors
+/// When they cannot be looked at, as for [`crate::touched::pages`].
+pub fn guest_ranges() -> io::Result<Vec<Range<Virtual>>> {
+    Ok(accessible(&rows(&fs::read_to_string(OWN)?), own_floor()))
 }
 
 /// What can be written to can be stored to, even where it cannot be read.

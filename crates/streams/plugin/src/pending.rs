@@ -20,8 +20,9 @@ thread_local! {
 pub enum Pending {
     /// May change the address space; the lock is held.
     Space(Call),
-    /// Will make this process; the lock is held.
-    Fork { child: Pid, tid: Tid },
+    /// Will make this process; the lock is held. The emulator stores the thread's number in the child, at these
+    /// addresses.
+    Fork { child: Pid, tid: Tid, stored: [Option<u64>; 2] },
     /// Will start a thread.
     Thread,
     /// May be the beginning of a request, or make a connection.

@@ -55,20 +55,19 @@ fn parts(table: &File, range: Range<Virtual>) -> io::Result<Vec<Range<Virtual>>>
     Ok(found.into_iter().map(|(start, end)| Range::new(Gva::new(start), Gva::new(end))).collect())
 }
 
-/// The pages of these ranges that are there, and all that faulted, as ranges in the order of addresses, with their page
-/// faults if all of them were watched.
+/// The pages of these ranges that are there, and those that faulted, as ranges in the order of addresses, with their page
+/// faults. Of a page without any that is known if these are all.
 ///
 /// # Errors
 /// When page tables cannot be looked at: a program may leave the root where `/proc` is, or open as many files as
 /// it may.
 pub fn pages(
     mut ranges: Vec<Range<Virtual>>,
-    faults: Option<&BTreeMap<u64, Faults>>,
+    (faults, is_all): (&BTreeMap<u64, Faults>, bool),
     pid: Pid,
 ) -> io::Result<Vec<Message>> {
     let mut found: Vec<Message> = Vec::new();
-    let faulted = faults.iter().flat_map(|faults| faults.keys());
-    ranges.extend(faulted.map(|page| Range::sized(Gva::new(page * PAGE), PAGE)));
+    ranges.extend(faults.keys().map(|page| Range::sized(Gva::new(page * PAGE), PAGE)));
     join(&mut ranges);
     if ranges.is_empty() {
         return Ok(found);
@@ -89,8 +88,8 @@ pub fn pages(
             for entry in bytes[..read].chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().expect("eight bytes"));
                 if let Some(own) = own(entry) {
-                    let faults =
-                        faults.map(|faults| faults.get(&at).copied().unwrap_or(Faults::None));
+                    let none = is_all.then_some(Faults::None);
+                    let faults = faults.get(&at).copied().or(none);
                     add(&mut found, pid, at * PAGE, Shown { own, faults });
                 }
                 at += 1;
@@ -153,16 +152,18 @@ mod tests {
             range: Range::new(Gva::new(start + from * PAGE), Gva::new(start + to * PAGE)),
             shown: Shown { own: true, faults },
         };
-        let found = pages(vec![range], None, Pid(3)).unwrap();
+        let found = pages(vec![range], (&BTreeMap::new(), false), Pid(3)).unwrap();
         // With huge pages on this machine all of them are there.
         if found.len() > 1 {
             assert_eq!(found, [page(8, 10, None), page(11, 12, None)]);
             let faults = BTreeMap::from([(start / PAGE + 9, Faults::More)]);
-            let found = pages(vec![range], Some(&faults), Pid(3)).unwrap();
+            let found = pages(vec![range], (&faults, true), Pid(3)).unwrap();
             let [none, more] = [Faults::None, Faults::More].map(Some);
             assert_eq!(found, [page(8, 9, none), page(9, 10, more), page(11, 12, none)]);
-            let found = pages(vec![], Some(&faults), Pid(3)).unwrap();
+            let found = pages(vec![], (&faults, true), Pid(3)).unwrap();
             assert_eq!(found, [page(9, 10, more)], "it faulted");
+            let found = pages(vec![range], (&faults, false), Pid(3)).unwrap();
+            assert_eq!(found, [page(8, 9, None), page(9, 10, more), page(11, 12, None)]);
         }
     }
 }

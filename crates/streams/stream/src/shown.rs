@@ -6,14 +6,14 @@ pub struct Shown {
     /// Nobody else maps it, and it is no page of a file: it was stored to, or others that a `fork` left it to are
     /// gone.
     pub own: bool,
-    /// Page faults on it in the gap, unless they could not be watched.
+    /// Page faults on it since it was shown last, unless it is not known whether there were some.
     pub faults: Option<Faults>,
 }
 
 /// How many page faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// None: the page was there before, or the kernel put it there for a call, or beside another page.
+    /// None by the program: the page was there before, or the kernel put it there for a call, or beside another page.
     None,
     /// One.
     One,

@@ -145,7 +145,7 @@ impl Capture {
 
     /// Page tables show pages of a process.
     fn shown(&mut self, pid: Pid, range: Range<Virtual>, shown: Shown, batch: &mut Batch) {
-        if shown.own && self.unheard.is_none() {
+        if shown.own && shown.faults.is_none() && self.unheard.is_none() {
             self.unheard = Some(self.ended_before());
         }
         let (Some(process), Some(touches)) = (self.processes.get(pid), &mut self.touches) else {

@@ -136,7 +136,7 @@ impl Record {
     /// What a reader must know, but for page faults that could not be watched.
     pub fn notes(&self) -> Vec<&str> {
         let notes = self.info.notes.iter().map(String::as_str);
-        notes.filter(|note| !note.contains("could not be watched")).collect()
+        notes.filter(|note| !note.contains("page faults between windows")).collect()
     }
 
     pub fn events(&self) -> impl Iterator<Item = Event> {

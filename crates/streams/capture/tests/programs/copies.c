@@ -77,6 +77,7 @@ int main(int argc, char **argv) {
     report_to(argv[1]);
     memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     report("memory", (const void *)memory);
+    report("thread", (const void *)((uintptr_t)__builtin_thread_pointer() & ~(uintptr_t)(PAGE - 1)));
     int to_child[2], to_parent[2];
     if (pipe(to_child) || pipe(to_parent))
         _exit(23);

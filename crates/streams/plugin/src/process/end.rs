@@ -2,7 +2,7 @@
 
 use super::Process;
 use crate::pending::VCPU;
-use crate::{image, sampling};
+use crate::sampling;
 use std::sync::atomic::Ordering::*;
 use strata_stream::Event;
 use strata_wire::{Message, encode};
@@ -25,7 +25,7 @@ impl Process {
         }
         self.tell_counts(vcpu);
         if self.has_last_look() {
-            self.tell_touched(vcpu, image::guest_ranges());
+            self.tell_touched(vcpu);
         }
         self.send(vcpu, &[Message::LastWord { pid: self.pid() }]);
     }
@@ -35,7 +35,7 @@ impl Process {
         if let Some(vcpu) = (0..self.vcpus.load(Acquire)).find(|vcpu| self.tid(*vcpu).is_some()) {
             self.tell_counts(vcpu);
             if self.has_last_look() {
-                self.tell_touched(vcpu, image::guest_ranges());
+                self.tell_touched(vcpu);
             }
         }
         let mut last = None;

@@ -4,7 +4,7 @@ use super::{NO_THREAD, Process};
 use crate::calls::Call;
 use crate::exec::{Plan, plan};
 use crate::pending::{PENDING, Pending};
-use crate::{guest, observation, requests, sampling, waits};
+use crate::{guest, image, observation, requests, sampling, waits};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use strata_stream::{Event, Pid, Tid};
@@ -20,15 +20,17 @@ impl Process {
             self.parallel.store(true, Relaxed);
             PENDING.set(Some(Pending::Thread));
         } else if observation::is_wanted() {
-            self.tell_before(vcpu, call);
-            self.fork_starts(vcpu);
+            let stored = [(libc::CLONE_PARENT_SETTID, 2), (libc::CLONE_CHILD_SETTID, 3)]
+                .map(|(flag, argument)| has(flag).then_some(call.args[argument]));
+            self.fork_starts(vcpu, call, stored);
         }
     }
 
     /// The child is told of before it exists: told by itself, it might come after what the parent
     /// did to its own memory meanwhile.
-    pub(super) fn fork_starts(&self, vcpu: u32) {
+    pub(super) fn fork_starts(&self, vcpu: u32, call: &Call, stored: [Option<u64>; 2]) {
         self.lock.acquire();
+        self.tell_before(vcpu, call);
         self.is_related.store(true, Relaxed);
         if self.sampling.is_some() || self.counting.is_some() {
             // Before it is there: its parent, which may wait for it, looks for the edges that it passes from now on.
@@ -44,11 +46,11 @@ impl Process {
                 Message::Event(Event::ThreadStart { pid: child, tid }),
             ],
         );
-        PENDING.set(Some(Pending::Fork { child, tid }));
+        PENDING.set(Some(Pending::Fork { child, tid, stored }));
     }
 
     /// In the child of a fork: its one thread starts over, without the parent's slots.
-    pub(super) fn become_child(&self, vcpu: u32, child: Pid, tid: Tid) {
+    pub(super) fn become_child(&self, vcpu: u32, child: Pid, tid: Tid, stored: [Option<u64>; 2]) {
         self.pid.store(child.0, Relaxed);
         self.image.store(0, Relaxed);
         requests::forget();
@@ -58,7 +60,7 @@ impl Process {
             sampling.fork(&self.wire);
         }
         if let Some(watch) = &self.watch {
-            watch.fork(vcpu);
+            watch.begin(vcpu, image::own_floor(), stored.into_iter().flatten());
         }
         if let Some(counting) = &self.counting {
             counting.fork();
@@ -86,10 +88,7 @@ impl Process {
                     self.emulator.command(program, environment, identity);
                 // When the kernel refuses, the emulator's own call finds the error again.
                 if let Ok(execution) = Execution::new(arguments, environment) {
-                    if self.sampling.is_some() {
-                        // What it shared is its relatives' alone, long before the new program tells of itself.
-                        self.send(vcpu, &[Message::Leaves { pid: self.pid() }]);
-                    }
+                    self.leave(vcpu);
                     execution.replace_process();
                 }
             }
@@ -97,12 +96,23 @@ impl Process {
                 if !self.wire.consumer_runs() {
                     self.without_slot();
                 }
+                self.leave(vcpu);
                 let path = program.path.display();
                 let note = format!("{path}: ran unseen, as its process cannot reach the capture");
                 self.send(vcpu, &[Message::Note(note)]);
             }
-            Plan::Lose(note) => self.send(vcpu, &[Message::Note(note)]),
+            Plan::Lose(note) => {
+                self.leave(vcpu);
+                self.send(vcpu, &[Message::Note(note)]);
+            }
             Plan::Fail => {}
+        }
+    }
+
+    /// What the process shared is its relatives' alone, long before a new program tells of itself, if it does.
+    fn leave(&self, vcpu: u32) {
+        if self.sampling.is_some() {
+            self.send(vcpu, &[Message::Leaves { pid: self.pid() }]);
         }
     }
 }

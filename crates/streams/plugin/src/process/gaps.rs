@@ -2,8 +2,10 @@
 
 use super::Process;
 use crate::calls::{self, Call};
+use crate::faults::{Seen, Watch};
 use crate::sampling::Found;
 use crate::{counting, image, sampling, switch, touched};
+use std::io;
 use std::sync::atomic::Ordering::*;
 use std::sync::{MutexGuard, PoisonError};
 use strata_addr::{Range, space::Virtual};
@@ -76,8 +78,10 @@ impl Process {
         let edges = std::mem::take(&mut *self.passed());
         let in_gap =
             self.sampling.as_ref().is_some_and(|sampling| sampling.is_gap_next(&self.wire));
-        if sampling::is_in_gap() && !in_gap {
-            self.tell_touched(vcpu, image::guest_ranges());
+        // Until all know that the gap is over, or that one begins, nobody tells of what was touched in it.
+        let mut seen = self.watch.as_ref().map(Watch::seen);
+        if let Some(seen) = seen.as_mut().filter(|_| sampling::is_in_gap() && !in_gap) {
+            self.tell_seen(vcpu, image::guest_ranges(), seen);
         }
         match edges.is_empty() {
             true => self.hand_over(vcpu),
@@ -87,10 +91,11 @@ impl Process {
                 self.send(vcpu, &told);
             }
         }
-        if let Some(watch) = self.watch.as_ref().filter(|_| in_gap && !sampling::is_in_gap()) {
-            watch.begin();
+        if let Some(seen) = seen.as_mut().filter(|_| in_gap && !sampling::is_in_gap()) {
+            seen.begin_gap();
         }
         sampling::set_in_gap(in_gap);
+        drop(seen);
         // Of what nobody wants to know, nothing is translated that observes.
         switch::observe(!in_gap && !self.wire.is_detached());
         self.notice_switch(vcpu);
@@ -106,19 +111,28 @@ impl Process {
         }
     }
 
-    /// Tells of pages that page tables show: those in these ranges, and those that faulted wherever they are.
-    pub(super) fn tell_touched(&self, vcpu: u32, ranges: Vec<Range<Virtual>>) {
-        let Some(watch) = &self.watch else { return };
-        let (faults, mut messages) = match watch.take() {
-            Ok(faults) => (Some(faults), Vec::new()),
-            Err(unseen) => (None, vec![Message::Note(unseen)]),
-        };
-        match touched::pages(ranges, faults.as_ref(), self.pid()) {
+    /// Tells of all pages that page tables show.
+    pub(super) fn tell_touched(&self, vcpu: u32) {
+        if let Some(watch) = &self.watch {
+            self.tell_seen(vcpu, image::guest_ranges(), &mut watch.seen());
+        }
+    }
+
+    /// The same of pages in these ranges, and of those that faulted wherever they are. What was seen nobody else tells of
+    /// until this has.
+    fn tell_seen(&self, vcpu: u32, ranges: io::Result<Vec<Range<Virtual>>>, seen: &mut Seen) {
+        let (faults, is_all) = seen.take();
+        let mut messages: Vec<Message> = seen.note().map(Message::Note).into_iter().collect();
+        let found = ranges.and_then(|ranges| touched::pages(ranges, (&faults, is_all), self.pid()));
+        match found {
             Ok(found) => messages.extend(found),
-            Err(error) => messages.push(Message::Note(format!(
-                "pages that were touched between windows are missing, as a process could not look at its page \
-                 tables: {error}"
-            ))),
+            Err(error) => {
+                seen.put_back(faults);
+                messages.push(Message::Note(format!(
+                    "pages that were touched between windows are missing, as a process could not look at its page \
+                     tables: {error}"
+                )));
+            }
         }
         if !messages.is_empty() {
             self.send(vcpu, &messages);
@@ -128,19 +142,22 @@ impl Process {
     /// The same before a call that changes the address space. Frames that it gives back were not free to what has been
     /// touched.
     pub(super) fn tell_before(&self, vcpu: u32, call: &Call) {
-        if self.sampling.is_none() || !sampling::is_in_gap() {
-            return;
-        }
+        let Some(watch) = self.watch.as_ref().filter(|_| sampling::is_in_gap()) else { return };
         let mut hidden = self.with_space(|space| calls::hides(call, space));
-        if hidden.iter().any(|range| range.bytes() > DENSE) {
-            let guest = image::guest_ranges();
+        if hidden.iter().any(|range| range.bytes() > DENSE)
+            && let Ok(guest) = image::guest_ranges()
+        {
             hidden = hidden
                 .into_iter()
                 .flat_map(|range| guest.iter().map(move |mapping| mapping.intersection(&range)))
                 .filter(|part| !part.is_empty())
                 .collect();
         }
-        self.tell_touched(vcpu, hidden);
+        let mut seen = watch.seen();
+        // Another thread may have ended the gap, and told of it.
+        if sampling::is_in_gap() {
+            self.tell_seen(vcpu, Ok(hidden), &mut seen);
+        }
     }
 
     /// Tells of the instructions and of the blocks that the process has counted, before it is gone.

@@ -227,6 +227,10 @@ impl Process {
         if let Some(program) = program.and_then(|program| program.canonicalize().ok()) {
             self.program.get_or_init(|| program);
         }
+        // Before its first instruction.
+        if let Some(watch) = &self.watch {
+            watch.begin(vcpu, image::own_floor(), std::iter::empty());
+        }
         let pid = self.pid();
         let image = self.image.load(Relaxed);
         let mut messages = Vec::new();

@@ -12,10 +12,10 @@ impl Process {
     /// A system call is about to be made.
     pub fn call_starts(&self, vcpu: u32, call: Call) {
         VCPU.set(Some(vcpu));
-        if let Some(watch) = &self.watch {
+        let unobserved = !observation::is_wanted();
+        if let Some(watch) = self.watch.as_ref().filter(|_| !unobserved) {
             watch.thread(vcpu);
         }
-        let unobserved = !observation::is_wanted();
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);
         }
@@ -42,14 +42,13 @@ impl Process {
                 }
                 PENDING.set(Some(Pending::Space(call)));
             }
-            libc::SYS_fork | libc::SYS_vfork => {
-                self.tell_before(vcpu, &call);
-                self.fork_starts(vcpu);
-            }
+            libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu, &call, [None; 2]),
             // The emulator refuses clone3, as an old kernel would.
             libc::SYS_clone => self.clone_starts(vcpu, &call),
             libc::SYS_execve | libc::SYS_execveat => {
+                self.lock.acquire();
                 self.tell_before(vcpu, &call);
+                self.lock.release();
                 self.exec(vcpu, &call);
             }
             // What waits or wakes orders the threads: give what was done before it.
@@ -85,7 +84,7 @@ impl Process {
                     && let Some(range) = self.with_space(|space| calls::grown(&call, result, space))
                 {
                     guest::forget_zeroes(range);
-                    watch.forget(range);
+                    watch.seen().forget(range);
                 }
                 let messages = self.with_space(|space| {
                     calls::after(&call, result, self.pid(), space, guest::segment_bytes)
@@ -96,9 +95,9 @@ impl Process {
                 self.code().forget();
                 self.lock.release();
             }
-            Some(Pending::Fork { child, tid }) => {
+            Some(Pending::Fork { child, tid, stored }) => {
                 match result {
-                    0 => self.become_child(vcpu, child, tid),
+                    0 => self.become_child(vcpu, child, tid, stored),
                     result if calls::failed(result) => {
                         self.send(vcpu, &[Message::Event(Event::ProcessExit { pid: child })]);
                     }

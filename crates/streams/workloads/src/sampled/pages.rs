@@ -4,8 +4,7 @@
 //! have copied it or are gone. Page tables alone show of each page whether others have it still: of the processes that
 //! share one each but one can copy it, and which one did not is not to be seen, as two have pages of their own after
 //! one has copied. Then the copy is that of the process which shows a page of its own before the other, and the last
-//! that has a page shows nothing. Where page faults are watched, they tell: one that has a page for itself and has not
-//! faulted on it had it from the start, and all others have copied it.
+//! that has a page shows nothing. Where page faults are watched, they tell.
 
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -404,25 +403,17 @@ impl Touches {
     }
 
     /// Pages of a process are there, and this is shown of each. What of it is news is to be told. What it shares with
-    /// any of `unheard` it may have for itself as that one is gone, which has not been told: then it is no sign of a
-    /// copy.
+    /// any of `unheard` it may have for itself as that one is gone, which has not been told: where page faults are not
+    /// watched, it is no news then.
     pub fn shown(&mut self, pid: Pid, range: Range<Virtual>, shown: Shown, unheard: &[Pid]) {
         for page in range.start.page().get()..pages_end(range) {
-            // The kernel put it beside a page of its file that was read, or read it itself.
-            if !shown.own && shown.faults == Some(Faults::None) {
-                continue;
-            }
-            let is_alone = || unheard.iter().any(|other| self.share(pid, *other, page));
             let touch = match shown.faults {
+                // The kernel put it beside a page of its file that was read, or read it itself.
+                Some(Faults::None) if !shown.own => continue,
                 _ if !shown.own => Touch::Read,
-                None if is_alone() => Touch::Read,
+                None if unheard.iter().any(|other| self.share(pid, *other, page)) => Touch::Read,
                 None => Touch::Own,
-                Some(Faults::None) => {
-                    if !is_alone() {
-                        self.others_copied(pid, page);
-                    }
-                    Touch::Unfaulted
-                }
+                Some(Faults::None) => Touch::Unfaulted,
                 Some(Faults::One | Faults::More) => Touch::Store,
             };
             if touch == Touch::Store && shown.faults == Some(Faults::More) {
@@ -437,20 +428,6 @@ impl Touches {
         let Self { processes, shared, pending, .. } = self;
         if processes.entry(pid).or_default().touch(page, touch, shared) {
             add(pending, (pid, page), touch != Touch::Read);
-        }
-    }
-
-    /// A process is left with a page that it shared with others. They are heard of before it is gone: then they
-    /// would have copied nothing.
-    fn others_copied(&mut self, pid: Pid, page: u64) {
-        let number = |pid| self.processes.get(pid).map_or(ALONE, |pages| pages.number(page));
-        let its = number(&pid);
-        if its == ALONE || self.shared.sharers[its as usize] < 2 {
-            return;
-        }
-        let others = self.processes.keys().filter(|other| **other != pid && number(other) == its);
-        for other in others.copied().collect::<Vec<_>>() {
-            self.touched(other, page, Touch::Store);
         }
     }
 
@@ -837,28 +814,6 @@ mod tests {
         touches.shown(parent, all, own(Faults::One), &[]);
         let others = [range(0, 1), range(2, 2)];
         assert_eq!(told(&mut touches), others.map(|range| touched(parent, range, true)));
-    }
-
-    #[test]
-    fn who_has_a_page_for_itself_without_a_fault_tells_that_the_others_copied_it() {
-        let [parent, child, grandchild] = [1, 2, 3].map(Pid);
-        let own = |faults| Shown { own: true, faults: Some(faults) };
-        let mut touches = Touches::default();
-        touches.shown(parent, range(0, 4), own(Faults::One), &[]);
-        touches.event(&Event::Fork { parent, child }, &mut |_| ());
-        touches.event(&Event::Fork { parent: child, child: grandchild }, &mut |_| ());
-        told(&mut touches);
-        touches.shown(child, range(0, 1), own(Faults::None), &[]);
-        let both = [parent, grandchild].map(|pid| touched(pid, range(0, 1), true));
-        assert_eq!(told(&mut touches), both);
-        // They may be gone, of which nobody has heard.
-        touches.shown(child, range(1, 1), own(Faults::None), &[grandchild]);
-        assert_eq!(told(&mut touches), []);
-        // They tell of it themselves afterwards, which is no news; the child has it read-only.
-        touches.event(&Event::ProcessExit { pid: grandchild }, &mut |_| ());
-        touches.shown(parent, range(0, 1), own(Faults::One), &[]);
-        touches.shown(child, range(0, 1), own(Faults::One), &[]);
-        assert_eq!(told(&mut touches), [touched(child, range(0, 1), true)]);
     }
 
     #[test]

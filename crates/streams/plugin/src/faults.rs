@@ -393,6 +393,38 @@ mod tests {
     }
 
     #[test]
+    fn what_has_to_be_read_from_a_disk_faults_as_well() {
+        let Some(watch) = watch() else { return };
+        let path = std::env::current_exe().unwrap().with_extension("major");
+        std::fs::write(&path, vec![1; FEW * PAGE]).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.sync_all().unwrap();
+        let bytes = FEW * PAGE;
+        // SAFETY: a descriptor, and a new mapping of its own.
+        let memory = unsafe {
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let mut resident = [0; FEW];
+        // SAFETY: inside the mapping; a byte for each page.
+        unsafe { libc::mincore(memory, bytes, resident.as_mut_ptr()) };
+        watch.seen().begin_gap();
+        read(memory.cast(), 5);
+        let found = numbers(memory.cast(), watch.seen().take());
+        println!("in the page cache before: {resident:?}");
+        assert_eq!(found, [(5, Faults::One)]);
+    }
+
+    #[test]
     fn threads_are_watched_to_their_end() {
         let Some(watch) = watch() else { return };
         let memory = memory(FEW);

@@ -797,6 +797,22 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_mapped_beside_a_page_that_was_read_is_not_told() {
+        let pid = Pid(1);
+        let mut touches = Touches::default();
+        let shown = |faults| Shown { own: false, faults };
+        touches.shown(pid, range(0, 1), shown(Some(Faults::One)), &[]);
+        touches.shown(pid, range(1, 15), shown(Some(Faults::None)), &[]);
+        assert_eq!(told(&mut touches), [touched(pid, range(0, 1), false)]);
+        // Where nobody knows, it may have been read.
+        touches.shown(pid, range(0, 16), shown(None), &[]);
+        assert_eq!(told(&mut touches), [touched(pid, range(1, 15), false)]);
+        // What only the kernel stored to is the program's to use.
+        touches.shown(pid, range(20, 1), Shown { own: true, faults: Some(Faults::None) }, &[]);
+        assert_eq!(told(&mut touches), [touched(pid, range(20, 1), true)]);
+    }
+
+    #[test]
     fn the_last_that_has_a_page_after_a_fork_is_told_of_when_its_fault_is_seen() {
         let (parent, child, all) = (Pid(1), Pid(2), range(0, 4));
         let own = |faults| Shown { own: true, faults: Some(faults) };

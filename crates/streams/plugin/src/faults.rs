@@ -6,7 +6,6 @@
 //! fills with them; the address space holds them, not file descriptors, which the program could close. Those that the
 //! kernel takes for the program in a system call are left out, so that the same is seen with few rights as with many.
 
-use crate::sampling;
 use perf_event_open_sys::{bindings as perf, perf_event_open};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -72,14 +71,13 @@ impl Watch {
         seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches the calling thread from now on.
-    pub fn thread(&self, vcpu: u32) {
+    /// Watches the calling thread from now on. What it has done before in a gap was not seen.
+    pub fn thread(&self, vcpu: u32, in_gap: bool) {
         if IS_WATCHED.replace(true) {
             return;
         }
         let mut seen = self.seen();
-        // What it has done before its first system call was not seen.
-        seen.is_partial |= sampling::is_in_gap();
+        seen.is_partial |= in_gap;
         seen.watch(vcpu);
     }
 
@@ -345,6 +343,10 @@ mod tests {
         unsafe { memory.add(page * PAGE).write_volatile(1) };
     }
 
+    fn range(memory: *mut u8, page: usize) -> Range<Virtual> {
+        Range::sized(Gva::new((memory as usize + page * PAGE) as u64), PAGE as u64)
+    }
+
     /// Watches the thread, unless this machine does not let it.
     fn watch() -> Option<Watch> {
         let watch = Watch::default();
@@ -388,7 +390,7 @@ mod tests {
         watch.seen().begin_gap();
         assert_eq!(numbers(memory, watch.seen().take()), [], "it was before the gap");
         [0, 1, 2].into_iter().for_each(|page| store(memory, page));
-        watch.seen().forget(Range::sized(Gva::new(memory as u64 + PAGE as u64), PAGE as u64));
+        watch.seen().forget(range(memory, 1));
         assert_eq!(numbers(memory, watch.seen().take()), [(0, one), (2, one)]);
     }
 
@@ -432,7 +434,7 @@ mod tests {
         let at = memory as usize;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                watch.thread(1);
+                watch.thread(1, false);
                 store(at as *mut u8, 2);
                 watch.thread_ends(1);
             });
@@ -440,6 +442,24 @@ mod tests {
         store(memory, 3);
         assert_eq!(numbers(memory, watch.seen().take()), [(2, Faults::One), (3, Faults::One)]);
         assert_eq!(watch.seen().rings.len(), 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| watch.thread(2, true));
+        });
+        assert!(
+            !watch.seen().take().1,
+            "a thread that begins in a gap may have done something before"
+        );
+        watch.seen().begin_gap();
+        assert!(watch.seen().take().1);
+    }
+
+    #[test]
+    fn memory_of_the_emulator_is_no_concern() {
+        let Some(watch) = watch() else { return };
+        let memory = memory(FEW);
+        watch.begin(0, range(memory, 4).start, std::iter::empty());
+        [3, 4, 5].into_iter().for_each(|page| store(memory, page));
+        assert_eq!(numbers(memory, watch.seen().take()), [(3, Faults::One)]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Process;
 use crate::calls::{self, Call, Space};
 use crate::pending::{PENDING, Pending, VCPU};
-use crate::{guest, observation, waits};
+use crate::{guest, observation, sampling, waits};
 use std::sync::PoisonError;
 use strata_stream::{Event, Mark};
 use strata_wire::{Message, ProcessId};
@@ -14,7 +14,7 @@ impl Process {
         VCPU.set(Some(vcpu));
         let unobserved = !observation::is_wanted();
         if let Some(watch) = self.watch.as_ref().filter(|_| !unobserved) {
-            watch.thread(vcpu);
+            watch.thread(vcpu, sampling::is_in_gap());
         }
         if let Some(remark) = calls::remark(&call).filter(|_| !unobserved) {
             self.send(vcpu, &[remark]);

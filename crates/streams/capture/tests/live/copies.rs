@@ -1,7 +1,7 @@
 //! Sampled captures of programs that fork: copies on write in gaps are seen, as many as there were.
 
 use crate::sampling::{GAP, MANY, place};
-use crate::support::{Entry, Linked, Program, Record};
+use crate::support::{Entry, Linked, Program, Record, unwatched};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strata_addr::{Gva, Range, space::Virtual};
@@ -128,12 +128,10 @@ fn there_are_as_many_copies_as_pages_that_became_two() {
     let program = Program::build("copies", Linked::Static);
     for (how, number) in [("parent", 64), ("both", 64), ("three", 2 * 64)] {
         for sampling in [GAP, MANY] {
-            let record = program.sample(&[how], sampling);
+            // With page faults each tells of its own stores, and the others may be gone before.
+            let record = unwatched(|| program.sample(&[how], sampling));
+            assert!(!record.is_watched());
             assert_eq!(record.info.exit_status, Some(0));
-            if record.is_watched() {
-                // Each tells of its own stores, and the others may be gone before.
-                continue;
-            }
             let found = copies(&record, &place(&program, "memory", 64));
             assert_eq!(found.len(), number, "{how}, {sampling:?}: {found:?}");
             let pages: BTreeSet<u64> = found.iter().map(|(_, page)| *page).collect();
@@ -175,12 +173,25 @@ fn what_is_left_by_processes_that_are_gone_is_no_copy() {
     let program = Program::build("copies", Linked::Static);
     for how in ["nothing", "killed", "execute", "unmapped"] {
         for sampling in [GAP, MANY] {
-            let record = program.sample(&[how], sampling);
-            assert_eq!(record.info.exit_status, Some(0));
-            let found = copies(&record, &place(&program, "memory", 64));
-            assert_eq!(found, [], "{how}, {sampling:?}");
+            let sample = || program.sample(&[how], sampling);
+            for record in [sample(), unwatched(sample)] {
+                assert_eq!(record.info.exit_status, Some(0));
+                let found = copies(&record, &place(&program, "memory", 64));
+                assert_eq!(found, [], "{how}, {sampling:?}: {:?}", record.info.notes);
+            }
         }
     }
+}
+
+/// Without page faults a page that was read and then stored to shows as stored to, and a note says what is missing.
+#[test]
+fn where_page_faults_cannot_be_watched_a_note_says_so() {
+    let program = Program::build("copies", Linked::Static);
+    let record = unwatched(|| program.sample(&["read first"], GAP));
+    let expected: Vec<_> = (0..64).map(|page| (Pid(0), page, true)).collect();
+    assert_eq!(told(&record, &place(&program, "memory", 64)), expected);
+    let [note] = &record.info.notes[..] else { panic!("{:?}", record.info.notes) };
+    assert!(note.contains("could not be watched (Permission denied"), "{note}");
 }
 
 /// Pages of a range that are told of in gaps, each with whether it was stored to, in order.

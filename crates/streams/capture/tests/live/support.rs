@@ -230,3 +230,39 @@ pub fn shapes(accesses: &[(Tid, Access)]) -> HashMap<(bool, u32), usize> {
 pub fn gva(address: u64) -> Gva {
     Gva::new(address)
 }
+
+/// Does something in a thread of which, and of whose children, the kernel lets no page faults be watched.
+pub fn unwatched<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let refused = || {
+        refuse_watching();
+        act()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(refused).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Has the kernel refuse `perf_event_open` to the calling thread and what it starts (seccomp(2)), as it does where
+/// `kernel.perf_event_paranoid` says so.
+fn refuse_watching() {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let number = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number),
+        libc::sock_filter {
+            jf: 1,
+            ..statement(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                libc::SYS_perf_event_open as u32,
+            )
+        },
+        statement(libc::BPF_RET, libc::SECCOMP_RET_ERRNO | libc::EACCES as u32),
+        statement(libc::BPF_RET, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel reads the program, which lives until the call returns.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}

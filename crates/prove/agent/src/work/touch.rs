@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Base pages of a huge page.
 const HUGE_PAGES: usize = 512;
-/// Between two rounds.
-const READ_AGAIN: Duration = Duration::from_millis(100);
+/// Between two rounds of verifying.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What to touch.
 #[derive(Args, Debug)]
@@ -127,7 +127,7 @@ pub(super) fn run(touch: &Touch) -> Result<(), String> {
             if wrong_pages() > 0 {
                 return Err("memory does not hold any more what was written".to_owned());
             }
-            thread::sleep(READ_AGAIN);
+            thread::sleep(PAUSE);
         }
     } else if touch.stay {
         loop {

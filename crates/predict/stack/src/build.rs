@@ -275,7 +275,8 @@ impl Stack {
         }
         for (kernel, at) in config.kernels.iter().zip(&positions).skip(1) {
             go_on(stopped)?;
-            stack.back_found(policy, at.node, &kernel.found.regions)?;
+            let below = &config.kernels[kernel.below.expect("it is in a VM")].found.regions;
+            stack.back_found(policy, at.node, &kernel.found.regions, below)?;
         }
         if config.start.backed {
             let in_vms = config.kernels.iter().zip(&positions).zip(&settings).skip(1);

@@ -1,7 +1,8 @@
 //! Memory that begins as a real machine's was found to be, by what a snapshot of each of its kernels says.
 //!
 //! A snapshot counts by region of 2 MiB. Which frames of a region are in use, or backed, is taken to be the
-//! first ones: what is known is how many.
+//! first ones: what is known is how many. A VM's memory is where it was found, by region, and what is free besides is
+//! left to the program.
 
 use crate::owner::Owner;
 use crate::policy::Policy;
@@ -27,9 +28,22 @@ pub struct FoundRegion {
     pub pinned: u16,
     /// The same, but the kernel may move them: memory of programs.
     pub movable: u16,
+    /// Memory of a VM of its own.
+    pub of_vm: u16,
     /// Backed by the hypervisor below; 512 where it has one huge page there.
     pub backed: u16,
 }
+
+impl FoundRegion {
+    /// Base pages that are in use besides as memory of a VM.
+    fn in_use(&self) -> u64 {
+        (u64::from(self.pinned) + u64::from(self.movable)).min(PageSize::Huge.base_pages())
+    }
+}
+
+/// Free frames that a kernel keeps while memory of its VM is put where it was found: enough for the page tables on the
+/// way to a page, of every kernel below.
+const FOR_TABLES: u64 = 64;
 
 impl Stack {
     /// Frames that somebody else held when the memory was looked at.
@@ -38,10 +52,9 @@ impl Stack {
         let memory = &mut self.nodes[node].kernel.frames.memory;
         let all = memory.frames();
         for (first, region) in regions(&found.regions, all) {
-            let (pinned, movable) = (u64::from(region.pinned), u64::from(region.movable));
-            let owners = [(pinned, Owner::Pinned), (pinned + movable, Owner::Movable)];
-            for i in 0..(pinned + movable).min(PageSize::Huge.base_pages()) {
-                let (_, owner) = owners.iter().find(|(end, _)| i < *end).expect("within both");
+            let pinned = u64::from(region.pinned);
+            for i in 0..region.in_use() {
+                let owner = if i < pinned { Owner::Pinned } else { Owner::Movable };
                 // The kernel's own tables are somewhere, too.
                 if memory.alloc_at(first + i, 0) {
                     memory.set_owner(first + i, owner.to_bits());
@@ -50,20 +63,49 @@ impl Stack {
         }
     }
 
-    /// The kernels below back as much of a VM's memory as they were found to do.
+    /// The kernels below back as much of a VM's memory as they were found to do; the one right below has its memory
+    /// where `below` says.
     pub(crate) fn back_found(
         &mut self,
         policy: &mut dyn Policy,
         node: NodeId,
         found: &[FoundRegion],
+        below: &[FoundRegion],
     ) -> Result<(), KernelOutOfMemory> {
         let all = self.kernel(node).memory().frames();
+        let hypervisor = self.below(node).expect("the host is in no VM");
+        let mut held = self.hold_free(hypervisor, below);
         for (first, region) in regions(found, all) {
             for i in 0..u64::from(region.backed).min(PageSize::Huge.base_pages()) {
+                // Its tables are in nobody's way: what they took the VM's memory now lacks.
+                if self.kernel(hypervisor).memory().free_frames() < FOR_TABLES {
+                    self.let_go(hypervisor, std::mem::take(&mut held));
+                }
                 self.write_block(policy, node, first + i, 0)?;
             }
         }
+        self.let_go(hypervisor, held);
         Ok(())
+    }
+
+    /// Takes all that is free of a kernel's memory but for what was found to be memory of its VM; nothing if none was.
+    fn hold_free(&mut self, node: NodeId, found: &[FoundRegion]) -> Vec<Frame<Lower>> {
+        if found.iter().all(|region| region.of_vm == 0) {
+            return Vec::new();
+        }
+        let memory = &mut self.nodes[node].kernel.frames.memory;
+        let all = memory.frames();
+        let mut held = Vec::new();
+        for (first, region) in regions(found, all) {
+            let free = region.in_use() + u64::from(region.of_vm)..PageSize::Huge.base_pages();
+            held.extend(free.map(|i| first + i).filter(|frame| memory.alloc_at(*frame, 0)));
+        }
+        held
+    }
+
+    fn let_go(&mut self, node: NodeId, held: Vec<Frame<Lower>>) {
+        let memory = &mut self.nodes[node].kernel.frames.memory;
+        held.into_iter().for_each(|frame| memory.free(frame, 0));
     }
 }
 

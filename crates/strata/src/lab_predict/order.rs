@@ -89,12 +89,13 @@ impl Memory {
     /// Of what is free in regions in use, programs get so many pages first: more where programs' memory is.
     fn give_small(&mut self, zone: usize, mut pages: u64) {
         let mut partly = self.of_zone(zone, |turn| turn == Turn::InUse);
-        partly.sort_by_key(|&at| Reverse(self.regions[at].1.movable));
+        partly.sort_by_key(|&at| Reverse(self.regions[at].1.movable + self.regions[at].1.of_vm));
         for at in partly {
             let region = &mut self.regions[at].1;
-            let given = pages.min(u64::from(free_in(region)));
-            pages -= given;
-            region.pinned = PAGES - region.movable - given as u16;
+            let free = free_in(region);
+            let given = pages.min(u64::from(free)) as u16;
+            pages -= u64::from(given);
+            region.pinned += free - given;
         }
     }
 
@@ -142,7 +143,7 @@ fn zone(index: u64) -> usize {
 }
 
 fn free_in(region: &FoundRegion) -> u16 {
-    PAGES - region.pinned - region.movable
+    PAGES - region.pinned - region.movable - region.of_vm
 }
 
 #[cfg(test)]
@@ -151,7 +152,7 @@ mod tests {
     use strata_inspect::text::pagetype;
 
     fn found(pinned: u16, movable: u16, backed: u16) -> FoundRegion {
-        FoundRegion { pinned, movable, backed }
+        FoundRegion { pinned, movable, backed, of_vm: 0 }
     }
 
     fn backed(regions: &[FoundRegion]) -> Vec<u16> {

@@ -99,7 +99,7 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerSt
             let backed = backing(index).map_or(0, |region| region.present);
             let Some(usage) = snapshot.usage(index) else {
                 // How the lowest layer uses its memory no snapshot says.
-                return FoundRegion { backed, ..FoundRegion::default() };
+                return FoundRegion { of_vm: vm, backed, ..FoundRegion::default() };
             };
             let movable = usage.anon + usage.huge;
             let pinned = PAGES - usage.free.min(PAGES) - movable.min(PAGES - usage.free.min(PAGES));
@@ -109,7 +109,8 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerSt
             // free pages that a processor has.
             let most = if below.is_some() { backed } else { PAGES };
             let pinned = pinned.min(most);
-            FoundRegion { pinned, movable: movable.min(most - pinned), backed }
+            let movable = movable.min(most - pinned);
+            FoundRegion { pinned, movable, of_vm: vm.min(PAGES - pinned - movable), backed }
         })
         .collect();
     // What took the snapshot used memory, too, and is gone; and processors have given up some of their lists.
@@ -230,8 +231,8 @@ mod tests {
         assert_eq!(
             state.regions,
             [
-                FoundRegion { pinned: 80, movable: 20, backed: 512 },
-                FoundRegion { pinned: 0, movable: 0, backed: 20 },
+                FoundRegion { pinned: 80, movable: 20, of_vm: 12, backed: 512 },
+                FoundRegion { pinned: 0, movable: 0, of_vm: 30, backed: 20 },
             ]
         );
         assert_eq!(state.memory_bytes, 4 << 20);

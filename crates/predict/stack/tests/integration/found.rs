@@ -17,9 +17,10 @@ impl Policy for Linux {
 }
 
 fn world(thp: ThpMode) -> World {
-    let region = |pinned, movable, backed| FoundRegion { pinned, movable, backed };
+    let region = |pinned, movable, backed| FoundRegion { pinned, movable, backed, of_vm: 0 };
     let host = vec![region(7, 1, 0); 4];
-    let l1 = vec![region(2, 0, 512), region(0, 300, 400), region(0, 0, 0)];
+    let of_vm = FoundRegion { of_vm: 60, ..region(0, 300, 400) };
+    let l1 = vec![region(2, 0, 512), of_vm, region(0, 0, 0)];
     // One region more than it has memory is left out.
     let guest = [vec![region(5, 6, 100), region(0, 0, 20)], vec![region(1, 0, 0); 100]].concat();
     World::found(&[host, l1, guest], Box::new(Linux(thp)))
@@ -50,6 +51,32 @@ fn frames_are_in_use_and_backed_as_they_were_found() {
     // The guest's process has a page table by now.
     assert!((100..110).contains(&backed(&world, 2, 0)));
     assert_eq!(backed(&world, 2, 4), 0);
+}
+
+/// Without that the kernel would take the lowest of what is free.
+#[test]
+fn memory_of_a_vm_is_where_it_was_found() {
+    let free = FoundRegion { backed: 512, ..FoundRegion::default() };
+    let l1 = vec![free, FoundRegion { pinned: 7, of_vm: 200, ..free }, free, free];
+    let guest = vec![FoundRegion { backed: 150, ..free }];
+    let world = World::found(&[vec![], l1, guest], Box::new(Linux(ThpMode::Never)));
+    let kernel = world.stack.kernel(world.stack.nodes().nth(1).unwrap());
+    let used = |region: u64| kernel.memory().allocated_in_region(Frame::new(region * 512)).count();
+    // Tables are there, too.
+    assert!((157..=207).contains(&used(1)), "{}", used(1));
+    assert_eq!((used(2), used(3)), (0, 0));
+    world.check();
+}
+
+/// What the memory of a VM takes besides, such as tables, may be more than what is left for them.
+#[test]
+fn a_vm_that_takes_more_than_was_found_takes_what_is_free() {
+    let free = FoundRegion { backed: 512, ..FoundRegion::default() };
+    let l1 = vec![free, FoundRegion { of_vm: 10, ..free }, free];
+    let guest = vec![free];
+    let world = World::found(&[vec![], l1, guest], Box::new(Linux(ThpMode::Never)));
+    assert_eq!(backed(&world, 2, 0), 512);
+    world.check();
 }
 
 #[test]

@@ -83,6 +83,10 @@ strata_params::parameters! {
         /// first write to a leaf table exits and the table is read anew later (Linux 6.12,
         /// `arch/x86/kvm/mmu/mmu.c`), or `trap`, each write exits, as in the papers' hypervisors.
         second_stage_writes: SecondStageWrites = SecondStageWrites::Unsync, "nested.second_stage_writes", "";
+        /// Exits handed on to a hypervisor in a VM while which an interrupt comes, of all: the hypervisor enters its VM
+        /// once more, and what is unsync is read anew. Nothing else of such an interrupt is counted; `rate.tick` has
+        /// what timers cost.
+        interrupted: f64 = 0.0, "nested.interrupted", "share";
         /// Page faults of a VM with shadow paging do not exit on pages of which every shadow knows that the
         /// guest's own table lacks them, by the mask and match of error codes that a VMCS has (NestCloud, V.A).
         /// Shadows know it only of leaf tables that are not unsync. Intel's alone.

@@ -30,8 +30,10 @@ pub struct FoundRegion {
     pub movable: u16,
     /// Memory of a VM of its own.
     pub of_vm: u16,
-    /// Backed by the hypervisor below; 512 where it has one huge page there.
+    /// Backed by the hypervisor below.
     pub backed: u16,
+    /// It is backed by one huge page.
+    pub huge: bool,
 }
 
 impl FoundRegion {
@@ -75,37 +77,62 @@ impl Stack {
         let all = self.kernel(node).memory().frames();
         let hypervisor = self.below(node).expect("the host is in no VM");
         let mut held = self.hold_free(hypervisor, below);
-        for (first, region) in regions(found, all) {
+        let (huge, others): (Vec<_>, Vec<_>) =
+            regions(found, all).partition(|(_, region)| region.huge);
+        self.back_regions(policy, node, &huge, &mut held)?;
+        // What is left of whole regions is for base pages.
+        let memory = &mut self.nodes[hypervisor].kernel.frames.memory;
+        for (first, region) in regions(below, memory.frames()) {
+            let whole = region.of_vm > 0 && memory.is_free(first, PageSize::Huge.order());
+            held.extend((whole && memory.alloc_at(first, 0)).then_some(first));
+        }
+        self.back_regions(policy, node, &others, &mut held)?;
+        let memory = &mut self.nodes[hypervisor].kernel.frames.memory;
+        held.into_iter().for_each(|frame| memory.free(frame, 0));
+        Ok(())
+    }
+
+    /// The kernels below back so much of these regions of a VM's memory, each given by its first page; the one right
+    /// below has `held` back what is free of its memory.
+    fn back_regions(
+        &mut self,
+        policy: &mut dyn Policy,
+        node: NodeId,
+        regions: &[(Frame<Lower>, &FoundRegion)],
+        held: &mut Vec<Frame<Lower>>,
+    ) -> Result<(), KernelOutOfMemory> {
+        let hypervisor = self.below(node).expect("the host is in no VM");
+        for (first, region) in regions {
             for i in 0..u64::from(region.backed).min(PageSize::Huge.base_pages()) {
-                // Its tables are in nobody's way: what they took the VM's memory now lacks.
-                if self.kernel(hypervisor).memory().free_frames() < FOR_TABLES {
-                    self.let_go(hypervisor, std::mem::take(&mut held));
+                let memory = &mut self.nodes[hypervisor].kernel.frames.memory;
+                // Page tables on the way to a page took some of the VM's memory.
+                if memory.free_frames() < FOR_TABLES {
+                    let rest = held.len().saturating_sub(FOR_TABLES as usize);
+                    held.drain(rest..).for_each(|frame| memory.free(frame, 0));
                 }
-                self.write_block(policy, node, first + i, 0)?;
+                self.write_block(policy, node, *first + i, 0)?;
             }
         }
-        self.let_go(hypervisor, held);
         Ok(())
     }
 
     /// Takes all that is free of a kernel's memory but for what was found to be memory of its VM; nothing if none was.
+    /// What is in regions that are all free comes first.
     fn hold_free(&mut self, node: NodeId, found: &[FoundRegion]) -> Vec<Frame<Lower>> {
         if found.iter().all(|region| region.of_vm == 0) {
             return Vec::new();
         }
         let memory = &mut self.nodes[node].kernel.frames.memory;
         let all = memory.frames();
+        let (whole, parts): (Vec<_>, Vec<_>) = regions(found, all)
+            .map(|(first, region)| (first, region.in_use() + u64::from(region.of_vm)))
+            .partition(|(_, used)| *used == 0);
         let mut held = Vec::new();
-        for (first, region) in regions(found, all) {
-            let free = region.in_use() + u64::from(region.of_vm)..PageSize::Huge.base_pages();
-            held.extend(free.map(|i| first + i).filter(|frame| memory.alloc_at(*frame, 0)));
+        for (first, used) in whole.into_iter().chain(parts) {
+            let free = (used..PageSize::Huge.base_pages()).map(|i| first + i);
+            held.extend(free.filter(|frame| memory.alloc_at(*frame, 0)));
         }
         held
-    }
-
-    fn let_go(&mut self, node: NodeId, held: Vec<Frame<Lower>>) {
-        let memory = &mut self.nodes[node].kernel.frames.memory;
-        held.into_iter().for_each(|frame| memory.free(frame, 0));
     }
 }
 

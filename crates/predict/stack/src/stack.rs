@@ -126,6 +126,8 @@ pub struct Stack {
     /// On whose account kernel work goes just now.
     pub(crate) account: Option<Spending>,
     pub(crate) flushes: Vec<Flush>,
+    /// Part of the next interrupt that comes while an exit is handled.
+    interrupts_due: f64,
     pub(crate) shadow_demotions: u64,
     /// Entries written to second stages, ever: tells whether any was since one looked.
     pub(crate) second_stage_writes: u64,
@@ -147,6 +149,7 @@ impl Stack {
             spent: Spent::default(),
             account: None,
             flushes: Vec::new(),
+            interrupts_due: 0.0,
             shadow_demotions: 0,
             second_stage_writes: 0,
             shadow_promotions: 0,
@@ -340,6 +343,9 @@ impl Stack {
     ) {
         self.ran(vm);
         let handler = self.position(handler).level;
+        if handler > 0 {
+            self.interrupt(vm, exits);
+        }
         let mut at = (self.position(vm).level, vm);
         let handled = self.nesting.exit_for(at.0, handler, reason, work);
         self.spent.add(Spending::Exit, exits.saturating_mul(handled.cycles));
@@ -359,6 +365,18 @@ impl Stack {
                 return;
             }
             at = (at.0 - 1, self.nodes[at.1].vm().below);
+        }
+    }
+
+    /// Of the exits of a VM that were handed on some were interrupted: its hypervisor has entered it once more.
+    fn interrupt(&mut self, vm: NodeId, exits: u64) {
+        let share = self.exit_costs().interrupted;
+        if share > 0.0 {
+            self.interrupts_due += share * exits as f64;
+            if self.interrupts_due >= 1.0 {
+                self.interrupts_due = self.interrupts_due.fract();
+                self.ran(vm);
+            }
         }
     }
 

@@ -24,7 +24,7 @@ use state::states;
 use std::ffi::OsString;
 use std::time::Duration;
 use strata_engine::Paging;
-use strata_lab::{Cache, Choices, Kernel, LabError, LabReport, Scenario, Trace};
+use strata_lab::{Cache, Choices, Counters, Kernel, LabError, LabReport, Make, Scenario, Trace};
 
 /// Runs both, and tells. Gives the exit status.
 ///
@@ -82,6 +82,10 @@ pub fn predict(args: &LabPredictArgs, cache: &Cache) -> Result<u8, Failure> {
     say("the model runs it");
     let mut of = Machine { layers: &found, make, paging, aligned };
     let whole = Counted::default();
+    // Interrupts come by the emulator's clock, too, which nothing else here tells.
+    if let Some(told) = &mut of.aligned {
+        model::interrupt(told, interrupted(&reports, make));
+    }
     let mut run = model::run(&of, &program, whole, &interrupt)?;
     if let (Some(told), Some(took)) = (&mut of.aligned, seconds(&reports))
         && !interrupt.happened()
@@ -136,6 +140,20 @@ fn seconds(reports: &[LabReport]) -> Option<f64> {
     let took: Vec<f64> = took.collect();
     let mean = took.iter().sum::<f64>() / took.len().max(1) as f64;
     (mean > 0.0).then_some(mean)
+}
+
+/// Interrupts that L0 handed on to L1 for each violation that it did.
+fn interrupted(reports: &[LabReport], make: Make) -> f64 {
+    let (violation, interrupt) = match make {
+        Make::Amd => ("NPF", "INTR"),
+        Make::Intel => ("EPT_VIOLATION", "EXTERNAL_INTERRUPT"),
+    };
+    let handed_on = |name: &str| -> u64 {
+        let readings = reports.iter().filter_map(|report| Some(&report.counted.as_ref()?.readings));
+        let of = |counters: &Counters| counters.reflected_exits.get(name).copied().unwrap_or(0);
+        readings.map(|readings| readings.counted(0, of)).sum()
+    };
+    handed_on(interrupt) as f64 / handed_on(violation).max(1) as f64
 }
 
 /// The program as this computer runs it, which the model follows to its end.

@@ -89,6 +89,11 @@ pub fn pace(told: &mut Vec<(String, String)>, factor: f64) {
     told.push((name.to_owned(), (given * factor).to_string()));
 }
 
+/// Of the exits that are handed on to L1, this share is interrupted meanwhile.
+pub fn interrupt(told: &mut Vec<(String, String)>, share: f64) {
+    told.push(("nested.interrupted".to_owned(), share.min(1.0).to_string()));
+}
+
 /// What is counted of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {

@@ -152,7 +152,7 @@ mod tests {
     use strata_inspect::text::pagetype;
 
     fn found(pinned: u16, movable: u16, backed: u16) -> FoundRegion {
-        FoundRegion { pinned, movable, backed, of_vm: 0 }
+        FoundRegion { pinned, movable, backed, ..FoundRegion::default() }
     }
 
     fn backed(regions: &[FoundRegion]) -> Vec<u16> {

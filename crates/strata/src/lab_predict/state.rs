@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use strata_engine::{FoundRegion, ThpMode};
 use strata_inspect::Snapshot;
 use strata_inspect::snapshot::model::Settings;
-use strata_inspect::snapshot::region::Region;
+use strata_inspect::snapshot::region::{Class, Region};
 use strata_inspect::text::buddy::Zone;
 use strata_lab::LabReport;
 
@@ -96,10 +96,11 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerSt
     let regions: Vec<FoundRegion> = ram(snapshot)
         .map(|index| {
             let vm = of_vm.get(&index).copied().unwrap_or(0);
-            let backed = backing(index).map_or(0, |region| region.present);
+            let (backed, huge) = backing(index)
+                .map_or((0, false), |region| (region.present, region.class == Class::Huge));
             let Some(usage) = snapshot.usage(index) else {
                 // How the lowest layer uses its memory no snapshot says.
-                return FoundRegion { of_vm: vm, backed, ..FoundRegion::default() };
+                return FoundRegion { of_vm: vm, backed, huge, ..FoundRegion::default() };
             };
             let movable = usage.anon + usage.huge;
             let pinned = PAGES - usage.free.min(PAGES) - movable.min(PAGES - usage.free.min(PAGES));
@@ -110,7 +111,8 @@ fn state(snapshot: &Snapshot, below: Option<&Snapshot>, begun: Begun) -> LayerSt
             let most = if below.is_some() { backed } else { PAGES };
             let pinned = pinned.min(most);
             let movable = movable.min(most - pinned);
-            FoundRegion { pinned, movable, of_vm: vm.min(PAGES - pinned - movable), backed }
+            let of_vm = vm.min(PAGES - pinned - movable);
+            FoundRegion { pinned, movable, of_vm, backed, huge }
         })
         .collect();
     // What took the snapshot used memory, too, and is gone; and processors have given up some of their lists.
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
     use strata_inspect::snapshot::BackedVm;
     use strata_inspect::snapshot::model::{Head, Machine, Vm, VmmArea};
-    use strata_inspect::snapshot::region::{Class, Run};
+    use strata_inspect::snapshot::region::Run;
     use strata_inspect::snapshot::usage::Usage;
 
     fn snapshot(ram: &[(u64, u64)], usage: &[Usage], regions: Vec<Region>) -> Snapshot {
@@ -231,8 +233,8 @@ mod tests {
         assert_eq!(
             state.regions,
             [
-                FoundRegion { pinned: 80, movable: 20, of_vm: 12, backed: 512 },
-                FoundRegion { pinned: 0, movable: 0, of_vm: 30, backed: 20 },
+                FoundRegion { pinned: 80, movable: 20, of_vm: 12, backed: 512, huge: true },
+                FoundRegion { pinned: 0, movable: 0, of_vm: 30, backed: 20, huge: false },
             ]
         );
         assert_eq!(state.memory_bytes, 4 << 20);

@@ -112,6 +112,29 @@ fn a_table_that_l1_fills_stays_writable() {
     assert!(with <= PAGES / 16 && without >= PAGES - 1024, "{with}, {without}");
 }
 
+/// Where L1 enters its guest after something else than a fault of it, such as an interrupt, L0 protects the table that it
+/// left writable.
+#[test]
+fn interrupts_protect_the_table_that_l1_fills() {
+    let writes = |interrupted: f64| {
+        let mut world = World::interrupted(3, interrupted, policy(&[]));
+        let l1 = world.stack.nodes().nth(1).unwrap();
+        exhaust(&mut world, l1, Owner::Pinned);
+        let before = world.stack.exits().of(world.guest, ExitReason::HandedOn);
+        (0..PAGES).for_each(|page| world.touch(0, page, true));
+        world.check();
+        let exits = world.stack.exits();
+        let handed_on = exits.of(world.guest, ExitReason::HandedOn) - before;
+        let of_l1 = exits.of(l1, ExitReason::SecondStageWrite);
+        world.finish();
+        (handed_on, of_l1)
+    };
+    let (handed_on, without) = writes(0.0);
+    let (_, with) = writes(0.125);
+    let more = (with - without) as f64 / handed_on as f64;
+    assert!((0.11..=0.125).contains(&more), "{more}");
+}
+
 /// Huge pages of L1's memory are split for what L0 moves. When L1 gives its guest more of them, a fault of its own brings
 /// 16 pages in place of one.
 #[test]

@@ -17,7 +17,8 @@ impl Policy for Linux {
 }
 
 fn world(thp: ThpMode) -> World {
-    let region = |pinned, movable, backed| FoundRegion { pinned, movable, backed, of_vm: 0 };
+    let region =
+        |pinned, movable, backed| FoundRegion { pinned, movable, backed, ..FoundRegion::default() };
     let host = vec![region(7, 1, 0); 4];
     let of_vm = FoundRegion { of_vm: 60, ..region(0, 300, 400) };
     let l1 = vec![region(2, 0, 512), of_vm, region(0, 0, 0)];

@@ -262,8 +262,14 @@ impl World {
 
     /// A world on processors with AMD's instructions.
     pub fn on_svm(layers: usize, policy: Box<dyn Policy>) -> Self {
+        Self::interrupted(layers, 0.0, policy)
+    }
+
+    /// The same, in which this share of the exits that are handed on is interrupted.
+    pub fn interrupted(layers: usize, share: f64, policy: Box<dyn Policy>) -> Self {
         let mut config = config(chain(layers, 0.0));
         config.virtualization = svm(config.virtualization);
+        config.exits.interrupted = share;
         Self::of(config, policy)
     }
 

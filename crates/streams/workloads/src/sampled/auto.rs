@@ -7,7 +7,7 @@ use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, half_widt
 use strata_text::number::count;
 
 /// What is run whole before anything is left out, in instructions: less is quicker run whole.
-const WHOLE: u64 = 20_000_000;
+const WHOLE: u64 = 10_000_000;
 
 /// What counts of each interval, in instructions.
 const WINDOW: u64 = 400_000;
@@ -25,7 +25,7 @@ const MOST: u64 = 12_800_000;
 const TRIALS: usize = 4;
 
 /// Intervals from one trial to the next, once it is known.
-const AGAIN: u64 = 8;
+const AGAIN: u64 = 16;
 
 /// An interval is at least so many times as long as what is seen of it in detail.
 const SHARE: u64 = 12;

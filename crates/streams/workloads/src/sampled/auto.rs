@@ -7,7 +7,7 @@ use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, half_widt
 use strata_text::number::count;
 
 /// What is run whole before anything is left out, in instructions: less is quicker run whole.
-const WHOLE: u64 = 10_000_000;
+const WHOLE: u64 = 20_000_000;
 
 /// What counts of each interval, in instructions.
 const WINDOW: u64 = 400_000;

@@ -8,6 +8,7 @@ use crate::owner::Owner;
 use crate::policy::Policy;
 use crate::stack::{KernelOutOfMemory, Stack};
 use crate::tree::NodeId;
+use std::iter;
 use std::sync::Arc;
 use strata_addr::{Frame, PageSize, space::Lower};
 
@@ -53,7 +54,7 @@ impl Stack {
         self.nodes[node].kernel.compacts = !found.without_compaction;
         let memory = &mut self.nodes[node].kernel.frames.memory;
         let all = memory.frames();
-        for (first, region) in regions(&found.regions, all) {
+        for (first, region) in regions(&*found.regions, all) {
             let pinned = u64::from(region.pinned);
             for i in 0..region.in_use() {
                 let owner = if i < pinned { Owner::Pinned } else { Owner::Movable };
@@ -123,10 +124,13 @@ impl Stack {
             return Vec::new();
         }
         let memory = &mut self.nodes[node].kernel.frames.memory;
+        // Of what lies behind nothing was found to be in use.
+        let unused = FoundRegion::default();
         let all = memory.frames();
-        let (whole, parts): (Vec<_>, Vec<_>) = regions(found, all)
-            .map(|(first, region)| (first, region.in_use() + u64::from(region.of_vm)))
-            .partition(|(_, used)| *used == 0);
+        let (whole, parts): (Vec<_>, Vec<_>) =
+            regions(found.iter().chain(iter::repeat(&unused)), all)
+                .map(|(first, region)| (first, region.in_use() + u64::from(region.of_vm)))
+                .partition(|(_, used)| *used == 0);
         let mut held = Vec::new();
         for (first, used) in whole.into_iter().chain(parts) {
             let free = (used..PageSize::Huge.base_pages()).map(|i| first + i);
@@ -137,10 +141,10 @@ impl Stack {
 }
 
 /// The whole regions of a memory of so many frames, each with its first one.
-fn regions(
-    found: &[FoundRegion],
+fn regions<'a>(
+    found: impl IntoIterator<Item = &'a FoundRegion>,
     frames: u64,
-) -> impl Iterator<Item = (Frame<Lower>, &FoundRegion)> {
+) -> impl Iterator<Item = (Frame<Lower>, &'a FoundRegion)> {
     let whole = 0..frames >> PageSize::Huge.order();
     whole.map(|region| Frame::new(region << PageSize::Huge.order())).zip(found)
 }

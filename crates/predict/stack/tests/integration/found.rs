@@ -2,7 +2,7 @@
 
 use crate::world::{World, op};
 use proptest::prelude::*;
-use strata_addr::Frame;
+use strata_addr::{Frame, PageSize};
 use strata_stack::{
     AlignAreas, ExitReason, FoundRegion, KernelSettings, Owner, Policy, Position, ThpMode,
 };
@@ -16,11 +16,11 @@ impl Policy for Linux {
     }
 }
 
-fn world(thp: ThpMode) -> World {
+fn world(thp: ThpMode, of_vm: u16) -> World {
     let region =
         |pinned, movable, backed| FoundRegion { pinned, movable, backed, ..FoundRegion::default() };
     let host = vec![region(7, 1, 0); 4];
-    let of_vm = FoundRegion { of_vm: 60, ..region(0, 300, 400) };
+    let of_vm = FoundRegion { of_vm, ..region(0, 300, 400) };
     let l1 = vec![region(2, 0, 512), of_vm, region(0, 0, 0)];
     // One region more than it has memory is left out.
     let guest = [vec![region(5, 6, 100), region(0, 0, 20)], vec![region(1, 0, 0); 100]].concat();
@@ -36,7 +36,7 @@ fn backed(world: &World, vm: usize, region: u64) -> usize {
 
 #[test]
 fn frames_are_in_use_and_backed_as_they_were_found() {
-    let world = world(ThpMode::Never);
+    let world = world(ThpMode::Never, 60);
     let owners = |node: usize, of: Owner, region: u64| {
         let kernel = world.stack.kernel(world.stack.nodes().nth(node).unwrap());
         (0..512).filter(|i| kernel.owner(Frame::new(region * 512 + i)) == of).count()
@@ -69,6 +69,27 @@ fn memory_of_a_vm_is_where_it_was_found() {
     world.check();
 }
 
+/// Whatever the kernel's huge pages are like when it is asked for a region that has none.
+#[test]
+fn huge_pages_of_a_vm_are_those_that_were_found() {
+    let free = FoundRegion { backed: 512, ..FoundRegion::default() };
+    let of_vm = FoundRegion { of_vm: 512, ..free };
+    let l1 = vec![free, of_vm, of_vm, free];
+    // The one with base pages comes first.
+    let guest = vec![free, FoundRegion { huge: true, ..free }];
+    let world = World::found(&[vec![], l1, guest], Box::new(Linux(ThpMode::Always)));
+    let guest = world.stack.nodes().nth(2).unwrap();
+    let huge = |region: u64| {
+        let mapping = world.stack.second_stage(guest).mapping(Frame::new(region * 512).addr());
+        mapping.is_some_and(|mapping| mapping.size == PageSize::Huge)
+    };
+    assert_eq!([huge(0), huge(1)], [false, true]);
+    assert_eq!([backed(&world, 2, 0), backed(&world, 2, 1)], [512, 512]);
+    let l1 = world.stack.kernel(world.stack.nodes().nth(1).unwrap());
+    assert!(l1.memory().is_free(Frame::new(3 * 512), 9), "what was free still is");
+    world.check();
+}
+
 /// What the memory of a VM takes besides, such as tables, may be more than what is left for them.
 #[test]
 fn a_vm_that_takes_more_than_was_found_takes_what_is_free() {
@@ -82,7 +103,7 @@ fn a_vm_that_takes_more_than_was_found_takes_what_is_free() {
 
 #[test]
 fn what_was_found_counts_for_nothing() {
-    let world = world(ThpMode::Never);
+    let world = world(ThpMode::Never, 60);
     for node in world.stack.nodes() {
         assert_eq!(world.stack.kernel(node).counters().faults, 0);
         assert_eq!(world.stack.exits().of(node, ExitReason::SecondStageViolation), 0);
@@ -94,9 +115,10 @@ proptest! {
     #[test]
     fn nothing_is_lost_whatever_was_found(
         huge: bool,
+        of_vm in 0..=200u16,
         ops in prop::collection::vec(op(), 1..40),
     ) {
-        let mut world = world(if huge { ThpMode::Always } else { ThpMode::Never });
+        let mut world = world(if huge { ThpMode::Always } else { ThpMode::Never }, of_vm);
         for op in &ops {
             world.apply(op);
             world.check();
@@ -107,7 +129,7 @@ proptest! {
 
 #[test]
 fn a_hypervisor_with_huge_pages_backs_whole_regions() {
-    let world = world(ThpMode::Always);
+    let world = world(ThpMode::Always, 0);
     assert_eq!(backed(&world, 2, 1), 512);
     assert_eq!(backed(&world, 1, 1), 512);
 }

@@ -1,7 +1,6 @@
 //! Tables from pages that somebody else wrote: real ones, captured from a machine's memory.
 
-use crate::radix::Table;
-use crate::{ENTRIES, Format, Radix};
+use crate::{ENTRIES, Format, Radix, TableId};
 use strata_addr::{Frame, PageSize, space::Space};
 
 /// What of captured pages could not be taken over as it was.
@@ -95,12 +94,11 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
                     if radix.tables.len() >= limit {
                         return Err(LoadError::TooLarge(limit));
                     }
-                    let child = radix.tables.len();
-                    let mut table = Table::new(F::frame(bits), level - 1);
-                    table.entries = Box::new(*entries);
-                    radix.tables.push(table);
-                    let children = radix.tables[id].children.as_mut();
-                    children.expect("parents are above the leaf level")[at] = child as u32;
+                    let frame = Frame::new(F::frame(bits));
+                    let child = radix.add_table(TableId(id as u32), at, level, frame).0 as usize;
+                    *radix.tables[child].entries = *entries;
+                    // A new table's entry allows everything; this one has rights and flags.
+                    radix.tables[id].entries[at] = bits;
                     waiting.push((child, level - 1));
                 } else {
                     left.missing += 1;

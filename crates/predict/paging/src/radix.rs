@@ -12,12 +12,6 @@ pub struct TableId(pub(crate) u32);
 impl TableId {
     /// The root of every radix.
     pub const ROOT: Self = Self(0);
-
-    /// A small number, unique among the live tables of one radix: for tagging caches.
-    #[inline]
-    pub const fn number(self) -> u32 {
-        self.0
-    }
 }
 
 /// A mapped page.
@@ -71,7 +65,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(frame: u64, level: u8) -> Self {
+    fn new(frame: u64, level: u8) -> Self {
         Self {
             entries: Box::new([0; ENTRIES]),
             children: (level > 1).then(|| Box::new([0; ENTRIES])),
@@ -394,8 +388,8 @@ impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
         Some(table)
     }
 
-    /// Links a fresh table page below entry `at` of `parent`, which is at `level`. The entry must
-    /// be absent; the caller keeps `present` right when it replaces a leaf.
+    /// Links a fresh table page below entry `at` of `parent`, which is at `level`, and counts the
+    /// entry as one more present: the caller keeps `present` right when it was present before.
     pub(crate) fn add_table(
         &mut self,
         parent: TableId,

@@ -106,7 +106,8 @@ impl<F: Format, U: Space, L: Space> Iterator for Spans<'_, F, U, L> {
 }
 
 impl<F: Format, U: Space, L: Space> Radix<F, U, L> {
-    /// What is mapped in a range, page by page, and what is not.
+    /// What is mapped in a range, page by page, and what is not. Addresses beyond
+    /// [`Radix::everything`] are neither.
     pub fn spans(&self, range: Range<U>) -> Spans<'_, F, U, L> {
         let end = range.end.min(self.everything().end).get();
         let (at, level) = (range.start.get(), self.levels());

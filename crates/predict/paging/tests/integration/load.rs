@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use strata_addr::space::{GuestPhysical, Virtual};
 use strata_addr::{Frame, PageSize, Vpn};
-use strata_paging::{ENTRIES, FrameSource, LoadError, Radix, Rights, X86};
+use strata_paging::{ENTRIES, Format, FrameSource, LoadError, Radix, Rights, X86};
 
 type Table = Radix<X86, Virtual, GuestPhysical>;
 type Pages = BTreeMap<u64, [u64; ENTRIES]>;
@@ -105,6 +105,26 @@ fn a_page_may_end_where_memory_does() {
     // Of a huge page all frames count.
     assert_eq!(load(9 << 9), (1, 1));
     assert_eq!(load((9 << 9) - 1), (0, 2));
+}
+
+#[test]
+fn the_root_may_be_in_the_last_frame_of_memory_and_not_after_it() {
+    let copy = copied(&table(&[]));
+    let load = |end| {
+        let page = |frame: Frame<GuestPhysical>| copy.get(&frame.get());
+        Table::from_pages(4, Frame::new(1), Frame::new(end), 1, page).map(|(_, left)| left)
+    };
+    assert_eq!(load(2), Ok(Default::default()));
+    assert_eq!(load(1), Err(LoadError::NoRoot));
+}
+
+#[test]
+fn an_entry_that_leads_to_a_table_keeps_its_rights_and_flags() {
+    let mut copy = copied(&table(&[(5, PageSize::Base, 9)]));
+    copy.get_mut(&1).unwrap()[0] ^= X86::WRITE | X86::ACCESSED;
+    let page = |frame: Frame<GuestPhysical>| copy.get(&frame.get());
+    let (loaded, _) = Table::from_pages(4, Frame::new(1), END, 10, page).unwrap();
+    assert_eq!(copied(&loaded), copy);
 }
 
 #[test]

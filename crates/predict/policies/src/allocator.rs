@@ -326,20 +326,23 @@ mod tests {
         assert!(!allocator.preferred.contains(&target.get()), "others may have it now");
     }
 
-    /// An area that is gone needs no place: its decisions would grow without end.
+    /// An area that is gone needs no place: its decisions would grow without end. What is left of it stays
+    /// where it is, though it begins in the middle of a region now.
     #[test]
-    fn what_was_decided_for_an_area_is_forgotten_with_it() {
+    fn what_was_decided_for_a_region_is_forgotten_with_the_last_of_its_area() {
         let mut one = OneKernel::new();
         let mut allocator = allocator();
-        let (target, _) = place(&mut allocator, &mut one, 0);
-        let decided = |allocator: &Allocator, one: &OneKernel| {
+        // The decision is for this region alone.
+        allocator.preferred.insert(REGION.get());
+        assert_eq!(place(&mut allocator, &mut one, 0).0, REGION);
+        let mut decided = |unmapped: u64| {
+            one.unmap(unmapped);
+            allocator.expire(one.stack.kernel_mut(NodeId::HOST), 0.0);
             allocator.offsets.target(one.space, one.page(0))
         };
-        allocator.expire(one.stack.kernel_mut(NodeId::HOST), 0.0);
-        assert_eq!(decided(&allocator, &one), Some(target));
-        one.unmap();
-        allocator.expire(one.stack.kernel_mut(NodeId::HOST), 0.0);
-        assert_eq!(decided(&allocator, &one), None);
+        assert_eq!(decided(0), Some(REGION));
+        assert_eq!(decided(PageSize::Huge.base_pages() - 1), Some(REGION));
+        assert_eq!(decided(PageSize::Huge.base_pages()), None, "the area goes on behind it");
     }
 
     /// The booking is there for the huge page. Once that is over the region, it counts against the cap

@@ -344,16 +344,63 @@ mod tests {
         let mut coordination = coordination();
         let scan = one.stack.costs().scan;
         coordination.feedback.frequency = (100 * scan) as f64;
-        let entries = 5;
-        let budget = coordination.budget(&one.stack, 0.05, 1.0);
+        let (share, period, entries) = (0.05, 2.0, 10);
+        let budget = coordination.budget(&one.stack, share, period);
         assert!(!budget.is_spent(&one.stack));
         one.stack.charge_scan(entries - 1);
         assert!(!budget.is_spent(&one.stack));
         one.stack.charge_scan(1);
         assert!(budget.is_spent(&one.stack));
-        let next = coordination.budget(&one.stack, 0.05, 1.0);
+        let next = coordination.budget(&one.stack, share, period);
         assert!(!next.is_spent(&one.stack), "a new period has a new share");
         assert!(next.and(budget).is_spent(&one.stack), "both must have something left");
+    }
+
+    /// The policies of VMs on one host book the same memory there: each may have its part. What a VM has
+    /// for itself is booked by its own policy only, for all VMs in it.
+    #[test]
+    fn a_policy_may_book_its_part_of_the_host_and_all_that_may_be_booked_of_its_vm() {
+        let mut two = TwoKernels::new(&mut Linux::base());
+        let mut coordination = Coordination::new(GeminiSettings::default(), FaultHuge::AsLinux);
+        let nodes: Vec<NodeId> = two.stack.nodes().collect();
+        let booked = nodes.into_iter().map(|node| {
+            coordination.add(Position { vms: 2, ..two.stack.position(node) });
+            let kernel = two.stack.kernel_mut(node);
+            let allocator = coordination.allocator(node);
+            let regions = (0..kernel.memory().frames()).step_by(512).map(Frame::new);
+            regions.filter(|region| allocator.book(kernel, *region)).count()
+        });
+        // Half of 48 regions, for two policies; half of 32.
+        assert_eq!(booked.collect::<Vec<_>>(), [12, 16]);
+    }
+
+    /// Type-1 misaligned huge pages, huge below only: those that nothing uses here are booked, so that the
+    /// next huge page goes there. In the others base pages would have to move first (Gemini section 4).
+    #[test]
+    fn gemini_4_what_only_the_layer_below_has_huge_is_booked_where_nothing_uses_it() {
+        let mut one = OneKernel::new();
+        let mut coordination = coordination();
+        let [free, used, huge_here] =
+            [9, 10, 11].map(|region| region * PageSize::Huge.base_pages());
+        let memory = one.stack.kernel_mut(ALONE.node).memory_mut();
+        assert!(memory.alloc_at(Frame::new(used), 0));
+        let mut scan = Scan::default();
+        scan.lower_huge.extend([free, used, huge_here, memory.frames()]);
+        scan.upper_huge.insert(huge_here);
+        coordination.tell_upper(&mut one.stack, ALONE.node, &scan);
+        let is_booked = |stack: &Stack, region| {
+            stack.kernel(ALONE.node).memory().is_reserved(Frame::new(region))
+        };
+        assert!(coordination.allocator(ALONE.node).preferred.iter().eq([&free]));
+        assert_eq!(
+            [free, used, huge_here].map(|at| is_booked(&one.stack, at)),
+            [true, false, false]
+        );
+        // What is booked already is used first as before; what is not huge below any more is not.
+        coordination.tell_upper(&mut one.stack, ALONE.node, &scan);
+        assert!(coordination.allocator(ALONE.node).preferred.iter().eq([&free]));
+        coordination.tell_upper(&mut one.stack, ALONE.node, &Scan::default());
+        assert!(coordination.allocator(ALONE.node).preferred.is_empty());
     }
 
     /// A VM whose guest, and whose host, have these policies' huge pages; what a huge page's worth of its

@@ -155,7 +155,7 @@ impl Leftovers {
         else {
             return placement;
         };
-        let known = self.recolouring.of_fault(node, kernel, fault).map(|(_, colour)| colour);
+        let known = self.recolouring.of_fault(kernel, fault).map(|(_, colour)| colour);
         let colour = known.unwrap_or(colours.of(page).cross());
         // In a region like the one that it is a fault in, a huge page has all colours right or none.
         let huge = fault.huge_possible && colours.of(fault.page).cross() == colour;
@@ -394,6 +394,41 @@ mod tests {
         assert_eq!((leftovers.scores[&hot], leftovers.reuse), (most, most + 1));
         leftovers.score(cold, false);
         assert_eq!((leftovers.scores.get(&cold), leftovers.reuse), (None, most));
+    }
+
+    /// What a row would save is cycles in each second to come: a round that was longer shows no more of them.
+    #[test]
+    fn a_round_is_judged_by_what_hardware_showed_in_a_second_of_the_last_one() {
+        let mut leftovers = Leftovers::new(&PolicyParameters::default());
+        leftovers.begin_round(10.0);
+        for _ in 0..2 {
+            leftovers.note(Feedback {
+                walk_cycles: 6e6,
+                memory_cycles: 2e6,
+                ..Feedback::default()
+            });
+        }
+        leftovers.begin_round(14.0);
+        assert_eq!(leftovers.rates, (3e6, 1e6));
+        leftovers.begin_round(15.0);
+        assert_eq!(leftovers.rates, (0.0, 0.0), "nothing was shown since");
+    }
+
+    /// A VM that comes later in the place of one that ended starts anew, and the others go on as they did.
+    #[test]
+    fn what_is_known_of_a_vm_is_forgotten_with_it_and_nothing_else() {
+        let mut leftovers = Leftovers::new(&PolicyParameters::default());
+        let mut guests = NodeId::all().skip(1).map(|guest| (guest, 512));
+        let [ended, other] = [guests.next().unwrap(), guests.next().unwrap()];
+        for region in [ended, other] {
+            leftovers.score(region, true);
+            leftovers.chosen.insert(region, (false, 1.0));
+            leftovers.enqueue(region);
+        }
+        leftovers.ended(&[ended.0]);
+        assert_eq!([ended, other].map(|region| leftovers.is_coloured(region)), [false, true]);
+        assert!(leftovers.queue.iter().eq([&other]));
+        assert!(leftovers.scores.keys().eq([&other]) && leftovers.reuse == 1);
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(crate) const ALONE: Position =
 const PID: Pid = Pid(1);
 const AREA: u64 = 1 << 40;
 
+/// Bytes of the area.
+const BYTES: u64 = 16 << 20;
+
 /// The kernel, of 64 MiB, and the process's space.
 pub(crate) struct OneKernel {
     pub(crate) stack: Stack,
@@ -47,7 +50,7 @@ impl OneKernel {
     pub(crate) fn new() -> Self {
         let config = chain(&[64]);
         let mut stack = Stack::build(&config, &mut Linux::base(), &|| false).unwrap();
-        let range = Range::sized(Gva::new(AREA), 16 << 20);
+        let range = Range::sized(Gva::new(AREA), BYTES);
         let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
         for event in [
             Event::ProcessStart { pid: PID },
@@ -59,9 +62,9 @@ impl OneKernel {
         Self { stack, space }
     }
 
-    /// Gives the area back.
-    pub(crate) fn unmap(&mut self) {
-        let range = Range::sized(Gva::new(AREA), 16 << 20);
+    /// Gives so many pages from the start of the area back.
+    pub(crate) fn unmap(&mut self, pages: u64) {
+        let range = Range::sized(Gva::new(AREA), pages * PageSize::Base.bytes());
         let event = Event::Unmap { pid: PID, range };
         self.stack.event(&mut Linux::base(), NodeId::HOST, &event).unwrap();
     }

@@ -20,16 +20,6 @@ pub(crate) struct Recolouring {
     /// A replaced frame is copied.
     pub copies: bool,
     guests: Vec<NodeId>,
-    wish: Option<Wish>,
-}
-
-/// The colour for a page of a VM's memory that is about to be backed, since it backs one of a guest's.
-#[derive(Clone, Copy, Debug)]
-struct Wish {
-    vm: NodeId,
-    page: Frame<Upper>,
-    guest: NodeId,
-    colour: Colour<Lower>,
 }
 
 /// A policy that recolours. What it does to a running stack is given the policy itself, so that faults that
@@ -41,7 +31,7 @@ pub(crate) trait Recolours: Policy + Sized {
 
 impl Recolouring {
     pub fn new(table: ColourTableParameters, copies: bool) -> Self {
-        Self { tables: ColourTables::new(table), copies, guests: Vec::new(), wish: None }
+        Self { tables: ColourTables::new(table), copies, guests: Vec::new() }
     }
 
     /// A VM is told of a last-level cache unlike the host's.
@@ -75,29 +65,21 @@ impl Recolouring {
     /// while nobody knows what a guest hypervisor will use it for.
     pub fn of_fault(
         &mut self,
-        node: NodeId,
         kernel: &Kernel,
         fault: &PageFault,
     ) -> Option<(NodeId, Colour<Lower>)> {
         let colours = kernel.memory().colours()?;
-        let (vm, page) = (fault.vm.filter(|_| node == NodeId::HOST)?, fault.vm_page?);
-        match self.wish {
-            Some(wish) if (wish.vm, wish.page) == (vm, page) => Some((wish.guest, wish.colour)),
-            _ => {
-                let (guest, page) = fault.backs.filter(|(guest, _)| self.governs(*guest))?;
-                Some((guest, self.tables.wanted(guest, colours, page)))
-            }
-        }
+        let (guest, page) = fault.backs.filter(|(guest, _)| self.governs(*guest))?;
+        Some((guest, self.tables.wanted(guest, colours, page)))
     }
 
     /// The guest, and the colour wanted, if the host has mapped the page of a fault in a frame of another.
     pub fn wrong_of_fault(
         &mut self,
-        node: NodeId,
         kernel: &Kernel,
         fault: &PageFault,
     ) -> Option<(NodeId, Colour<Lower>)> {
-        let found = self.of_fault(node, kernel, fault)?;
+        let found = self.of_fault(kernel, fault)?;
         let colours = kernel.memory().colours()?;
         let frame = kernel.frame_behind(fault.space, fault.page)?;
         (colours.of(frame) != found.1).then_some(found)
@@ -205,17 +187,15 @@ pub(crate) fn check<P: Recolours>(
     own.tables.counts(guest).checks += 1;
     let (process, hva) = (stack.vm_process(vm), stack.hva(vm, at));
     let mut is_right = true;
-    match host.frame_behind(process, hva) {
-        None => own.wish = Some(Wish { vm, page: at, guest, colour }),
-        Some(frame) if colours.of(frame) == colour => return Ok(true),
-        Some(_) => {
-            let copies = own.copies;
-            is_right = stack.recolour(policy, NodeId::HOST, (process, hva), colour, copies)?;
-            policy.recolouring().note_replaced(guest, is_right);
+    if let Some(frame) = host.frame_behind(process, hva) {
+        if colours.of(frame) == colour {
+            return Ok(true);
         }
+        let copies = own.copies;
+        is_right = stack.recolour(policy, NodeId::HOST, (process, hva), colour, copies)?;
+        policy.recolouring().note_replaced(guest, is_right);
     }
-    // Without a frame it gets one now; a frame that was replaced took its entry with it.
+    // Without a frame it gets one now, of its colour; a frame that was replaced took its entry with it.
     stack.back(policy, vm, at)?;
-    policy.recolouring().wish = None;
     Ok(is_right)
 }

@@ -100,7 +100,7 @@ impl XGemini {
         fault: &PageFault,
     ) -> Result<(), KernelOutOfMemory> {
         let Some(leftovers) = &mut self.leftovers else { return Ok(()) };
-        let wrong = leftovers.recolouring.wrong_of_fault(node, stack.kernel(node), fault);
+        let wrong = leftovers.recolouring.wrong_of_fault(stack.kernel(node), fault);
         let Some((guest, colour)) = wrong else { return Ok(()) };
         let copies = leftovers.recolouring.copies;
         let page = (fault.space, fault.page);

@@ -52,8 +52,8 @@ impl Policy for XPlace {
         settings(at)
     }
 
-    fn place(&mut self, node: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
-        let wanted = self.recolouring.of_fault(node, kernel, fault);
+    fn place(&mut self, _: NodeId, kernel: &mut Kernel, fault: &PageFault) -> Placement {
+        let wanted = self.recolouring.of_fault(kernel, fault);
         wanted.map_or(Placement::Linux, |(_, colour)| Placement::BaseOf(colour))
     }
 
@@ -68,7 +68,7 @@ impl Policy for XPlace {
         fault: &PageFault,
         _: PageSize,
     ) -> Result<(), KernelOutOfMemory> {
-        let wrong = self.recolouring.wrong_of_fault(node, stack.kernel(node), fault);
+        let wrong = self.recolouring.wrong_of_fault(stack.kernel(node), fault);
         if let Some((guest, _)) = wrong {
             // There was none of its colour.
             self.recolouring.note_replaced(guest, false);

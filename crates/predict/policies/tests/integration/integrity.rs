@@ -1,15 +1,14 @@
 //! Every policy on stacks of one to four layers, checked on random lives of processes.
 
+use crate::made;
 use crate::world::{Op, PAGES, World, op};
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize, space::Lower};
-use strata_params::Parameters;
-use strata_policies::{PolicyParameters, REGISTRY, find};
+use strata_policies::{PolicyParameters, REGISTRY};
 use strata_stack::{NodeId, Owner};
 
 fn world(policy: &str, layers: usize, fragmentation: f64) -> World {
-    let policy = (find(policy).unwrap().make)(&PolicyParameters::default());
-    World::new(layers, fragmentation, policy)
+    World::new(layers, fragmentation, made(policy, &[]))
 }
 
 proptest! {
@@ -34,7 +33,7 @@ proptest! {
 }
 
 /// Hosts with several VMs: of each kernel the one it runs on, and its memory in MiB.
-const TREES: [&[(Option<usize>, u64)]; 4] = [
+pub const TREES: [&[(Option<usize>, u64)]; 4] = [
     // Two VMs on the host.
     &[(None, 128), (Some(0), 32), (Some(0), 40)],
     // Two nested guests in one guest hypervisor.
@@ -154,10 +153,7 @@ fn gemini_keeps_the_offset_where_an_area_grows() {
 
 #[test]
 fn xgemini_makes_pseudo_huge_pages_where_the_guest_hypervisor_has_base_pages() {
-    let mut parameters = PolicyParameters::default();
-    parameters.set("xgemini.l1_thp", "false").unwrap();
-    let policy = (find("xgemini").unwrap().make)(&parameters);
-    let mut world = World::new(3, 0.0, policy);
+    let mut world = World::new(3, 0.0, made("xgemini", &[("xgemini.l1_thp", "false")]));
     for page in 0..PAGES {
         world.touch(0, page, true);
     }
@@ -173,9 +169,7 @@ fn xgemini_makes_pseudo_huge_pages_where_the_guest_hypervisor_has_base_pages() {
 /// A nested guest under xGemini whose guest hypervisor has base pages, all of its memory that is in use in
 /// pseudo huge pages; one page of the guest's memory that is.
 fn in_pseudo_huge_pages() -> (World, Frame<Lower>) {
-    let mut parameters = PolicyParameters::default();
-    parameters.set("xgemini.l1_thp", "false").unwrap();
-    let mut world = World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters));
+    let mut world = World::new(3, 0.0, made("xgemini", &[("xgemini.l1_thp", "false")]));
     (0..PAGES).for_each(|page| world.touch(0, page, true));
     let mut frames = Vec::new();
     for (_, space) in world.stack.kernel(world.guest).spaces() {
@@ -207,9 +201,7 @@ fn xgemini_1_a_pseudo_huge_page_comes_back_when_the_guest_hypervisor_moves_a_pag
 /// A place where a region cannot become whole, because something there cannot be moved, is given up for good.
 #[test]
 fn xgemini_4_d_a_row_that_cannot_be_had_in_one_place_is_made_in_another() {
-    let mut parameters = PolicyParameters::default();
-    parameters.set("xgemini.l1_thp", "false").unwrap();
-    let mut world = World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters));
+    let mut world = World::new(3, 0.0, made("xgemini", &[("xgemini.l1_thp", "false")]));
     // In the middle of the area, so that the region is whole.
     world.touch(0, 1024, true);
     let space = world.stack.kernel(world.guest).spaces().next().unwrap().0;
@@ -237,10 +229,10 @@ fn xgemini_4_d_a_row_that_cannot_be_had_in_one_place_is_made_in_another() {
 /// nearly nothing copied.
 #[test]
 fn xgemini_4_c_the_host_takes_what_is_touched_and_puts_it_where_it_belongs_at_once() {
-    for l1_thp in ["false", "true"] {
-        let mut parameters = PolicyParameters::default();
-        parameters.set("xgemini.l1_thp", l1_thp).unwrap();
-        let mut world = World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters));
+    let policies = ["xgemini", "xgemini+xplace"];
+    for (policy, l1_thp) in policies.iter().flat_map(|p| [(p, "false"), (p, "true")]) {
+        let shown = format!("{policy}, L1 THP {l1_thp}");
+        let mut world = World::new(3, 0.0, made(policy, &[("xgemini.l1_thp", l1_thp)]));
         let used = |world: &World| world.stack.kernel(NodeId::HOST).memory().used_frames();
         let (before, l1) = (used(&world), world.stack.nodes().nth(1).unwrap());
         // A quarter of each region, here and there.
@@ -249,17 +241,17 @@ fn xgemini_4_c_the_host_takes_what_is_touched_and_puts_it_where_it_belongs_at_on
             // What L1 has touched, for L2 and for itself, and tables of the host's own.
             let touched = world.stack.kernel(l1).memory().used_frames();
             let taken = used(&world) - before;
-            assert!(taken < touched + 100, "L1 THP {l1_thp}: {taken} for {touched}");
+            assert!(taken < touched + 100, "{shown}: {taken} for {touched}");
             world.apply(&Op::Wake);
         }
         (0..PAGES).for_each(|page| world.touch(0, page, true));
         let regions = PAGES / 512 + 1;
         let host = *world.stack.kernel(NodeId::HOST).counters();
-        assert_eq!(host.demotions, 0, "L1 THP {l1_thp}");
-        assert!(host.copied_pages <= 4 * regions, "L1 THP {l1_thp}: {host:?}");
+        assert_eq!(host.demotions, 0, "{shown}");
+        assert!(host.copied_pages <= 4 * regions, "{shown}: {host:?}");
         let alignment = world.stack.alignment(world.guest);
-        assert!(alignment.guest_huge >= PAGES / 512, "L1 THP {l1_thp}: {alignment:?}");
-        assert_eq!(alignment.well_aligned, alignment.guest_huge, "L1 THP {l1_thp}");
+        assert!(alignment.guest_huge >= PAGES / 512, "{shown}: {alignment:?}");
+        assert_eq!(alignment.well_aligned, alignment.guest_huge, "{shown}");
         world.check();
         world.finish();
     }

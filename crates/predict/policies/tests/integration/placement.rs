@@ -1,11 +1,11 @@
 //! CoPlace and xPlace: where the colours of a guest's memory survive the layers below.
 
+use crate::integrity::TREES;
+use crate::made;
 use crate::world::{Op, PAGES, World, colours, op};
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours, VirtualCache};
-use strata_params::Parameters;
-use strata_policies::{PolicyParameters, find};
 use strata_stack::{
     Kernel, KernelOutOfMemory, KernelSettings, Move, NodeId, Owner, PageFault, Placement,
     PlacementCounts, Policy, Position, Stack, ThpMode,
@@ -99,9 +99,7 @@ fn life_of(
     huge_pages: bool,
     set: &[(&str, &str)],
 ) -> World {
-    let mut parameters = PolicyParameters::default();
-    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
-    let policy = (find(policy).unwrap().make)(&parameters);
+    let policy = made(policy, set);
     let policy = if huge_pages { Box::new(WithHugePages(policy)) } else { policy };
     World::new(layers, fragmentation, policy)
 }
@@ -145,8 +143,8 @@ proptest! {
     ) {
         let cache = VirtualCache { colours: Colours::counted(count).unwrap(), first };
         let policy = if nested { "xplace" } else { "coplace" };
-        let policy = (find(policy).unwrap().make)(&PolicyParameters::default());
-        let mut world = World::told(2 + usize::from(nested), fragmentation, cache, policy);
+        let layers = 2 + usize::from(nested);
+        let mut world = World::told(layers, fragmentation, cache, made(policy, &[]));
         for op in &ops {
             world.apply(op);
             let counts = world.placement();
@@ -366,7 +364,7 @@ fn what_a_vm_that_ended_was_told_is_forgotten() {
     for (name, layers) in [("coplace", 2), ("xplace", 3)] {
         let mut world = life_of(name, layers, 0.0, false, &[]);
         touch_all(&mut world);
-        let mut policy = (find(name).unwrap().make)(&PolicyParameters::default());
+        let mut policy = made(name, &[]);
         let guest = world.guest;
         assert_eq!(policy.placement(&world.stack, guest).unwrap().violations, 0);
         let one = VirtualCache { colours: Colours::counted(1).unwrap(), first: 0 };
@@ -374,6 +372,21 @@ fn what_a_vm_that_ended_was_told_is_forgotten() {
         assert!(policy.placement(&world.stack, guest).unwrap().violations > 0, "{name}");
         policy.ended(&mut world.stack, &[guest]);
         assert_eq!(policy.placement(&world.stack, guest).unwrap().violations, 0, "{name}");
+    }
+}
+
+/// One of two VMs ends, and with it what is known of it. The other's memory is placed by colour as before.
+#[test]
+fn a_vm_keeps_its_colours_when_another_ends() {
+    for (policy, tree) in [("coplace", TREES[0]), ("xplace", TREES[0]), ("xplace", TREES[2])] {
+        let mut world = World::tree(tree, made(policy, &[]));
+        world.act_in(1);
+        let vm = world.stack.nodes().nth(1).unwrap();
+        world.end_vm(vm);
+        touch_all(&mut world);
+        let counts = world.placement();
+        assert!(counts.backed >= PAGES && counts.violations == 0, "{policy}: {counts:?}");
+        world.finish();
     }
 }
 
@@ -414,7 +427,7 @@ fn a_merged_page_is_recoloured_alone() {
     let (page, mapping) = shared.unwrap();
     let Owner::Shared { mappings } = host.owner(mapping.frame) else { panic!("it is merged") };
     let other = Colour::new((colours().of(mapping.frame).index() + 1) % colours().count());
-    let mut policy = (find("coplace").unwrap().make)(&PolicyParameters::default());
+    let mut policy = made("coplace", &[]);
     let at = (process, page);
     assert!(world.stack.recolour(policy.as_mut(), NodeId::HOST, at, other, true).unwrap());
     let host = world.stack.kernel(NodeId::HOST);

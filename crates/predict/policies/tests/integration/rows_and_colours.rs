@@ -1,18 +1,14 @@
 //! xGemini and xPlace together: regions that can be whole are rows, the pages of the others have their colours.
 
-use crate::world::{Op, PAGES, World, op};
+use crate::made;
+use crate::world::{Op, PAGES, World, colours, op};
 use proptest::prelude::*;
 use strata_addr::Frame;
 use strata_colours::Colour;
-use strata_params::Parameters;
-use strata_policies::{PolicyParameters, find};
-use strata_stack::{Feedback, Owner};
+use strata_stack::{Feedback, NodeId, Owner};
 
 fn world_with(layers: usize, fragmentation: f64, set: &[(&str, &str)]) -> World {
-    let mut parameters = PolicyParameters::default();
-    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
-    let policy = (find("xgemini+xplace").unwrap().make)(&parameters);
-    World::new(layers, fragmentation, policy)
+    World::new(layers, fragmentation, made("xgemini+xplace", set))
 }
 
 fn touch_all(world: &mut World) {
@@ -132,6 +128,40 @@ fn what_is_used_becomes_a_row_and_what_is_not_stays_as_it_is() {
     let all = world.trade();
     assert!(all.rows >= WHOLE && all.row_gain > some.row_gain, "{some:?} {all:?}");
     assert_eq!(world.placement().violations, 0);
+    world.check();
+    world.finish();
+}
+
+/// Where memory takes time and walks do not, a row would save no more than colours, and all pages would have to
+/// move to it: those in wrong colours are replaced, and no others.
+#[test]
+fn where_only_memory_takes_time_colours_are_mended_and_no_rows_made() {
+    let mut world = world_with(3, 0.0, &[("xgemini.l1_thp", "false")]);
+    exhaust_host(&mut world, 12);
+    let memory = world.stack.kernel_mut(NodeId::HOST).memory_mut();
+    let regions: Vec<_> = std::iter::from_fn(|| memory.alloc(9)).collect();
+    let frames: Vec<_> = std::iter::from_fn(|| memory.take_coloured(Colour::new(5))).collect();
+    let cycles = 1e9;
+    world.feedback = Feedback { memory_cycles: cycles, ..world.feedback };
+    let use_all = |world: &mut World| {
+        for _ in 0..3 {
+            touch_all(world);
+            world.apply(&Op::Wake);
+        }
+        (world.placement().violations, world.trade())
+    };
+    let (wrong, trade) = use_all(&mut world);
+    assert!(wrong > 0 && trade.rows <= BEFORE && trade.row_gain == 0, "{wrong}: {trade:?}");
+    // At most the part of all time in memory, for as long as it is expected to go on, that has the colour.
+    let most = 10.0 * cycles / f64::from(colours().count());
+    assert!((1..=most as u64).contains(&trade.colour_gain), "{wrong}: {trade:?}");
+    // There is room for rows, and for the colour.
+    let memory = world.stack.kernel_mut(NodeId::HOST).memory_mut();
+    regions.into_iter().for_each(|region| memory.free(region, 9));
+    frames.into_iter().for_each(|frame| memory.free(frame, 0));
+    let (wrong, trade) = use_all(&mut world);
+    assert!(trade.rows <= BEFORE && trade.coloured >= WHOLE, "{trade:?}");
+    assert_eq!((wrong, trade.colour_gain), (0, 0), "nothing is left to mend");
     world.check();
     world.finish();
 }

@@ -1,16 +1,13 @@
 //! The kernel in `linux/` as a policy: what it adds, and what each addition brings.
 
+use crate::made;
 use crate::world::{Op, PAGES, World};
 use strata_addr::{Frame, PageSize, space::Upper};
 use strata_paging::Region;
-use strata_params::Parameters;
-use strata_policies::{PolicyParameters, find};
 use strata_stack::{AlignmentCounts, ExitReason, NodeId, Owner, Policy};
 
 fn policy(set: &[(&str, &str)]) -> Box<dyn Policy> {
-    let mut parameters = PolicyParameters::default();
-    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
-    (find("strata").unwrap().make)(&parameters)
+    made("strata", set)
 }
 
 fn world_with(set: &[(&str, &str)]) -> World {

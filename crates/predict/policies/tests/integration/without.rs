@@ -1,17 +1,14 @@
 //! Mechanisms that can be left out, to see what each brings: left out, it does nothing, and the others do what they
 //! did.
 
+use crate::made;
 use crate::world::{Op, PAGES, World};
-use strata_params::Parameters;
-use strata_policies::{PolicyParameters, find};
 use strata_stack::{AlignmentCounts, NodeId};
 
 /// A nested VM under xGemini whose guest hypervisor has base pages, with parameters set.
 fn world_with(set: &[(&str, &str)]) -> World {
-    let mut parameters = PolicyParameters::default();
-    parameters.set("xgemini.l1_thp", "false").unwrap();
-    set.iter().for_each(|(name, value)| parameters.set(name, value).unwrap());
-    World::new(3, 0.0, (find("xgemini").unwrap().make)(&parameters))
+    let set = [&[("xgemini.l1_thp", "false")], set].concat();
+    World::new(3, 0.0, made("xgemini", &set))
 }
 
 /// What there is when all memory is touched, and when the daemons have run since.

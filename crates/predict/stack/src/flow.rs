@@ -173,21 +173,18 @@ impl Stack {
         let Some(place) = kernel.space(process) else { return Ok(()) };
         let (mapping, vma) = (place.table.mapping(hva.addr()), place.vmas.find(hva.addr()));
         let (Some(mapping), Some(&vma)) = (mapping, vma) else { return Ok(()) };
-        let placement = if kernel.is_shared(frame_of(&mapping, hva)) {
-            let fault = PageFault {
-                space: process,
-                vm: Some(vm),
-                vm_page: Some(page),
-                backs,
-                page: hva,
-                vma,
-                store: true,
-                huge_possible: false,
-            };
-            policy.place(below, kernel, &fault)
-        } else {
-            Placement::Linux
+        let fault = PageFault {
+            space: process,
+            vm: Some(vm),
+            vm_page: Some(page),
+            backs,
+            page: hva,
+            vma,
+            store: true,
+            huge_possible: false,
         };
+        let copies = kernel.is_shared(frame_of(&mapping, hva));
+        let placement = if copies { policy.place(below, kernel, &fault) } else { Placement::Linux };
         let mut outcome = kernel.write_fault(process, hva, placement);
         if outcome.is_err() && policy.memory_short(below, kernel) {
             outcome = kernel.write_fault(process, hva, placement);
@@ -196,7 +193,11 @@ impl Stack {
             kernel.frames.counters.unmerged_pages += 1;
             self.ksm.note_store(vm, page);
         }
-        self.settle(policy, below, Spending::HypervisorFault)
+        self.settle(policy, below, Spending::HypervisorFault)?;
+        if copies {
+            policy.mapped(self, below, &fault, PageSize::Base)?;
+        }
+        Ok(())
     }
 
     /// Copies the VM process's mapping of `page` into the second stage of its VM.

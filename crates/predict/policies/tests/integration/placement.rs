@@ -460,3 +460,22 @@ fn a_replacement_is_paid_for_as_a_copy_or_not() {
     assert_eq!((copies, moves), (replaced, replaced));
     assert_eq!(copied("false"), (0, replaced, replaced));
 }
+/// Merged pages that are stored to get frames of their own; where there is none of the right colour that is told.
+#[test]
+fn a_copy_of_a_merged_page_in_another_colour_is_counted() {
+    let cache = VirtualCache { colours: Colours::counted(1).unwrap(), first: 0 };
+    let mut world = World::told(3, 0.0, cache, made("xplace", &[]));
+    // All of the guest's pages want one colour. There are 1,022 frames of it, and others take those that merging frees
+    // before the merged pages are stored to.
+    let merged = [
+        Op::Alike { pid: 0, page: 3049, pages: 19, content: 0 },
+        Op::Collapse { above_host: 2, page: 3067 },
+        Op::Ksm { pages: 100_000 },
+    ];
+    merged.iter().for_each(|op| world.apply(op));
+    assert_eq!(world.placement().backed, 6);
+    world.apply(&Op::Sweep { pid: 0, region: 0 });
+    world.apply(&Op::Sweep { pid: 0, region: 5 });
+    let counts = world.placement();
+    assert!(counts.violations > 0 && counts.violations <= counts.colour_was_out, "{counts:?}");
+}

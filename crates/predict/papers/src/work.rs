@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
+use tempfile::Builder;
 
 /// How often it is looked whether a process has ended or is to.
 const LOOK: Duration = Duration::from_millis(20);
@@ -102,7 +103,12 @@ impl Work<'_> {
     fn measure(&self, row: &Row) -> Option<Result<strata_engine::Report, RowError>> {
         let fail = |why: String| RowError { row: row.name.clone(), why, command: row.command() };
         let file = self.kept.file(row);
-        let written = file.with_extension("new");
+        // Of a process that is killed while it writes everything is to go.
+        let room = match Builder::new().prefix(".").tempdir_in(self.kept.directory()) {
+            Ok(room) => room,
+            Err(error) => return Some(Err(fail(error.to_string()))),
+        };
+        let written = room.path().join("report.json");
         let process = Command::new(self.kept.program())
             .arg("run")
             .args(&row.words)
@@ -121,7 +127,6 @@ impl Work<'_> {
                 // It may have ended by itself.
                 let _ = process.kill();
                 let _ = process.wait();
-                let _ = fs::remove_file(&written);
                 return None;
             }
             match process.try_wait() {
@@ -138,7 +143,6 @@ impl Work<'_> {
         let moved = check(ended, &said).and_then(|()| {
             fs::rename(&written, &file).map_err(|error| format!("{}: {error}", file.display()))
         });
-        let _ = fs::remove_file(&written);
         Some(moved.map_err(fail).and_then(|()| {
             self.kept.load(row).ok_or_else(|| fail("its result is not whole".to_owned()))
         }))
@@ -162,12 +166,12 @@ mod tests {
     use std::path::Path;
 
     /// A program that writes a report with the seed it is given, counts how often it runs, fails with the
-    /// seed 13 and never ends with the seed 99.
+    /// seed 13, and with the seed 99 has a file half written and never ends.
     const PROGRAM: &str = r#"#!/bin/sh
 echo run >> "$(dirname "$0")/runs"
 [ "$3" = 13 ] && { echo "strata: bad luck" >&2; exit 2; }
-[ "$3" = 99 ] && exec sleep 1000
-while [ "$1" != --json ]; do last=$3; shift; done
+[ "$3" = 99 ] && { for last; do :; done; touch "$(dirname "$last")/.half"; exec sleep 1000; }
+while [ "$1" != --json ]; do shift; done
 cp "$(dirname "$0")/report" "$2"
 "#;
 

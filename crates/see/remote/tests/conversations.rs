@@ -147,9 +147,8 @@ fn a_request_cannot_be_said_again() {
 }
 
 /// Somebody between the two who changes one byte of what the answering end says.
-fn spoilt(path: &Path, between: &Path, at: usize) -> io::Result<()> {
-    let listener = UnixListener::bind(between)?;
-    let (mut asking, _) = listener.accept()?;
+fn spoilt(path: &Path, between: &UnixListener, at: usize) -> io::Result<()> {
+    let (mut asking, _) = between.accept()?;
     let mut answering = UnixStream::connect(path)?;
     let (mut from, mut to) = (asking.try_clone()?, answering.try_clone()?);
     thread::scope(|scope| {
@@ -182,12 +181,11 @@ proptest! {
     fn a_changed_answer_is_refused(at in 0usize..48 + 5 + 300 + 5 + 32) {
         let world = World::new();
         let between = world.path("between");
+        // From now on it can be asked.
+        let listener = UnixListener::bind(&between).unwrap();
         let (got, _) = world.serving(Ok(&[9; 300]), |path| {
             thread::scope(|scope| {
-                scope.spawn(|| spoilt(path, &between, at));
-                while !between.exists() {
-                    thread::yield_now();
-                }
+                scope.spawn(|| spoilt(path, &listener, at));
                 fetched(&between, &world.key(1))
             })
         });

@@ -208,7 +208,12 @@ mod tests {
             .into_iter()
             .chain(["QLRU_H11_M1_R1_U2", "QLRU_H11_MR161_R1_U2", "QLRU_H21_M2_R0_U0_UMO"])
         {
-            assert_eq!(name.parse::<Replacement>().unwrap().to_string(), name);
+            let replacement: Replacement = name.parse().unwrap();
+            assert_eq!(replacement.to_string(), name);
+            // Model files have the same names.
+            let written = toml::Value::try_from(replacement).unwrap();
+            assert_eq!(written, toml::Value::from(name));
+            assert_eq!(written.try_into(), Ok(replacement));
         }
         let drawn: Replacement = "qlru_h11_mr161_r0_u0".parse().unwrap();
         let Replacement::Qlru(Qlru { hit, miss, .. }) = drawn else { panic!("{drawn}") };
@@ -221,6 +226,8 @@ mod tests {
         {
             let message = wrong.parse::<Replacement>().unwrap_err().to_string();
             assert!(message.contains("such as QLRU_H11_M1_R0_U0"), "{message}");
+            let read = toml::Value::from(wrong).try_into::<Replacement>().unwrap_err();
+            assert!(read.to_string().contains(&message), "{read}");
         }
     }
 }

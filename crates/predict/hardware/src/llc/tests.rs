@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::cache::Cache;
+use crate::machine::{Machine, Misaligned};
+use crate::model::CpuModel;
 use crate::read::{NO_HITS, class};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -523,6 +525,37 @@ fn the_published_policies_do_what_is_published() {
     let streamed: Vec<u64> = (0..3).chain([0, 1, 2, 0, 1, 2]).chain(10..18).collect();
     let out = dropped("QLRU_H11_MR161_R0_U0", &streamed);
     assert!(out.iter().filter(|line| **line >= 10).count() >= 5, "{out:?}");
+}
+
+/// Here and at the memory: an owner's counters begin at 0 again, those of others go on, and all lines stay.
+#[test]
+fn counting_anew_is_for_one_owner_and_keeps_all_lines() {
+    let mut model = CpuModel::preset(CpuModel::DEFAULT).unwrap();
+    model.cache.l4 = geometry(256, 1);
+    let options = LlcOptions { classify: true, ..LlcOptions::default() };
+    let mut machine = Machine::with_llc(&model, Misaligned::Splinter, &options).unwrap();
+    let cpus = [0, 1].map(|owner| {
+        let cpu = machine.add_cpu();
+        machine.assign(cpu, Owner(owner));
+        cpu
+    });
+    let read = |machine: &mut Machine, cpu, lines: std::ops::Range<u64>| {
+        lines.for_each(|line| machine.note_read(line));
+        machine.make_reads(cpu);
+    };
+    let found = |machine: &Machine, owner| {
+        [machine.llc_use(owner).unwrap(), machine.l4_use(owner).unwrap()]
+            .map(|of| (of.counters.reads, of.counters.data.cold, of.held_bytes / 64))
+    };
+    read(&mut machine, cpus[0], 0..10);
+    read(&mut machine, cpus[1], 100..130);
+    machine.reset_llc_counters(Owner(0));
+    assert_eq!(found(&machine, Owner(0)), [(0, 0, 10); 2]);
+    assert_eq!(found(&machine, Owner(1)), [(30, 30, 30); 2]);
+    // At the memory these take the places of lines of the other.
+    read(&mut machine, cpus[0], 256 + 100..256 + 120);
+    assert_eq!(found(&machine, Owner(0)), [(20, 20, 30); 2]);
+    assert_eq!(machine.l4_use(Owner(0)).unwrap().counters.evicted, [0, 20]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::limits::LINE_SHIFT;
 use crate::llc::{Llc, LlcOptions, Owner};
 use crate::model::CpuModel;
-use crate::read::{Hits, Read, class};
+use crate::read::{CAPACITY, Hits, Read, class};
 use crate::reads::{AtMemory, ReadRules, Reads};
 use crate::walker::WalkRules;
 use strata_addr::space::Space;
@@ -38,6 +38,9 @@ enum LastLevel {
 /// Reads of an access at most: two walks of (5+1)(5+1)-1 references, and the lines of two parts of
 /// pages with together as many bytes as a page.
 const READS_OF_AN_ACCESS: usize = 2 * 35 + (PageSize::Base.bytes() as usize >> LINE_SHIFT) + 2;
+
+/// A single access notes its reads without asking for room.
+const _: () = assert!(READS_OF_AN_ACCESS <= CAPACITY);
 
 /// The modelled hardware.
 ///

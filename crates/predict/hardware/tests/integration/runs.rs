@@ -3,7 +3,7 @@
 use crate::common::{ASID, World, check_sums, models};
 use proptest::prelude::*;
 use strata_addr::{Gva, PageSize};
-use strata_hardware::{CpuModel, Fault, Machine, Misaligned, RunFault, Tables};
+use strata_hardware::{CpuModel, Fault, Machine, Misaligned, Request, RunFault, Tables};
 use strata_paging::Rights;
 use strata_stream::{Access, AccessKind};
 
@@ -58,8 +58,15 @@ fn handle(world: &mut World, fault: Fault) {
 
 fn one_by_one(world: &mut World, accesses: &[Access]) {
     for access in accesses {
-        while let Err(fault) = world.access(access.addr().get(), access.size(), access.is_store()) {
-            handle(world, fault);
+        let (gva, bytes, store) = (access.addr(), access.size(), access.is_store());
+        let request = Request { asid: ASID, gva, bytes, store };
+        loop {
+            let mut tables =
+                Tables { vm: world.vm, guest: &mut world.guest, second: world.second.as_mut() };
+            match world.machine.access(world.cpu, request, &mut tables) {
+                Ok(()) => break,
+                Err(fault) => handle(world, fault),
+            }
         }
     }
 }

@@ -117,6 +117,20 @@ fn walk_caches_and_the_nested_tlb_leave_out_what_they_know() {
     assert_eq!((read("g2").read.total(), read("g2").pwc), (1, 1));
 }
 
+/// A world after many walks over small pages, for loads and stores.
+fn after_many_walks(model: &CpuModel) -> World {
+    let mut world = World::new(model, Misaligned::Splinter, true);
+    for page in 0..3000 {
+        world.map_guest(page * 7, PageSize::Base, page, Rights::READ_WRITE);
+        world.map_second(page, PageSize::Base, 5000 + page, Rights::READ_WRITE);
+    }
+    for access in 0..20_000u64 {
+        let page = access * access % 3000 * 7;
+        world.access(page << 12, 8, access % 3 == 0).unwrap();
+    }
+    world
+}
+
 /// Where all pages are small a walk comes to all 24 positions, and each is either read or saved by exactly
 /// one cache; with a second stage of 2 MiB pages the nested TLB knows that there is no level 1.
 #[test]
@@ -124,15 +138,7 @@ fn every_position_of_every_walk_is_read_or_saved_once() {
     for model in common::models() {
         for step in WalkCaches::ALL {
             let model = model.clone().with_walk_caches(step);
-            let mut world = World::new(&model, Misaligned::Splinter, true);
-            for page in 0..3000 {
-                world.map_guest(page * 7, PageSize::Base, page, Rights::READ_WRITE);
-                world.map_second(page, PageSize::Base, 5000 + page, Rights::READ_WRITE);
-            }
-            for access in 0..20_000u64 {
-                let page = access * access % 3000 * 7;
-                world.access(page << 12, 8, access % 3 == 0).unwrap();
-            }
+            let world = after_many_walks(&model);
             let counters = counters(&world);
             assert_eq!(counters.positions().count(), 24);
             for (position, found) in counters.positions() {
@@ -335,6 +341,18 @@ fn a_load_sets_accessed_flags_and_a_store_dirty_flags() {
     assert_eq!((counters(&world).dirty_walks, counters(&world).walks), (1, 2));
     world.access(GVA, 8, true).unwrap();
     assert_eq!((counters(&world).dirty_walks, counters(&world).l1_misses), (1, 1));
+
+    // Each entry on the way was written once, and the leaves for the data again by the store. The second
+    // stage has 3 entries above the leaves and 4 leaves for the guest's tables, and 3 below the root for
+    // the data. What is set already is not written again.
+    let written = |world: &World| {
+        [counters(world).guest_flag_writes, counters(world).second_stage_flag_writes]
+    };
+    assert_eq!(written(&world), [4 + 1, 3 + 4 + 3 + 1]);
+    world.machine.flush_all();
+    world.access(GVA, 8, true).unwrap();
+    assert_eq!(counters(&world).walks, 3);
+    assert_eq!(written(&world), [4 + 1, 3 + 4 + 3 + 1]);
     check_sums(&world.machine);
 }
 
@@ -466,10 +484,12 @@ fn an_access_across_pages_reads_the_lines_of_its_bytes_on_each() {
 
 #[test]
 fn cycles_are_the_sum_of_what_the_constants_say() {
-    let model = default_model();
+    let mut model = default_model();
+    model.core.walk_overlap = 0.25;
     let world = World::new(&model, Misaligned::Splinter, true);
     let mut world = mapped(world, PageSize::Base, PageSize::Base);
     world.access(GVA, 8, false).unwrap();
+    world.access(GVA + 4096, 8, false).expect_err("the guest maps one page");
     world.machine.retire(world.cpu, 1000);
     for (kind, cycles) in Charge::ALL.into_iter().zip([10, 20, 30, 40]) {
         world.machine.charge(world.cpu, kind, cycles);
@@ -478,7 +498,9 @@ fn cycles_are_the_sum_of_what_the_constants_say() {
     assert_eq!(parts.base, 1000.0 * model.core.base_cpi);
     let memory = f64::from(model.cache.memory_cycles);
     assert_eq!(parts.data, memory * (1.0 - model.core.data_overlap));
-    assert_eq!(parts.walk, counters(&world).walk_cycles as f64);
+    assert_eq!(parts.walk, counters(&world).walk_cycles as f64 * 0.75);
+    assert_eq!(parts.faulted_walk, counters(&world).faulted_walk_cycles as f64 * 0.75);
+    assert!(parts.walk > 0.0 && parts.faulted_walk > 0.0);
     assert_eq!(counters(&world).charged(Charge::Background), 30);
     assert_eq!(parts.charged, [10.0, 20.0, 30.0, 40.0]);
     let cycles = world.machine.cycles(world.cpu);
@@ -492,6 +514,24 @@ fn cycles_are_the_sum_of_what_the_constants_say() {
     world.access(GVA, 8, false).unwrap();
     assert_eq!(counters(&world).l1_misses, 0, "the TLBs are as they were");
     assert_eq!(counters(&world).data.l1, 1, "and so are the caches");
+}
+
+/// Where memory costs nothing, all that walks cost is what their caches cost that hit, and the second stage has
+/// its part of it.
+#[test]
+fn a_hit_of_a_walk_cache_costs_cycles_of_the_stage_it_is_of() {
+    let mut model = CpuModel::preset("zen3").unwrap();
+    (model.walk.pwc_cycles, model.walk.ntlb_cycles) = (3, 7);
+    let cache = &mut model.cache;
+    for latency in [&mut cache.l1d.cycles, &mut cache.l2.cycles, &mut cache.llc.cycles] {
+        *latency = 0;
+    }
+    cache.memory_cycles = 0;
+    let world = after_many_walks(&model);
+    let seen = counters(&world);
+    assert!(seen.pwc.hits > 0 && seen.npwc.hits > 0 && seen.ntlb.hits > 0);
+    assert_eq!(seen.ept_walk_cycles, 3 * seen.npwc.hits + 7 * seen.ntlb.hits);
+    assert_eq!(seen.walk_cycles, seen.ept_walk_cycles + 3 * seen.pwc.hits);
 }
 
 #[test]

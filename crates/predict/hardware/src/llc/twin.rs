@@ -385,8 +385,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// A line whose mixed number is this one, so that a small one is of the first bucket.
-    fn of_first_bucket(mixed: u64) -> u64 {
+    /// The line whose mixed number is this one; a small one is of the first bucket.
+    fn line_of(mixed: u64) -> u64 {
         // Newton's iteration: each step doubles the bits that are right.
         let inverse =
             (0..6).fold(1u64, |x, _| x.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(x))));
@@ -404,13 +404,17 @@ mod tests {
 
     #[test]
     fn a_bucket_that_is_full_leaves_lines_to_the_rest() {
-        let mut twin = Twin::new(40);
-        for mixed in 0..40 {
-            assert_eq!(twin.read(of_first_bucket(mixed), Portable), Held::Never);
-        }
-        assert_eq!(twin.table.rest.len(), 40 - LANES);
-        for mixed in 0..40 {
-            assert_eq!(twin.read(of_first_bucket(mixed), Portable), Held::Yes);
+        let buckets = Twin::new(40).table.buckets.len() as u64;
+        for bucket in [0, buckets - 1] {
+            let mut twin = Twin::new(40);
+            let first = bucket << twin.table.tag_bits;
+            for mixed in first..first + 40 {
+                assert_eq!(twin.read(line_of(mixed), Portable), Held::Never);
+            }
+            assert_eq!(twin.table.rest.len(), 40 - LANES);
+            for mixed in first..first + 40 {
+                assert_eq!(twin.read(line_of(mixed), Portable), Held::Yes);
+            }
         }
     }
 
@@ -429,7 +433,7 @@ mod tests {
             let (mut list, mut seen) = (Vec::new(), BTreeSet::new());
             for (near, far, again, what) in reads {
                 let line = if again { base + near % 4 } else { base + near + (far << 20) };
-                let line = if crowded { of_first_bucket(near + 64 * far) } else { line };
+                let line = if crowded { line_of(near + 64 * far) } else { line };
                 let at = list.iter().position(|other| *other == line);
                 // Whoever takes lines out puts them in without reading them.
                 let what = if takes && what == 0 { 1 } else { what };

@@ -351,6 +351,18 @@ impl Strata {
         Bounds::around(values[figure], half, off)
     }
 
+    /// How far the cycles may be off besides by chance: by how well it is known what page faults add, and by what
+    /// arrays were too cold for.
+    pub(crate) fn doubts(&self, totals: &HardwareCounters, machine: &Machine) -> [f64; 2] {
+        if self.phases.is_some() || self.windows().len() < FEWEST_WINDOWS {
+            return [0.0; 2];
+        }
+        let values = figures(&without_charges(totals.clone()), machine);
+        let cold = self.around(CYCLES, &values, 0.0);
+        let cold = (cold.high - values[CYCLES]).max(values[CYCLES] - cold.low);
+        [2.0 * self.fit(CYCLES).1, cold]
+    }
+
     /// The windows from where a part of the counters begins to count.
     fn of(&self, part: Part) -> &Counted {
         &self.counted[self.warmth.start(part)]
@@ -390,7 +402,10 @@ impl Strata {
         let differences = own_rates.iter().zip(&base_rates).map(|(own_rate, base_rate)| {
             base_rate * of_base.share - relative * own_rate * own.share
         });
-        Some(half_width(self.windows().lengths().zip(differences))? / own.cycles)
+        let chance = half_width(self.windows().lengths().zip(differences))?;
+        let off = chance.hypot(of_base.doubt).hypot(relative * own.doubt);
+        // What arrays were too cold for errs to the same side in both.
+        Some((off + of_base.cold.max(relative * own.cold)) / own.cycles)
     }
 }
 
@@ -425,6 +440,9 @@ pub(crate) struct Elapsed {
     pub(crate) instructions: u64,
     pub(crate) cycles: f64,
     pub(crate) share: f64,
+    /// How far it may be off by page faults, and by cold arrays.
+    pub(crate) doubt: f64,
+    pub(crate) cold: f64,
 }
 
 fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {

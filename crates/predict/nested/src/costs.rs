@@ -84,8 +84,9 @@ strata_params::parameters! {
         /// `arch/x86/kvm/mmu/mmu.c`), or `trap`, each write exits, as in the papers' hypervisors.
         second_stage_writes: SecondStageWrites = SecondStageWrites::Unsync, "nested.second_stage_writes", "";
         /// Exits handed on to a hypervisor in a VM while which an interrupt comes, of all: the hypervisor enters its VM
-        /// once more, and what is unsync is read anew. Nothing else of such an interrupt is counted; `rate.tick` has
-        /// what timers cost.
+        /// once more, and what is unsync is read anew. On AMD's instructions that protects the table that the policy
+        /// `strata` has left writable; elsewhere it changes nothing. Nothing else of such an interrupt is counted:
+        /// `rate.tick` has what timers cost.
         interrupted: f64 = 0.0, "nested.interrupted", "share";
         /// Page faults of a VM with shadow paging do not exit on pages of which every shadow knows that the
         /// guest's own table lacks them, by the mask and match of error codes that a VMCS has (NestCloud, V.A).

@@ -259,30 +259,45 @@ impl Simulation {
         state.clock.elapsed(cpus, &self.cores, &self.machine)
     }
 
-    /// What each CPU did; of a sampled stream its share of `all` that was estimated.
+    /// What each CPU did.
     fn cpu_totals(&self, guest: GuestId, all: &HardwareCounters) -> Vec<CpuTotals> {
-        let cpus = self.guests[guest].all_cpus.iter();
-        let seen = cpus.map(|cpu| {
-            let counters = self.cores.counters(*cpu, guest, &self.machine);
-            cpu_totals(*cpu, &counters, &self.machine)
-        });
-        let mut seen: Vec<CpuTotals> = seen.collect();
         if self.guests[guest].sampling.is_sampled() {
-            let all = cpu_totals(CpuId(0), all, &self.machine);
-            let figures: [fn(&mut CpuTotals) -> &mut u64; 5] = [
-                |cpu| &mut cpu.accesses,
-                |cpu| &mut cpu.instructions,
-                |cpu| &mut cpu.cycles,
-                |cpu| &mut cpu.walk_cycles,
-                |cpu| &mut cpu.l2_misses,
-            ];
-            for figure in figures {
-                let sum: u64 = seen.iter_mut().map(|cpu| *figure(cpu)).sum();
-                let scale = *figure(&mut all.clone()) as f64 / sum.max(1) as f64;
-                seen.iter_mut().map(figure).for_each(|own| *own = (*own as f64 * scale) as u64);
-            }
+            return self.estimated_cpu_totals(guest, all);
         }
-        seen
+        let cpus = self.guests[guest].all_cpus.iter();
+        let counters = |cpu: &CpuId| self.cores.counters(*cpu, guest, &self.machine);
+        cpus.map(|cpu| cpu_totals(*cpu, &counters(cpu), &self.machine)).collect()
+    }
+
+    /// The same of a sampled stream: each CPU's share of `all` that was estimated. What it did in gaps is taken to be as
+    /// what was seen of it; its instructions are known, and what it was charged.
+    fn estimated_cpu_totals(&self, guest: GuestId, all: &HardwareCounters) -> Vec<CpuTotals> {
+        let state = &self.guests[guest];
+        let uncharged = |mut counters: HardwareCounters| {
+            counters.charged = Default::default();
+            counters
+        };
+        let mut totals: Vec<CpuTotals> = Vec::new();
+        for cpu in &state.all_cpus {
+            let mut own = cpu_totals(*cpu, &uncharged(self.seen_on(guest, *cpu)), &self.machine);
+            let skipped = state.sampling.skipped_on.get(cpu).copied().unwrap_or(0);
+            let times = 1.0 + skipped as f64 / own.instructions.max(1) as f64;
+            for figure in CPU_FIGURES {
+                *figure(&mut own) = (*figure(&mut own) as f64 * times) as u64;
+            }
+            totals.push(own);
+        }
+        let mut all = cpu_totals(CpuId(0), &uncharged(all.clone()), &self.machine);
+        for figure in CPU_FIGURES {
+            let sum: u64 = totals.iter_mut().map(|cpu| *figure(cpu)).sum();
+            let scale = *figure(&mut all) as f64 / sum.max(1) as f64;
+            totals.iter_mut().map(figure).for_each(|own| *own = (*own as f64 * scale) as u64);
+        }
+        for (own, cpu) in totals.iter_mut().zip(&state.all_cpus) {
+            own.cycles +=
+                self.cores.counters(*cpu, guest, &self.machine).charged.iter().sum::<u64>();
+        }
+        totals
     }
 
     /// Exits of the guest and, together, of the hypervisors between it and the host.
@@ -504,6 +519,15 @@ pub(crate) fn cycles(total: &hardware::Cycles) -> Cycles {
         background: charged(Charge::Background),
     }
 }
+
+/// The figures of a CPU.
+const CPU_FIGURES: [fn(&mut CpuTotals) -> &mut u64; 5] = [
+    |cpu| &mut cpu.accesses,
+    |cpu| &mut cpu.instructions,
+    |cpu| &mut cpu.cycles,
+    |cpu| &mut cpu.walk_cycles,
+    |cpu| &mut cpu.l2_misses,
+];
 
 /// What a CPU did.
 pub(crate) fn cpu_totals(cpu: CpuId, counters: &HardwareCounters, machine: &Machine) -> CpuTotals {

@@ -4,12 +4,16 @@ use super::Simulation;
 use super::cores::GuestId;
 use crate::sampling::{Elapsed, Sampled, Strata, Windows};
 use crate::warmth::STARTS;
+use std::cmp::Reverse;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stream::{Access, Array, Edge, Pid, Tid};
 
 /// Instructions of a gap that pass at once; then background work that is due is done.
 const STEP: u64 = 1 << 18;
+
+/// Instructions of a CPU that tell how fast it is.
+const SEEN: u64 = 100_000;
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
@@ -29,7 +33,9 @@ impl Simulation {
             Edge::Window => self.open_window(guest),
             Edge::Gap => self.close_window(guest),
         }
-        self.guests[guest].sampling.touching = 0.0;
+        let sampling = &mut self.guests[guest].sampling;
+        sampling.touching.clear();
+        sampling.in_gap.clear();
     }
 
     /// So many instructions more warm up a window, if any do.
@@ -126,6 +132,9 @@ impl Simulation {
         let cpu = self.cpu_of(guest, tid);
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
+        let pace = self.pace(guest, cpu);
+        let in_gap = self.guests[guest].sampling.in_gap.entry(tid).or_default();
+        *in_gap = in_gap.saturating_add(instructions);
         let mut left = instructions;
         // What a damaged recording says may be any number.
         let most = STEP.max(instructions / 4096);
@@ -136,25 +145,59 @@ impl Simulation {
             let sampling = &mut guests[guest].sampling;
             let Some(strata) = &sampling.strata else { return };
             sampling.skipped = sampling.skipped.saturating_add(step);
-            let due = step as f64 * strata.cycles_per_instruction(machine) + sampling.rest;
-            let touching = sampling.touching.min(due);
-            sampling.touching -= touching;
-            let whole = (due - touching).floor();
-            sampling.rest = due - touching - whole;
+            let skipped = sampling.skipped_on.entry(cpu).or_default();
+            *skipped = skipped.saturating_add(step);
+            let due = step as f64 * strata.cycles_per_instruction(machine) * pace + sampling.rest;
+            let touching = sampling.touching.entry(cpu).or_default();
+            let passed = touching.min(due);
+            *touching -= passed;
+            let whole = (due - passed).floor();
+            sampling.rest = due - passed - whole;
             guests[guest].clock.pass_gap(cpu, whole as u64, cores, machine);
             self.pass_time(guest, cpu);
         }
+    }
+
+    /// Cycles of an instruction on a CPU over those on all of the guest's, as far as was seen: threads do different
+    /// things. 1 where too little was seen of it.
+    fn pace(&self, guest: GuestId, cpu: CpuId) -> f64 {
+        let rate = |counters: &HardwareCounters| {
+            let cycles = self.machine.explain(counters);
+            let own = cycles.total() - cycles.charged.iter().sum::<f64>();
+            (counters.instructions >= SEEN).then(|| own / counters.instructions as f64)
+        };
+        let mut all = HardwareCounters::default();
+        for cpu in &self.guests[guest].all_cpus {
+            all += &self.seen_on(guest, *cpu);
+        }
+        let [of_cpu, of_all] = [&self.seen_on(guest, cpu), &all].map(rate);
+        of_cpu.zip(of_all).map_or(1.0, |(of_cpu, of_all)| of_cpu / of_all)
+    }
+
+    /// What a CPU counted for a guest, without first touches in gaps.
+    pub(super) fn seen_on(&self, guest: GuestId, cpu: CpuId) -> HardwareCounters {
+        let mut counters = self.cores.counters(cpu, guest, &self.machine);
+        if let Some(touched) = self.guests[guest].sampling.touched_on.get(&cpu) {
+            counters -= touched;
+        }
+        counters
     }
 
     /// Pages were touched first in a gap: they fault as they would have.
     pub(super) fn touched(&mut self, guest: GuestId, pid: Pid, range: Range<Virtual>, store: bool) {
         let node = self.guests[guest].node;
         let Some(space) = self.stack.process_space(node, pid) else { return };
-        let Some(tid) = self.a_thread_of(guest, pid, space) else { return };
+        // Nobody knows which thread did. The one that did most is the likeliest.
+        let in_gap = &self.guests[guest].sampling.in_gap;
+        let most = self
+            .running_in(guest, space)
+            .max_by_key(|tid| (in_gap.get(tid).copied().unwrap_or(0), Reverse(tid.0)));
+        let Some(tid) = most.or_else(|| self.a_thread_of(guest, pid, space)) else { return };
         let cpu = self.cpu_of(guest, tid);
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
         let before = self.hardware_cycles(cpu);
+        let counted = self.cores.counters(cpu, guest, &self.machine);
         // Who touches a page first in a gap mostly goes on to use all of it, and later finds its lines in
         // the caches: as windows do not see them come, they come here.
         let touch = |line: u64| {
@@ -173,7 +216,11 @@ impl Simulation {
             line = end;
         }
         let spent = self.hardware_cycles(cpu) - before;
-        self.guests[guest].sampling.touching += spent.max(0.0);
+        let mut touched = self.cores.counters(cpu, guest, &self.machine);
+        touched -= &counted;
+        let sampling = &mut self.guests[guest].sampling;
+        *sampling.touching.entry(cpu).or_default() += spent.max(0.0);
+        *sampling.touched_on.entry(cpu).or_default() += &touched;
     }
 
     fn hardware_cycles(&self, cpu: CpuId) -> f64 {
@@ -222,11 +269,10 @@ impl Simulation {
         let sampling = &self.guests[guest].sampling;
         let strata = sampling.strata.as_ref()?;
         let cycles = self.machine.explain(totals).total();
-        let elapsed = Elapsed {
-            instructions: totals.instructions,
-            cycles: elapsed as f64,
-            share: elapsed as f64 / cycles.max(1.0),
-        };
+        let share = elapsed as f64 / cycles.max(1.0);
+        let [doubt, cold] = strata.doubts(totals, &self.machine).map(|off| off * share);
+        let (instructions, cycles) = (totals.instructions, elapsed as f64);
+        let elapsed = Elapsed { instructions, cycles, share, doubt, cold };
         let said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
         Some((said, Windows { strata: strata.clone(), elapsed }))
     }

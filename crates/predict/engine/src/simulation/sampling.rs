@@ -1,7 +1,9 @@
 //! What is known of the sampling of a guest's stream.
 
 use crate::sampling::Strata;
-use strata_hardware::HardwareCounters;
+use rustc_hash::FxHashMap;
+use strata_hardware::{CpuId, HardwareCounters};
+use strata_stream::Tid;
 
 /// What a guest knows of the sampling of its stream.
 #[derive(Debug, Default)]
@@ -21,8 +23,14 @@ pub(super) struct Sampling {
     pub(super) before: u64,
     /// Instructions in gaps.
     pub(super) skipped: u64,
-    /// Cycles of the hardware that first touches took in the present gap: part of what the gap takes.
-    pub(super) touching: f64,
+    /// Those of each CPU.
+    pub(super) skipped_on: FxHashMap<CpuId, u64>,
+    /// What each CPU counted of first touches in gaps, which the program did not do so.
+    pub(super) touched_on: FxHashMap<CpuId, HardwareCounters>,
+    /// Instructions that each thread retired in the present gap.
+    pub(super) in_gap: FxHashMap<Tid, u64>,
+    /// Cycles of the hardware that first touches took on a CPU in the present gap: part of what the gap takes there.
+    pub(super) touching: FxHashMap<CpuId, f64>,
     /// Parts of cycles of gaps that have not passed.
     pub(super) rest: f64,
 }

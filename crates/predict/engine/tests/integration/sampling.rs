@@ -431,6 +431,75 @@ fn throughput_is_related_window_by_window() {
     assert!(held >= 16, "{held} of 20 hold {truth}");
 }
 
+/// What arrays of windows were too cold for may be more in one run than in another.
+#[test]
+fn relative_throughput_is_known_no_better_than_arrays_are_warm() {
+    let half = |off: [u64; 3]| {
+        let sampled = |policy| {
+            let source = Sampled::new(made("zipf:size=32MiB,accesses=1500k,theta=0.8"), SAMPLING);
+            run(&setup(StackKind::Vm, policy), Told { source, events: warmed(50_000, off) })
+        };
+        let report = Report::new(WorkloadInfo::default(), vec![sampled("base"), sampled("thp")]);
+        let thp = &report.runs[1];
+        let bounds = thp.sampled.as_ref().unwrap().bounds["relative_throughput"];
+        bounds.half() / thp.relative_throughput.unwrap()
+    };
+    let warm = half([0; 3]);
+    // Most cycles are those of misses, of which a tenth may be too many.
+    let cold = half([100_000, 0, 0]);
+    assert!((warm + 0.05..warm + 0.11).contains(&cold), "{warm} {cold}");
+}
+
+/// Two threads: one misses all the time and the other, which does four times as much, never. One waits for nobody.
+#[derive(Default)]
+struct Unlike {
+    round: u64,
+}
+
+impl Source for Unlike {
+    fn info(&self) -> WorkloadInfo {
+        WorkloadInfo::default()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        use strata_addr::{Gva, Range};
+        use strata_stream::{Access, Protection};
+        batch.clear();
+        let (pid, slow, fast) = (Pid(0), Tid(0), Tid(1));
+        let begin = Gva::new(1 << 32);
+        if self.round == 0 {
+            batch.event(Event::ProcessStart { pid });
+            batch.event(Event::ThreadStart { pid, tid: slow });
+            batch.event(Event::ThreadStart { pid, tid: fast });
+            let range = Range::sized(begin, 4096 << 12);
+            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+        }
+        // Every page in turn, in an order that no array can hold.
+        let at = |i: u64| begin + (((self.round * 100 + i) * 1237 % 4096) << 12);
+        batch.run(slow, 1_000, |out| out.extend((0..100).map(|i| Access::load(at(i), 8))));
+        batch.run(fast, 4_000, |out| out.extend((0..100).map(|_| Access::load(begin, 8))));
+        self.round += 1;
+        Ok(if self.round < 2000 { Fill::More } else { Fill::End })
+    }
+}
+
+/// Time passes in gaps for each thread as it does in windows for that thread.
+#[test]
+fn threads_that_do_unlike_things_take_their_own_time() {
+    let setup = setup(StackKind::Vm, "base");
+    let truth = run(&setup, Unlike::default());
+    let found = run(&setup, Sampled::new(Unlike::default(), SAMPLING));
+    let off = |found: u64, truth: u64| found as f64 / truth as f64 - 1.0;
+    let elapsed = off(found.elapsed_cycles, truth.elapsed_cycles);
+    assert!(elapsed.abs() < 0.05, "{elapsed}");
+    assert_eq!(found.cpus.len(), 2);
+    for (cpu, whole) in found.cpus.iter().zip(&truth.cpus) {
+        assert!(off(cpu.instructions, whole.instructions).abs() < 1e-3, "{cpu:?} {whole:?}");
+        assert!(off(cpu.cycles, whole.cycles).abs() < 0.1, "{cpu:?} {whole:?}");
+    }
+}
+
 /// Policies have different page faults, and what they say of the rest must not be what the program is.
 #[test]
 fn a_program_is_the_same_under_all_policies_and_so_they_are_compared() {

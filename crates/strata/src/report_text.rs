@@ -31,7 +31,7 @@ pub fn render(report: &Report, width: usize) -> String {
     if let Some(run) = report.runs.iter().max_by_key(|run| run.accesses) {
         let accesses = mark(run, count(run.accesses));
         let instructions = count(run.instructions);
-        let touched = bytes(run.memory.touched_bytes);
+        let touched = mark(run, bytes(run.memory.touched_bytes));
         let text = format!("{accesses} accesses, {instructions} instructions, {touched} touched");
         paragraph(&mut out, &text, width);
     }
@@ -264,6 +264,15 @@ fn instructions_of_l1(run: &RunResult) -> u64 {
     l1.flat_map(|l1| names.clone().filter_map(|name| l1.exits.get(name))).sum()
 }
 
+/// So many exits, marked where some of them come by the clock of a sampled stream.
+fn exits(run: &RunResult, exits: u64) -> String {
+    let estimated = run.sampled.iter().flat_map(|sampled| &sampled.estimated);
+    match estimated.into_iter().any(|field| field == "exits") {
+        true => mark(run, count(exits)),
+        false => count(exits),
+    }
+}
+
 fn events(lines: &mut Lines<'_>, stack: StackKind) {
     lines.heading("faults");
     let runs = lines.runs;
@@ -278,16 +287,16 @@ fn events(lines: &mut Lines<'_>, stack: StackKind) {
     if stack != StackKind::Native {
         lines.heading("exits");
         for reason in &reasons {
-            lines.row(reason, |run| count(run.exits.get(*reason).copied().unwrap_or(0)));
+            lines.row(reason, |run| exits(run, run.exits.get(*reason).copied().unwrap_or(0)));
         }
         if stack.is_nested() {
-            lines.row("l1_instructions", |run| count(instructions_of_l1(run)));
+            lines.row("l1_instructions", |run| exits(run, instructions_of_l1(run)));
         }
         if reasons.len() != 1 {
             // Reflected exits are counted as violations already.
             lines.row("all", |run| {
                 let own = run.exits.iter().filter(|(reason, _)| *reason != "reflected");
-                count(own.map(|(_, exits)| exits).sum::<u64>() + instructions_of_l1(run))
+                exits(run, own.map(|(_, exits)| exits).sum::<u64>() + instructions_of_l1(run))
             });
         }
     }
@@ -300,7 +309,7 @@ fn events(lines: &mut Lines<'_>, stack: StackKind) {
             run.fmfi.present().nth(index).map_or_else(|| "-".to_owned(), |(_, x)| format!("{x:.2}"))
         });
     }
-    lines.row("memory used / touched", |run| {
+    lines.estimated("memory used / touched", |run| {
         let memory = run.memory;
         let touched = memory.touched_bytes;
         ratio((touched > 0).then(|| memory.used_bytes as f64 / touched as f64))

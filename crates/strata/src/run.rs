@@ -198,9 +198,13 @@ fn measure(
     if plan.sampling.is_some() && report.runs.iter().all(|run| run.sampled.is_none()) {
         report.workload.notes.push(crate::sample::NOT_SAMPLED.to_owned());
     }
-    if let Some(Choice::Auto(_, aim)) = choice {
-        report.workload.notes.extend(crate::sample::too_wide(&report.runs, aim.within));
-    }
+    let within = match choice {
+        Some(Choice::Auto(_, aim)) => Some(aim.within),
+        Some(_) => None,
+        None => crate::sample::asked_of(&report.workload.notes),
+    };
+    let too_wide = within.and_then(|within| crate::sample::too_wide(&report.runs, within));
+    report.workload.notes.extend(too_wide);
     let failed = match swept.cut_short {
         Some(CutShort::Failed(error)) => Some(error.to_string()),
         _ => None,

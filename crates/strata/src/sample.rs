@@ -177,6 +177,15 @@ fn usual_whole(interval: u64) -> u64 {
     interval.min(Auto::sampling(0).whole)
 }
 
+/// How narrow intervals were to be when a recording with these notes was made, if it was made so.
+pub fn asked_of(notes: &[String]) -> Option<f64> {
+    let lengths = notes.iter().find_map(|note| note.strip_prefix(NOTE))?;
+    match lengths.parse() {
+        Ok(Sample::Auto { within }) => Some(f64::from(within) / 10_000.0),
+        _ => None,
+    }
+}
+
 /// What a reader must know of intervals that are wider than asked for, if any are. Of what takes hardly any
 /// cycles no interval was asked for.
 pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
@@ -209,8 +218,8 @@ pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
     let (width, label, run) = widths.max_by(|a, b| a.0.total_cmp(&b.0))?;
     (width > within).then(|| {
         format!(
-            "intervals are wider than asked for (±{}): the widest is ±{}, of {label} under {} on {}; a longer \
-             run would narrow it",
+            "intervals are wider than asked for (±{}): of what takes a hundredth of all cycles or more, the widest is \
+             ±{}, of {label} under {} on {}; a longer run would narrow it",
             percent(within),
             percent(width),
             run.policy,
@@ -345,6 +354,15 @@ mod tests {
         let wide = said(10, 100.0).expect("it is too wide");
         assert!(wide.contains("the widest is ±10 %, of L1 TLB misses"), "{wide}");
         assert_eq!([said(10, 19.0), said(9, 100.0)], [None, None]);
+    }
+
+    #[test]
+    fn a_recording_says_how_narrow_intervals_were_to_be() {
+        let asked = |note: &str| asked_of(&["recording of: ls".to_owned(), note.to_owned()]);
+        assert_eq!(asked("sampled: auto"), Some(0.02));
+        assert_eq!(asked("sampled: auto,within=0.5%"), Some(0.005));
+        let without = ["sampled: interval=1000,window=10,warm=0", "sampled: phases", "auto"];
+        assert_eq!(without.map(asked), [None; 3]);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Account {
     pub(crate) exits: Vec<(&'static str, OfExits)>,
     /// Whose events there are.
     pub(crate) events: Events,
+    /// Whether what the hardware did was estimated.
+    pub(crate) is_sampled: bool,
 }
 
 /// Events of the CPU's own that show where cycles went; empty where it has none.
@@ -107,16 +109,22 @@ impl Account {
         // Of captured tables no kernel is known.
         let lowest = self.kernels.last().map_or("host", |(layer, _)| layer);
         let line = |name: &str, layer, event| vec![(name.to_owned(), layer, event, 1.0)];
-        let parts = [
+        let of_windows = [
             (total.execution, line("useful work", "guest", "instructions")),
             (total.data, line("data stalls", "guest", self.events.data)),
             (total.walks, self.walks(lowest)),
+        ];
+        let added_up = [
             (total.faults, self.faults()),
             (total.exits, self.exits()),
             (total.shootdowns, line("TLB shootdowns", "guest", "tlb:tlb_flush")),
             (total.background, line("background work", "all", "sched:sched_stat_runtime")),
         ];
-        parts.into_iter().flat_map(|(cycles, lines)| shared(cycles, lines)).collect()
+        let shared = |(cycles, lines)| shared(cycles, lines);
+        let mut bill: Vec<BillItem> = of_windows.into_iter().flat_map(shared).collect();
+        bill.iter_mut().for_each(|item| item.estimated = self.is_sampled);
+        bill.extend(added_up.into_iter().flat_map(shared));
+        bill
     }
 
     fn walks(&self, lowest: &'static str) -> Vec<Line> {
@@ -199,8 +207,8 @@ fn shared(cycles: u64, lines: Vec<Line>) -> Vec<BillItem> {
         .into_iter()
         .map(|(name, level, event, weight)| {
             let whole = (due(weight) as u64).min(cycles);
-            let item =
-                BillItem { name, level: level.to_owned(), cycles: whole, event: event.to_owned() };
+            let (level, event) = (level.to_owned(), event.to_owned());
+            let item = BillItem { name, level, cycles: whole, event, estimated: false };
             (due(weight) - whole as f64, item)
         })
         .collect();
@@ -285,6 +293,7 @@ mod tests {
                 kernels: LAYERS.into_iter().zip(kernels.into_iter().map(kernel)).collect(),
                 exits: LAYERS.into_iter().zip(exits.into_iter().map(of_exits)).collect(),
                 events: cpu,
+                is_sampled: false,
             }
         }
     }

@@ -99,6 +99,9 @@ pub struct BillItem {
     pub cycles: u64,
     /// The event of Linux perf that shows it on hardware; empty where there is none.
     pub event: String,
+    /// Whether the cycles are estimated from windows of a sampled stream.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 /// A host with several VMs, as a whole.

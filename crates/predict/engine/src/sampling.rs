@@ -94,7 +94,7 @@ pub struct Sampled {
 }
 
 /// What is estimated and has no bounds of its own, or those of another figure.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 21] = [
     "tlb.fills",
     "walks",
     "walk_positions",
@@ -104,6 +104,7 @@ const OTHERS: [&str; 20] = [
     "cycles_by_kind.data",
     "cycles_by_kind.walks",
     "bill",
+    "memory.touched_bytes",
     "relative_throughput",
     "counters of hardware",
     "cpus",

@@ -126,8 +126,6 @@ pub struct Stack {
     /// On whose account kernel work goes just now.
     pub(crate) account: Option<Spending>,
     pub(crate) flushes: Vec<Flush>,
-    /// Part of the next interrupt that comes while an exit is handled.
-    interrupts_due: f64,
     pub(crate) shadow_demotions: u64,
     /// Entries written to second stages, ever: tells whether any was since one looked.
     pub(crate) second_stage_writes: u64,
@@ -149,7 +147,6 @@ impl Stack {
             spent: Spent::default(),
             account: None,
             flushes: Vec::new(),
-            interrupts_due: 0.0,
             shadow_demotions: 0,
             second_stage_writes: 0,
             shadow_promotions: 0,
@@ -371,12 +368,10 @@ impl Stack {
     /// Of the exits of a VM that were handed on some were interrupted: its hypervisor has entered it once more.
     fn interrupt(&mut self, vm: NodeId, exits: u64) {
         let share = self.exit_costs().interrupted;
-        if share > 0.0 {
-            self.interrupts_due += share * exits as f64;
-            if self.interrupts_due >= 1.0 {
-                self.interrupts_due = self.interrupts_due.fract();
-                self.ran(vm);
-            }
+        // Between exits that are told at once nothing was written that a second entry could read anew.
+        let of_vm = self.nodes[vm].vm.as_mut();
+        if of_vm.is_some_and(|vm| vm.interrupts.come(share, exits)) {
+            self.ran(vm);
         }
     }
 

@@ -96,6 +96,25 @@ pub(crate) struct Vm {
     pub(crate) unsync: BTreeSet<u64>,
     /// The one of these that stays so when it is read anew, if one does.
     pub(crate) kept_unsync: Option<u64>,
+    /// Those that come while its hypervisor, if that runs in a VM, handles its exits.
+    pub(crate) interrupts: Interrupts,
+}
+
+/// Interrupts of which only the share of exits is known that they come with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Interrupts {
+    /// Part of the next one.
+    due: f64,
+}
+
+impl Interrupts {
+    /// Whether any come with so many exits more, of which they come with this share.
+    pub(crate) fn come(&mut self, share: f64, exits: u64) -> bool {
+        self.due += share * exits as f64;
+        let come = self.due >= 1.0;
+        self.due = self.due.fract();
+        come
+    }
 }
 
 impl Vm {
@@ -232,5 +251,27 @@ impl IndexMut<NodeId> for Nodes {
     #[inline]
     fn index_mut(&mut self, node: NodeId) -> &mut Node {
         &mut self.0[node.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exits of one VM do not bring the interrupts of another: each has those of its own share.
+    #[test]
+    fn interrupts_come_with_their_share_of_the_exits() {
+        let (mut often, mut rarely) = (Interrupts::default(), Interrupts::default());
+        let mut came = [0; 2];
+        for _ in 0..100 {
+            came[0] += u32::from(often.come(0.5, 1));
+            came[1] += u32::from(rarely.come(0.125, 1));
+        }
+        assert_eq!(came, [50, 12]);
+        let mut never = Interrupts::default();
+        assert!((0..100).all(|_| !never.come(0.0, 1 << 40)));
+        // Of many at once what is over a whole one is kept.
+        let mut many = Interrupts::default();
+        assert_eq!([3, 1, 1, 1].map(|exits| many.come(0.75, exits)), [true, true, false, true]);
     }
 }

@@ -233,6 +233,7 @@ impl Simulation {
             kernels: path().map(|node| (name(node), kernels[&node])).collect(),
             exits: path().filter(|node| *node != NodeId::HOST).map(exits).collect(),
             events: Events::of(self.machine.model().virtualization),
+            is_sampled: self.guests[guest].sampling.is_sampled(),
         }
     }
 

@@ -15,6 +15,9 @@ const STEP: u64 = 1 << 18;
 /// Instructions of a CPU that tell how fast it is.
 const SEEN: u64 = 100_000;
 
+/// Fields of a result that have what comes so many times in a second.
+const BY_THE_CLOCK: [&str; 3] = ["exits", "exits_by_layer", "happened"];
+
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
@@ -273,7 +276,11 @@ impl Simulation {
         let [doubt, cold] = strata.doubts(totals, &self.machine).map(|off| off * share);
         let (instructions, cycles) = (totals.instructions, elapsed as f64);
         let elapsed = Elapsed { instructions, cycles, share, doubt, cold };
-        let said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
+        let mut said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
+        if self.rates.by_time().iter().any(|(_, hertz)| *hertz > 0.0) {
+            said.estimated.extend(BY_THE_CLOCK.map(str::to_owned));
+            said.estimated.sort();
+        }
         Some((said, Windows { strata: strata.clone(), elapsed }))
     }
 }

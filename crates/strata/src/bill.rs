@@ -20,11 +20,13 @@ pub fn render(runs: &[(String, &RunResult)]) -> String {
     let mut out = String::new();
     for runs in runs.chunks(COLUMNS) {
         let mut lines = vec![row("cycles", runs, |run| mark(run, count(run.cycles)))];
-        let (estimated, added_up) = names(runs).into_iter().partition(|name| is_estimated(runs, *name));
-        let both: [(&str, Vec<(&str, &str)>); 2] = match runs.iter().any(|(_, run)| run.sampled.is_some()) {
-            true => [(ESTIMATED, estimated), (ADDED_UP, added_up)],
-            false => [("share of cycles", added_up), ("", Vec::new())],
-        };
+        let (estimated, added_up) =
+            names(runs).into_iter().partition(|name| is_estimated(runs, *name));
+        let both: [(&str, Vec<(&str, &str)>); 2] =
+            match runs.iter().any(|(_, run)| run.sampled.is_some()) {
+                true => [(ESTIMATED, estimated), (ADDED_UP, added_up)],
+                false => [("share of cycles", added_up), ("", Vec::new())],
+            };
         for (label, names) in both.into_iter().filter(|(_, names)| !names.is_empty()) {
             lines.push(Line { label: label.to_owned(), cells: Vec::new() });
             for (name, level) in names {
@@ -154,7 +156,8 @@ mod tests {
         let places = order.map(|begin| place(&sampled, begin));
         assert!(places.is_sorted() && places[4] < usize::MAX, "{sampled:?}");
         let whole = lines(&run(false));
-        let places = ["share of cycles", "useful work", "page faults", ADDED_UP].map(|begin| place(&whole, begin));
+        let places = ["share of cycles", "useful work", "page faults", ADDED_UP]
+            .map(|begin| place(&whole, begin));
         assert!(places.is_sorted() && places[3] == usize::MAX, "{whole:?}");
     }
 }

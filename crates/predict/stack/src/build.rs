@@ -13,7 +13,7 @@ use crate::settings::{AlignAreas, KernelSettings};
 use crate::shadowed::Paging;
 use crate::stack::{KernelOutOfMemory, Stack};
 use crate::thp::ThpParameters;
-use crate::tree::{NodeId, Nodes, Position, SecondStageTable, Vm, Interrupts};
+use crate::tree::{Interrupts, NodeId, Nodes, Position, SecondStageTable, Vm};
 use crate::vm_advice::VmAdvice;
 use crate::vma::{HugeAdvice, Vma};
 use std::collections::BTreeSet;
@@ -501,5 +501,14 @@ fn start_vm(
     } else {
         None
     };
-    Ok(Vm { below, process, slot, second, shadow, unsync: BTreeSet::new(), kept_unsync: None, interrupts: Interrupts::default() })
+    Ok(Vm {
+        below,
+        process,
+        slot,
+        second,
+        shadow,
+        unsync: BTreeSet::new(),
+        kept_unsync: None,
+        interrupts: Interrupts::default(),
+    })
 }

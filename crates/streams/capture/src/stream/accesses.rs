@@ -76,7 +76,7 @@ impl Capture {
             }
             if let Some(chooser) = &mut self.chooser {
                 let all = batch.accesses();
-                chooser.run(pid, instructions, &all[all.len() - used..]);
+                chooser.run(pid, tid, instructions, &all[all.len() - used..]);
             }
             let Some(at) = outside else { return };
             instructions = 0;

@@ -109,6 +109,7 @@ impl Capture {
         if let Some(touches) = &mut self.touches {
             touches.event(&event, &mut |told| tell_touched(told, &mut self.chooser, batch));
         }
+        self.chooser.iter_mut().for_each(|chooser| chooser.event(&event));
         batch.event(event);
     }
 

@@ -3,7 +3,7 @@
 use super::pilot::{COPIES, Misses, Pilot, Reach, Shown};
 use std::collections::VecDeque;
 use strata_addr::{Range, space::Virtual};
-use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, half_width};
+use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, Tid, half_width};
 use strata_text::number::count;
 
 /// What is run whole before anything is left out, in instructions: less is quicker run whole.
@@ -124,8 +124,8 @@ impl Auto {
     }
 
     /// What is seen outside of gaps.
-    pub fn run(&mut self, pid: Pid, instructions: u64, accesses: &[Access]) {
-        self.pilot.run(pid, instructions, accesses);
+    pub fn run(&mut self, pid: Pid, tid: Tid, instructions: u64, accesses: &[Access]) {
+        self.pilot.run(pid, tid, instructions, accesses);
         if !self.begun {
             self.whole.0 += instructions;
         }
@@ -134,6 +134,11 @@ impl Auto {
     /// Pages were touched first in a gap, or begun before it.
     pub fn touched(&mut self, pid: Pid, range: Range<Virtual>, begun: bool) {
         self.pilot.touched(pid, range, begun);
+    }
+
+    /// A thread has ended.
+    pub fn ended(&mut self, tid: Tid) {
+        self.pilot.ended(tid);
     }
 
     /// An edge is passed. Where a window is over, gives the interval after the next one.
@@ -402,7 +407,7 @@ mod tests {
                     Gva::new((1 << 32) + (state >> 33) % lines * 64)
                 };
                 let accesses: Vec<Access> = (0..1000).map(|_| Access::load(at(), 8)).collect();
-                auto.run(Pid(0), 10_000, &accesses);
+                auto.run(Pid(0), Tid(0), 10_000, &accesses);
             }
         };
         run(auto, 1_000_000, lines(0));

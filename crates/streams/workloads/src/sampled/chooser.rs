@@ -4,7 +4,7 @@ use super::auto::{Aim, Auto};
 use super::phases::{Phases, Planned};
 use std::sync::Arc;
 use strata_addr::{Range, space::Virtual};
-use strata_stream::{Access, Batch, Edge, Event, Pid, Placed, Sampling};
+use strata_stream::{Access, Batch, Edge, Event, Pid, Placed, Sampling, Tid};
 
 /// Where windows lie if it is not the seed alone that says so.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,9 +56,16 @@ impl Chooser {
     }
 
     /// What is seen outside of gaps.
-    pub fn run(&mut self, pid: Pid, instructions: u64, accesses: &[Access]) {
+    pub fn run(&mut self, pid: Pid, tid: Tid, instructions: u64, accesses: &[Access]) {
         if let Kind::Auto(auto) = &mut self.kind {
-            auto.run(pid, instructions, accesses);
+            auto.run(pid, tid, instructions, accesses);
+        }
+    }
+
+    /// Something happened, in a gap or outside.
+    pub fn event(&mut self, event: &Event) {
+        if let (Kind::Auto(auto), Event::ThreadExit { tid }) = (&mut self.kind, event) {
+            auto.ended(*tid);
         }
     }
 
@@ -127,7 +134,7 @@ mod tests {
             let mut chooser = Some(Chooser::new(sampling, Aimed::Auto(aim.clone())));
             let mut batch = Batch::new();
             let run = |chooser: &mut Option<Chooser>, accesses: &[Access]| {
-                chooser.as_mut().unwrap().run(Pid(0), sampling.window, accesses);
+                chooser.as_mut().unwrap().run(Pid(0), Tid(0), sampling.window, accesses);
             };
             run(&mut chooser, &lines(0, 16));
             chooser.as_mut().unwrap().edge(Edge::Interval);

@@ -87,7 +87,7 @@ impl<S: Source> Sampled<S> {
         self.touches.run(tid, accesses, self.in_gap);
         if !self.in_gap {
             if let Some(chooser) = &mut self.chooser {
-                chooser.run(self.touches.owner(tid), instructions, accesses);
+                chooser.run(self.touches.owner(tid), tid, instructions, accesses);
             }
             batch.run(tid, instructions, |out| out.extend_from_slice(accesses));
         } else if instructions > 0 {
@@ -128,6 +128,7 @@ impl<S: Source> Sampled<S> {
     fn event(&mut self, event: &Event, batch: &mut Batch) {
         self.tell_skipped(batch);
         self.touches.event(event, &mut |told| tell_touched(told, &mut self.chooser, batch));
+        self.chooser.iter_mut().for_each(|chooser| chooser.event(event));
         batch.event(*event);
     }
 }

@@ -8,6 +8,9 @@
 //! warming there is. Copies of the arrays start later, each after half as much warming as the one before.
 //! What they miss more than the first in the same window is what that much less warming costs.
 //!
+//! Each thread has a CPU of its own, with all arrays but the last-level cache; a thread that begins gets that of one
+//! that has ended.
+//!
 //! ```text
 //!  gap ------|  1.6M instructions of warming, seen by the arrays themselves   | window |
 //!                              |  800k, seen by the first copy                |        |
@@ -17,7 +20,7 @@
 use super::lru::{Lru, spread};
 use rustc_hash::FxHashMap;
 use strata_addr::{PageSize, Range, space::Virtual};
-use strata_stream::{Access, Array, Pid};
+use strata_stream::{Access, Array, Pid, Tid};
 
 /// Copies that start later than the arrays themselves, each half as long before the window.
 pub(super) const COPIES: usize = 5;
@@ -33,6 +36,9 @@ const LINES_OF_PAGE: u64 = 64;
 
 /// Of pages one in so many is followed line by line.
 const PAGES: u64 = 8;
+
+/// CPUs that are followed. More threads than that share them.
+const CPUS: usize = 64;
 
 /// Pages remembered in front of the TLB. Most accesses go to one of few.
 const RECENT: usize = 64;
@@ -55,71 +61,154 @@ impl Reach {
     fn holds_pages(&self) -> bool {
         matches!(self.array, Array::L1Tlb | Array::L2Tlb)
     }
+
+    /// Whether all CPUs have one together.
+    fn is_shared(&self) -> bool {
+        self.array == Array::LastLevelCache
+    }
 }
 
-/// The arrays at one moment.
+/// Arrays of a CPU, or those that CPUs share.
 #[derive(Clone, Debug)]
 struct Arrays {
-    arrays: Vec<(bool, Lru)>,
-    recent: Box<[u64; RECENT]>,
-    misses: Vec<u64>,
+    /// Which of the reaches each is of, and whether it holds pages.
+    arrays: Vec<(usize, bool, Lru)>,
 }
 
 impl Arrays {
-    fn new(reaches: &[Reach]) -> Self {
-        let array = |reach: &Reach| {
+    /// Those of the reaches that are shared, or that are not.
+    fn new(reaches: &[Reach], shared: bool) -> Self {
+        let own = reaches.iter().enumerate().filter(|(_, reach)| reach.is_shared() == shared);
+        let array = |(at, reach): (usize, &Reach)| {
             let pages = reach.holds_pages();
             let entries = if pages { reach.entries } else { reach.entries / LINES };
-            (pages, Lru::new(entries, reach.ways))
+            (at, pages, Lru::new(entries, reach.ways))
         };
+        Self { arrays: own.map(array).collect() }
+    }
+
+    fn touch(&mut self, pages: bool, key: u64, misses: &mut [u64]) {
+        // Sets of a TLB are by number. Which frames lines are in follows no order.
+        let index = if pages { key } else { spread(key) };
+        for (at, of_pages, array) in &mut self.arrays {
+            if *of_pages == pages {
+                misses[*at] += u64::from(!array.touch(key, index));
+            }
+        }
+    }
+}
+
+/// What a CPU has for itself.
+#[derive(Clone, Debug)]
+struct Cpu {
+    arrays: Arrays,
+    recent: Box<[u64; RECENT]>,
+}
+
+/// All arrays at one moment.
+#[derive(Clone, Debug)]
+struct Cpus {
+    reaches: Vec<Reach>,
+    cpus: Vec<Cpu>,
+    shared: Arrays,
+    misses: Vec<u64>,
+}
+
+impl Cpus {
+    fn new(reaches: &[Reach]) -> Self {
         Self {
-            arrays: reaches.iter().map(array).collect(),
-            recent: Box::new([0; RECENT]),
+            reaches: reaches.to_vec(),
+            cpus: Vec::new(),
+            shared: Arrays::new(reaches, true),
             misses: vec![0; reaches.len()],
         }
     }
 
-    fn run(&mut self, pid: Pid, accesses: &[Access]) {
+    /// A CPU, with what all share.
+    fn on(&mut self, cpu: usize) -> (&mut Cpu, &mut Arrays, &mut [u64]) {
+        while self.cpus.len() <= cpu {
+            let arrays = Arrays::new(&self.reaches, false);
+            self.cpus.push(Cpu { arrays, recent: Box::new([0; RECENT]) });
+        }
+        (&mut self.cpus[cpu], &mut self.shared, &mut self.misses)
+    }
+
+    fn run(&mut self, cpu: usize, pid: Pid, accesses: &[Access]) {
+        let (cpu, shared, misses) = self.on(cpu);
         let process = of_process(pid);
         for access in accesses {
             let at = access.addr().get();
             let page = (at >> PageSize::BASE_SHIFT) + process;
-            let recent = &mut self.recent[page as usize % RECENT];
+            let recent = &mut cpu.recent[page as usize % RECENT];
             if *recent != page {
                 *recent = page;
-                self.touch(true, page);
+                cpu.arrays.touch(true, page, misses);
             }
-            self.touch_line(at / LINE_BYTES + process);
+            touch_line(at / LINE_BYTES + process, cpu, shared, misses);
         }
     }
 
     /// Uses each line of a range. What misses then is not the program's.
-    fn touch_all(&mut self, pid: Pid, range: Range<Virtual>) {
+    fn touch_all(&mut self, cpu: usize, pid: Pid, range: Range<Virtual>) {
         let process = of_process(pid);
         let missed = self.misses.clone();
+        let (cpu, shared, misses) = self.on(cpu);
         for page in range.start.page().get()..range.end.page().get() {
-            self.touch(true, page + process);
+            cpu.arrays.touch(true, page + process, misses);
             for line in page * LINES_OF_PAGE..(page + 1) * LINES_OF_PAGE {
-                self.touch_line(line + process);
+                touch_line(line + process, cpu, shared, misses);
             }
         }
         self.misses = missed;
     }
+}
 
-    fn touch_line(&mut self, line: u64) {
-        if spread(line) >> 61 == 0 {
-            self.touch(false, line);
+fn touch_line(line: u64, cpu: &mut Cpu, shared: &mut Arrays, misses: &mut [u64]) {
+    if spread(line) >> 61 == 0 {
+        cpu.arrays.touch(false, line, misses);
+        shared.touch(false, line, misses);
+    }
+}
+
+/// Which CPU each thread is on.
+#[derive(Clone, Debug, Default)]
+struct Threads {
+    cpus: FxHashMap<Tid, usize>,
+    /// Those of threads that have ended, the last one last.
+    idle: Vec<usize>,
+    /// CPUs that any thread had.
+    used: usize,
+    /// Where a process ran last.
+    of_processes: FxHashMap<Pid, usize>,
+    last: Option<(Pid, Tid, usize)>,
+}
+
+impl Threads {
+    /// The CPU that a thread runs on.
+    fn cpu(&mut self, pid: Pid, tid: Tid) -> usize {
+        if let Some((_, _, cpu)) = self.last.filter(|last| (last.0, last.1) == (pid, tid)) {
+            return cpu;
         }
+        let Self { cpus, idle, used, .. } = self;
+        let cpu = *cpus.entry(tid).or_insert_with(|| {
+            idle.pop().unwrap_or_else(|| {
+                *used += 1;
+                (*used - 1) % CPUS
+            })
+        });
+        self.of_processes.insert(pid, cpu);
+        self.last = Some((pid, tid, cpu));
+        cpu
     }
 
-    fn touch(&mut self, pages: bool, key: u64) {
-        // Sets of a TLB are by number. Which frames lines are in follows no order.
-        let index = if pages { key } else { spread(key) };
-        for ((of_pages, array), misses) in self.arrays.iter_mut().zip(&mut self.misses) {
-            if *of_pages == pages {
-                *misses += u64::from(!array.touch(key, index));
-            }
-        }
+    /// The CPU that a process ran on last.
+    fn of_process(&self, pid: Pid) -> usize {
+        self.of_processes.get(&pid).copied().unwrap_or(0)
+    }
+
+    fn ended(&mut self, tid: Tid) {
+        self.last = None;
+        self.idle.extend(self.cpus.remove(&tid));
     }
 }
 
@@ -214,11 +303,11 @@ pub(super) struct Shown {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Pilot {
-    reaches: Vec<Reach>,
-    arrays: Arrays,
+    arrays: Cpus,
     /// The arrays as they were where warming began, in a trial.
-    before: Option<Arrays>,
-    copies: Vec<Arrays>,
+    before: Option<Cpus>,
+    copies: Vec<Cpus>,
+    threads: Threads,
     /// Instructions of warming that are left until the window.
     left: u64,
     /// The length of warming, in a trial.
@@ -232,10 +321,10 @@ pub(super) struct Pilot {
 impl Pilot {
     pub(super) fn new(reaches: &[Reach]) -> Self {
         Self {
-            reaches: reaches.to_vec(),
-            arrays: Arrays::new(reaches),
+            arrays: Cpus::new(reaches),
             before: None,
             copies: Vec::new(),
+            threads: Threads::default(),
             left: 0,
             warm: 0,
             instructions: 0,
@@ -267,9 +356,9 @@ impl Pilot {
 
     /// The window is over.
     pub(super) fn close(&mut self) -> Shown {
-        let misses = |arrays: &Arrays| -> Misses {
+        let misses = |arrays: &Cpus| -> Misses {
             let scale = |reach: &Reach| if reach.holds_pages() { 1.0 } else { LINES as f64 };
-            let counted = self.reaches.iter().zip(&arrays.misses);
+            let counted = arrays.reaches.iter().zip(&arrays.misses);
             counted.map(|(reach, misses)| *misses as f64 * scale(reach)).collect()
         };
         let shown = Shown {
@@ -285,7 +374,7 @@ impl Pilot {
 
     /// Pages were touched first in a gap, or begun before it: modelled machines then have all their lines.
     pub(super) fn touched(&mut self, pid: Pid, range: Range<Virtual>, begun: bool) {
-        self.arrays.touch_all(pid, range);
+        self.arrays.touch_all(self.threads.of_process(pid), pid, range);
         self.guesses.touched(pid, range, begun);
     }
 
@@ -295,10 +384,11 @@ impl Pilot {
     }
 
     /// What is seen outside of gaps.
-    pub(super) fn run(&mut self, pid: Pid, instructions: u64, accesses: &[Access]) {
-        self.arrays.run(pid, accesses);
+    pub(super) fn run(&mut self, pid: Pid, tid: Tid, instructions: u64, accesses: &[Access]) {
+        let cpu = self.threads.cpu(pid, tid);
+        self.arrays.run(cpu, pid, accesses);
         self.guesses.run(pid, accesses);
-        self.copies.iter_mut().for_each(|copy| copy.run(pid, accesses));
+        self.copies.iter_mut().for_each(|copy| copy.run(cpu, pid, accesses));
         if self.in_window {
             self.instructions += instructions;
             return;
@@ -310,6 +400,11 @@ impl Pilot {
         {
             self.copies.push(before.clone());
         }
+    }
+
+    /// A thread has ended.
+    pub(super) fn ended(&mut self, tid: Tid) {
+        self.threads.ended(tid);
     }
 }
 
@@ -329,7 +424,7 @@ mod tests {
         for piece in 0..instructions / 1000 {
             let at = |n: u64| Gva::new((1 << 32) + (piece * 1000 + n) % lines * 64);
             let accesses: Vec<Access> = (0..1000).map(|n| Access::load(at(n), 8)).collect();
-            pilot.run(Pid(0), 1000, &accesses);
+            pilot.run(Pid(0), Tid(0), 1000, &accesses);
         }
     }
 
@@ -377,7 +472,7 @@ mod tests {
     fn use_lines(pilot: &mut Pilot, number: u64, first: u64, end: u64) {
         let at = |page: u64, line: u64| Gva::new((1 << 32) + (page << 12) + line * LINE_BYTES);
         let loads = |page| (first..end).map(move |line| Access::load(at(page, line), 8));
-        pilot.run(Pid(0), 1000, &(0..number).flat_map(loads).collect::<Vec<_>>());
+        pilot.run(Pid(0), Tid(0), 1000, &(0..number).flat_map(loads).collect::<Vec<_>>());
     }
 
     #[test]
@@ -400,6 +495,47 @@ mod tests {
         pilot.open();
         use_lines(&mut pilot, 512, 0, 32);
         assert_eq!(pilot.close().guessed, 0.0);
+    }
+
+    /// Two threads use more together than one CPU's TLB holds.
+    #[test]
+    fn threads_have_arrays_of_their_own() {
+        let missed = |tids: [u32; 2], ends: bool| {
+            let reach = Reach { array: Array::L2Tlb, entries: 128, ways: 4, cycles: 1.0 };
+            let mut pilot = Pilot::new(&[reach]);
+            let both = |pilot: &mut Pilot| {
+                for (half, tid) in (0..).zip(tids) {
+                    let page = |n: u64| Gva::new((1 << 32) + (half * 96 + n) * 4096);
+                    let accesses: Vec<Access> = (0..96).map(|n| Access::load(page(n), 8)).collect();
+                    pilot.run(Pid(0), Tid(tid), 1000, &accesses);
+                    if ends {
+                        pilot.ended(Tid(tid));
+                    }
+                }
+            };
+            both(&mut pilot);
+            pilot.warm(0, false);
+            pilot.open();
+            both(&mut pilot);
+            pilot.close().misses[0]
+        };
+        assert_eq!(missed([0, 0], false), 192.0, "one CPU's TLB has room for half");
+        assert_eq!(missed([0, 1], false), 0.0);
+        // Who comes after another has ended is on its CPU.
+        assert_eq!(missed([0, 1], true), 192.0);
+    }
+
+    #[test]
+    fn the_last_level_cache_is_one_for_all() {
+        let reaches = Array::ALL.map(|array| Reach { array, entries: 64, ways: 4, cycles: 1.0 });
+        let mut cpus = Cpus::new(&reaches);
+        cpus.run(70, Pid(0), &[Access::load(Gva::new(0), 8)]);
+        let shared = reaches.iter().position(|reach| reach.is_shared());
+        assert_eq!(
+            cpus.shared.arrays.iter().map(|(at, ..)| *at).collect::<Vec<_>>(),
+            [shared.unwrap()]
+        );
+        assert!(cpus.cpus.iter().all(|cpu| cpu.arrays.arrays.len() == reaches.len() - 1));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, is_misses, parts};
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
-use crate::windows::{Counted, Whole};
+use crate::windows::{Counted, Seen, Whole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_hardware::{HardwareCounters, Machine};
@@ -128,6 +128,8 @@ pub(crate) struct Strata {
     warmth: Warmth,
     /// Page faults of all intervals that are over.
     faults: f64,
+    /// Instructions of each CPU in all intervals that are over.
+    retired: Vec<f64>,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
     /// Cycles of the hardware, and instructions, in what counts.
@@ -139,9 +141,15 @@ pub(crate) struct Strata {
 
 impl Strata {
     /// After a part traced whole, of which this was counted.
-    pub(crate) fn new(whole: HardwareCounters, faults: u64, machine: &Machine) -> Self {
-        let counted = without_charges(whole);
-        let whole = Whole { figures: figures(&counted, machine), counted, faults };
+    pub(crate) fn new(cpus: Vec<Seen>, machine: &Machine) -> Self {
+        let cpus = uncharged(cpus);
+        let Seen { counted, faults } = Seen::sum(&cpus);
+        let with_figures = |seen: Seen| {
+            let figures = figures(&seen.counted, machine);
+            (seen, figures)
+        };
+        let cpus = cpus.into_iter().map(with_figures).collect();
+        let whole = Whole { cpus, figures: figures(&counted, machine), counted, faults };
         Self {
             counted: STARTS.iter().map(|_| Counted::new(&whole)).collect(),
             cycles: machine.explain(&whole.counted).total(),
@@ -169,10 +177,10 @@ impl Strata {
         self.warmth.tell(array, after, off);
     }
 
-    /// A window is over: what was counted, and page faults, from each of [`STARTS`] on.
-    pub(crate) fn window(&mut self, counted: Vec<(HardwareCounters, u64)>, machine: &Machine) {
-        for (windows, (counted, faults)) in self.counted.iter_mut().zip(counted) {
-            windows.window(without_charges(counted), faults);
+    /// A window is over: what was counted on each CPU from each of [`STARTS`] on.
+    pub(crate) fn window(&mut self, counted: Vec<Vec<Seen>>, machine: &Machine) {
+        for (windows, cpus) in self.counted.iter_mut().zip(counted) {
+            windows.window(uncharged(cpus));
         }
         let last = self.counted[WINDOW].last();
         self.cycles += machine.explain(last).total();
@@ -182,10 +190,11 @@ impl Strata {
         }
     }
 
-    /// An interval is over, in which a window ended, or none did. `faults` are all so far.
+    /// An interval is over, in which a window ended, or none did. `retired` are all instructions of each CPU so far,
+    /// `faults` all page faults.
     pub(crate) fn interval(
         &mut self,
-        instructions: u64,
+        retired: &[u64],
         has_window: bool,
         faults: u64,
         machine: &Machine,
@@ -194,6 +203,14 @@ impl Strata {
             return;
         }
         self.faults = faults.saturating_sub(self.whole.faults) as f64;
+        let before: f64 = self.retired.iter().sum();
+        let whole = |cpu| {
+            let seen: Option<&(Seen, _)> = self.whole.cpus.get(cpu);
+            seen.map_or(0, |(seen, _)| seen.counted.instructions)
+        };
+        let beyond = |(cpu, all): (usize, &u64)| all.saturating_sub(whole(cpu)) as f64;
+        self.retired = retired.iter().enumerate().map(beyond).collect();
+        let instructions = (self.retired.iter().sum::<f64>() - before) as u64;
         if !has_window || self.counted[WINDOW].last().instructions == 0 {
             self.orphaned += instructions;
             return;
@@ -230,7 +247,12 @@ impl Strata {
         let start = self.warmth.start(part);
         // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
         let by = if part == Part::Program { 0.0 } else { self.unseen_faults(start) };
-        self.counted[start].corrected(by)
+        self.counted[start].corrected(by, &self.weights(start))
+    }
+
+    /// By what estimates of each CPU from a start are multiplied.
+    fn weights(&self, start: usize) -> Vec<f64> {
+        self.counted[start].weights(&self.retired)
     }
 
     /// Of so many instructions those after what was run whole.
@@ -309,7 +331,10 @@ impl Strata {
     /// Page faults that estimates from a start lack; below 0 for those that they have too many.
     fn unseen_faults(&self, start: usize) -> f64 {
         let windows = &self.counted[start];
-        if windows.len() < FEWEST_WINDOWS { 0.0 } else { windows.unseen(self.faults) }
+        match windows.len() < FEWEST_WINDOWS {
+            true => 0.0,
+            false => windows.unseen(self.faults, &self.weights(start)),
+        }
     }
 
     /// Half the width of the interval of a figure, as far as chance goes.
@@ -318,8 +343,7 @@ impl Strata {
             return phases.half(self.beyond_whole(instructions), |_, rates| rates[figure]);
         }
         let (fit, doubt) = self.fit(figure);
-        if parts(figure).iter().all(|(part, at)| self.of(*part).rates(*at).all(|rate| rate == 0.0))
-        {
+        if parts(figure).iter().all(|(part, at)| self.of(*part).has_none(*at)) {
             return None;
         }
         let chance = half_width(self.windows().lengths().zip(fit))?;
@@ -375,14 +399,13 @@ impl Strata {
         let mut rates = vec![0.0; self.windows().len()];
         let mut doubt = 0.0;
         for (part, at) in parts(figure) {
+            let weights = self.weights(self.warmth.start(*part));
             if *part == Part::Program {
-                rates
-                    .iter_mut()
-                    .zip(self.of(*part).rates(*at))
-                    .for_each(|(sum, rate)| *sum += rate);
+                let own = self.of(*part).rates(*at, &weights);
+                rates.iter_mut().zip(own).for_each(|(sum, rate)| *sum += rate);
                 continue;
             }
-            let fit = self.of(*part).fit(*at, &self.whole);
+            let fit = self.of(*part).fit(*at, &self.whole, &weights);
             rates.iter_mut().zip(fit.rates).for_each(|(sum, rate)| *sum += rate);
             doubt += fit.error * self.unseen_faults(self.warmth.start(*part)).abs();
         }
@@ -444,6 +467,12 @@ pub(crate) struct Elapsed {
     /// How far it may be off by page faults, and by cold arrays.
     pub(crate) doubt: f64,
     pub(crate) cold: f64,
+}
+
+/// What was counted on each CPU, without what was charged.
+fn uncharged(cpus: Vec<Seen>) -> Vec<Seen> {
+    let without = |seen: Seen| Seen { counted: without_charges(seen.counted), ..seen };
+    cpus.into_iter().map(without).collect()
 }
 
 fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {

@@ -1,26 +1,67 @@
 //! What windows of a sampled stream counted, from one place of their warming on.
+//!
+//! Threads on different CPUs do different things, and how much each does of a window is not how much it does of the
+//! interval: what is seen in detail runs slower, and not for all threads alike. How many instructions each CPU retired
+//! is known of gaps as well. So each CPU's counts are estimated by themselves, as a ratio to its instructions (the
+//! separate ratio estimator; Cochran, Sampling Techniques, 3rd edition, section 6.10).
 
 use crate::figures::{Figures, figures};
-use crate::regression::{Slopes, slope_of};
+use crate::regression::{Point, Slopes, slope_of};
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
+use strata_stream::FEWEST_WINDOWS;
+
+/// What was counted on one CPU, with its page faults.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) counted: HardwareCounters,
+    pub(crate) faults: u64,
+}
+
+impl Seen {
+    /// What was counted on all of them.
+    pub(crate) fn sum(cpus: &[Self]) -> Self {
+        cpus.iter().fold(Self::default(), |mut sum, cpu| {
+            sum.counted += &cpu.counted;
+            sum.faults += cpu.faults;
+            sum
+        })
+    }
+}
+
+/// What one CPU did of a window, for each instruction of all CPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Share {
+    cpu: usize,
+    /// Instructions.
+    instructions: f64,
+    /// Page faults.
+    faults: f64,
+    rates: Figures,
+}
 
 /// One interval of the stream.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Stratum {
     /// Instructions of the interval.
     instructions: f64,
     /// Instructions of what counts of it.
     window: f64,
-    /// Page faults of that for each instruction.
-    faults: f64,
-    /// Figures of it for each instruction.
-    rates: Figures,
+    /// What each CPU did of that, if it did anything.
+    shares: Box<[Share]>,
+}
+
+impl Stratum {
+    fn with_shares(&self) -> impl Iterator<Item = (&Self, &Share)> {
+        self.shares.iter().map(move |share| (self, share))
+    }
 }
 
 /// What was run whole, without what was charged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Whole {
+    /// By CPU, with figures of each.
+    pub(crate) cpus: Vec<(Seen, Figures)>,
     pub(crate) counted: HardwareCounters,
     pub(crate) figures: Figures,
     pub(crate) faults: u64,
@@ -35,19 +76,28 @@ pub(crate) struct Fit {
     pub(crate) error: f64,
 }
 
+/// One CPU in all windows so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct OfCpu {
+    /// Each single count of all intervals that are over, as windows tell.
+    sums: Vec<f64>,
+    /// Its instructions and page faults of them.
+    instructions: f64,
+    faults: f64,
+    /// Windows in which it ran.
+    windows: usize,
+}
+
 /// The windows so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counted {
-    /// Each single count of all intervals that are over.
-    sums: Vec<f64>,
+    cpus: Vec<OfCpu>,
     /// What all windows counted.
     seen: HardwareCounters,
     intervals: Vec<Stratum>,
-    /// What the last window counted, and its page faults.
-    last: HardwareCounters,
-    last_faults: u64,
-    /// Page faults of all intervals that are over, as windows tell.
-    faults: f64,
+    /// What the last window counted, by CPU and in all.
+    last: Vec<Seen>,
+    last_sum: HardwareCounters,
     /// What each single count has to do with page faults.
     slopes: Slopes,
 }
@@ -56,20 +106,25 @@ impl Counted {
     /// After a part that was run whole.
     pub(crate) fn new(whole: &Whole) -> Self {
         let mut slopes = Slopes::default();
-        slopes.add(&whole.counted, whole.faults);
+        for (cpu, (seen, _)) in whole.cpus.iter().enumerate() {
+            slopes.add(cpu, &seen.counted, seen.faults);
+        }
         Self { slopes, ..Self::default() }
     }
 
     /// A window is over.
-    pub(crate) fn window(&mut self, counted: HardwareCounters, faults: u64) {
-        (self.last, self.last_faults) = (counted, faults);
-        self.slopes.add(&self.last, faults);
-        self.seen += &self.last;
+    pub(crate) fn window(&mut self, cpus: Vec<Seen>) {
+        for (cpu, seen) in cpus.iter().enumerate() {
+            self.slopes.add(cpu, &seen.counted, seen.faults);
+        }
+        self.last_sum = Seen::sum(&cpus).counted;
+        self.last = cpus;
+        self.seen += &self.last_sum;
     }
 
     /// What the last window counted.
     pub(crate) fn last(&self) -> &HardwareCounters {
-        &self.last
+        &self.last_sum
     }
 
     /// What all windows counted.
@@ -84,11 +139,16 @@ impl Counted {
 
     /// An interval of so many instructions is over, of which the last window was.
     pub(crate) fn interval(&mut self, instructions: u64, machine: &Machine) {
-        let mut rates = figures(&self.last, machine);
-        let window = self.last.instructions as f64;
-        rates.iter_mut().for_each(|figure| *figure /= window);
-        let faults = self.last_faults as f64 / window;
-        self.intervals.push(Stratum { instructions: instructions as f64, window, faults, rates });
+        let window = self.last_sum.instructions as f64;
+        let ran = self.last.iter().enumerate().filter(|(_, seen)| seen.counted.instructions > 0);
+        let shares = ran.map(|(cpu, seen)| Share {
+            cpu,
+            instructions: seen.counted.instructions as f64 / window,
+            faults: seen.faults as f64 / window,
+            rates: figures(&seen.counted, machine).map(|figure| figure / window),
+        });
+        let shares = shares.collect();
+        self.intervals.push(Stratum { instructions: instructions as f64, window, shares });
         self.add(instructions);
     }
 
@@ -97,42 +157,83 @@ impl Counted {
     pub(crate) fn end(&mut self, instructions: u64, whole: &Whole) {
         match self.intervals.last_mut() {
             Some(last) => last.instructions += instructions as f64,
-            None => (self.last, self.last_faults) = (whole.counted.clone(), whole.faults),
+            None => {
+                self.last = whole.cpus.iter().map(|(seen, _)| seen.clone()).collect();
+                self.last_sum = whole.counted.clone();
+            }
         }
-        if self.last.instructions > 0 {
+        if self.last_sum.instructions > 0 {
             self.add(instructions);
         }
     }
 
     /// Adds the last window, for so many instructions.
     fn add(&mut self, instructions: u64) {
-        let weight = instructions as f64 / self.last.instructions as f64;
-        self.faults += self.last_faults as f64 * weight;
-        let mut at = 0;
-        let sums = &mut self.sums;
-        self.last.visit(&mut |count| {
-            if at == sums.len() {
-                sums.push(0.0);
+        let weight = instructions as f64 / self.last_sum.instructions as f64;
+        self.cpus.resize(self.cpus.len().max(self.last.len()), OfCpu::default());
+        for (cpu, seen) in self.cpus.iter_mut().zip(&self.last) {
+            if seen.counted.instructions == 0 {
+                continue;
             }
-            sums[at] += count as f64 * weight;
-            at += 1;
-        });
+            cpu.windows += 1;
+            cpu.instructions += seen.counted.instructions as f64 * weight;
+            cpu.faults += seen.faults as f64 * weight;
+            let mut at = 0;
+            let sums = &mut cpu.sums;
+            seen.counted.visit(&mut |count| {
+                if at == sums.len() {
+                    sums.push(0.0);
+                }
+                sums[at] += count as f64 * weight;
+                at += 1;
+            });
+        }
+    }
+
+    /// By what estimates of each CPU are multiplied, so that each has as many instructions as it had in all intervals
+    /// that are over. Those that few windows saw have one number together, and those that none saw are as the rest.
+    pub(crate) fn weights(&self, known: &[f64]) -> Vec<f64> {
+        let is_alone = |cpu: &OfCpu| cpu.windows >= FEWEST_WINDOWS;
+        if known.len() < 2 {
+            return vec![1.0; self.cpus.len()];
+        }
+        let known_of = |cpu: usize| known.get(cpu).copied().unwrap_or(0.0);
+        let together = |own: bool| {
+            let cpus = self.cpus.iter().enumerate().filter(|(_, cpu)| is_alone(cpu) == own);
+            let pairs = cpus.map(|(at, cpu)| [cpu.instructions, known_of(at)]);
+            pairs.fold([0.0, 0.0], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]])
+        };
+        let [alone, [estimated, rest]] = [together(true), together(false)];
+        let of_rest = if estimated > 0.0 { rest / estimated } else { 1.0 };
+        let covered = alone[1] + if estimated > 0.0 { rest } else { 0.0 };
+        let all: f64 = known.iter().sum();
+        let unseen = if covered > 0.0 { all / covered } else { 1.0 };
+        let weight = |(at, cpu): (usize, &OfCpu)| match is_alone(cpu) {
+            true => known_of(at) / cpu.instructions * unseen,
+            false => of_rest * unseen,
+        };
+        self.cpus.iter().enumerate().map(weight).collect()
     }
 
     /// Page faults that the estimate lacks, of so many; below 0 for those that it has too many.
-    pub(crate) fn unseen(&self, faults: f64) -> f64 {
-        faults - self.faults
+    pub(crate) fn unseen(&self, faults: f64, weights: &[f64]) -> f64 {
+        let estimated = self.cpus.iter().zip(weights).map(|(cpu, weight)| cpu.faults * weight);
+        faults - estimated.sum::<f64>()
     }
 
     /// The estimate of all intervals that are over, with what so many page faults more add.
-    pub(crate) fn corrected(&self, by: f64) -> HardwareCounters {
+    pub(crate) fn corrected(&self, by: f64, weights: &[f64]) -> HardwareCounters {
         let mut seen = Vec::new();
         self.seen.visit(&mut |count| seen.push(count));
-        let mut sums = self.sums.iter().zip(&seen).enumerate();
+        let mut seen = seen.into_iter().enumerate();
         let mut counters = HardwareCounters::default();
         counters.set(&mut || {
-            sums.next()
-                .map_or(0, |(at, (sum, seen))| estimate(sum + self.slopes.of(at) * by, *seen))
+            seen.next().map_or(0, |(at, seen)| {
+                let cpus = self.cpus.iter().zip(weights);
+                let of_cpu =
+                    |(cpu, weight): (&OfCpu, &f64)| cpu.sums.get(at).unwrap_or(&0.0) * weight;
+                estimate(cpus.map(of_cpu).sum::<f64>() + self.slopes.of(at) * by, seen)
+            })
         });
         counters
     }
@@ -142,25 +243,66 @@ impl Counted {
         self.intervals.iter().map(|stratum| stratum.instructions)
     }
 
+    /// Whether no window had any of a figure.
+    pub(crate) fn has_none(&self, figure: usize) -> bool {
+        self.shares().all(|(_, share)| share.rates[figure] == 0.0)
+    }
+
     /// A figure of each window, for each instruction.
-    pub(crate) fn rates(&self, figure: usize) -> impl Iterator<Item = f64> {
-        self.intervals.iter().map(move |stratum| stratum.rates[figure])
+    pub(crate) fn rates(&self, figure: usize, weights: &[f64]) -> Vec<f64> {
+        self.residuals(weights, |share| share.rates[figure])
     }
 
     /// A figure without what page faults have to do with it.
-    pub(crate) fn fit(&self, figure: usize, whole: &Whole) -> Fit {
-        let instructions = whole.counted.instructions as f64;
-        let first = [instructions, whole.faults as f64, whole.figures[figure]];
-        let first = (instructions > 0.0).then_some(first);
-        let windows = self.intervals.iter().map(|stratum| {
-            let Stratum { window, faults, rates, .. } = stratum;
-            [*window, faults * window, rates[figure] * window]
+    pub(crate) fn fit(&self, figure: usize, whole: &Whole, weights: &[f64]) -> Fit {
+        let first = whole.cpus.iter().enumerate().map(|(cpu, (seen, figures))| Point {
+            cpu,
+            instructions: seen.counted.instructions as f64,
+            faults: seen.faults as f64,
+            count: figures[figure],
         });
-        let points: Vec<_> = first.into_iter().chain(windows).collect();
+        let first = first.filter(|point| point.instructions > 0.0);
+        let windows = self.shares().map(|(stratum, share)| Point {
+            cpu: share.cpu,
+            instructions: share.instructions * stratum.window,
+            faults: share.faults * stratum.window,
+            count: share.rates[figure] * stratum.window,
+        });
+        let points: Vec<Point> = first.chain(windows).collect();
         let (slope, error) = slope_of(&points);
-        let rates = self.intervals.iter();
-        let rates = rates.map(|stratum| stratum.rates[figure] - slope * stratum.faults).collect();
+        let rates = self.residuals(weights, |share| share.rates[figure] - slope * share.faults);
         Fit { rates, error }
+    }
+
+    fn shares(&self) -> impl Iterator<Item = (&Stratum, &Share)> {
+        let of = |stratum| Stratum::with_shares(stratum);
+        self.intervals.iter().flat_map(of)
+    }
+
+    /// Something of each window for each instruction, as far as how much each CPU did of the window does not explain
+    /// it: what estimates by ratios may be off by is the sum of that (Cochran, 6.4 and 6.10).
+    fn residuals(&self, weights: &[f64], of: impl Fn(&Share) -> f64) -> Vec<f64> {
+        if weights.len() < 2 {
+            let rate = |stratum: &Stratum| stratum.shares.iter().map(&of).sum();
+            return self.intervals.iter().map(rate).collect();
+        }
+        // Of each CPU the sum over all intervals, as windows tell, and instructions.
+        let mut sums = vec![[0.0, 0.0]; weights.len()];
+        for (stratum, share) in self.shares() {
+            let sum = &mut sums[share.cpu];
+            sum[0] += stratum.instructions * of(share);
+            sum[1] += stratum.instructions * share.instructions;
+        }
+        let weighed = sums.iter().zip(weights).map(|(sum, weight)| sum.map(|part| part * weight));
+        let [all, instructions] =
+            weighed.fold([0.0, 0.0], |all, sum| [all[0] + sum[0], all[1] + sum[1]]);
+        let mean = all / instructions;
+        let off = |share: &Share| {
+            let [sum, instructions] = sums[share.cpu];
+            weights[share.cpu] * (of(share) - sum / instructions * share.instructions)
+        };
+        let rate = |stratum: &Stratum| mean + stratum.shares.iter().map(off).sum::<f64>();
+        self.intervals.iter().map(rate).collect()
     }
 }
 

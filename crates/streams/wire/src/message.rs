@@ -108,7 +108,7 @@ pub fn encode(message: &Message, out: &mut Vec<u64>) {
             EXEC
         }
         Message::Cut(cut) => {
-            out.extend([cut.slot.into(), cut.taking, cut.accesses.into()]);
+            out.extend([cut.slot.into(), cut.taking, cut.accesses.into(), cut.instructions]);
             CUT
         }
         Message::Grow { pid, range } => {
@@ -181,7 +181,8 @@ pub fn decode(words: &[u64]) -> Option<(Message, &[u64])> {
         EXEC => Message::Exec { pid: pid()?, image: word(1)? as u32 },
         CUT => {
             let (slot, taking) = (word(0)? as u32, word(1)?);
-            Message::Cut(Cut { slot, taking, accesses: word(2)? as u32 })
+            let (accesses, instructions) = (word(2)? as u32, word(3)?);
+            Message::Cut(Cut { slot, taking, accesses, instructions })
         }
         GROW => Message::Grow { pid: pid()?, range: range(1)? },
         SHOWN => {
@@ -228,9 +229,11 @@ mod tests {
                 Message::Runs { pid, process: ProcessId { number, started } }
             }),
             (pid(), any::<u32>()).prop_map(|(pid, image)| Message::Exec { pid, image }),
-            (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(slot, taking, accesses)| {
-                Message::Cut(Cut { slot, taking, accesses })
-            }),
+            (any::<u32>(), any::<u64>(), any::<u32>(), any::<u64>()).prop_map(
+                |(slot, taking, accesses, instructions)| {
+                    Message::Cut(Cut { slot, taking, accesses, instructions })
+                }
+            ),
             (pid(), range()).prop_map(|(pid, range)| Message::Grow { pid, range }),
             (pid(), range(), 0..8_u64).prop_map(|(pid, range, code)| {
                 let shown = Shown::from_code(code).expect("below 8");

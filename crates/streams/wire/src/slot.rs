@@ -41,6 +41,8 @@ pub struct Cut {
     pub taking: u64,
     /// Accesses in it.
     pub accesses: u32,
+    /// Instructions retired while it was filled.
+    pub instructions: u64,
 }
 
 /// A piece of a thread's stream: up to [`CAPACITY`] words.

@@ -156,7 +156,8 @@ fn a_cut_is_current_until_its_slot_is_released() {
     // SAFETY: this thread owns the slot.
     unsafe { slot.push(1) };
     let index = wire.index(slot).unwrap();
-    let cut = strata_wire::Cut { slot: index, taking: slot.taking(), accesses: 1 };
+    let taking = slot.taking();
+    let cut = strata_wire::Cut { slot: index, taking, accesses: 1, instructions: 0 };
     assert!(wire.is_current(&cut));
     wire.commit(slot);
     assert!(wire.is_current(&cut));

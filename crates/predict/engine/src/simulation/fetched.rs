@@ -29,7 +29,7 @@ impl Simulation {
                 && faults < FAULT_LIMIT
             {
                 faults += 1;
-                let handled = self.handle(node, space, fault);
+                let handled = self.handle(guest, cpu, space, fault);
                 self.tell_hardware(guest, cpu);
                 if let Err(short) = handled {
                     self.out_of_memory(guest, short, Some(space));

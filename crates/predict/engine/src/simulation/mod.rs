@@ -416,7 +416,7 @@ impl Simulation {
                 faults = 0;
                 continue;
             }
-            let handled = self.handle(node, space, fault);
+            let handled = self.handle(guest, cpu, space, fault);
             self.tell_hardware(guest, cpu);
             self.moment_if_due(guest, cpu);
             if let Err(short) = handled {
@@ -463,8 +463,22 @@ impl Simulation {
         }
     }
 
-    /// Software's part of a fault.
+    /// Software's part of a fault on a CPU.
     fn handle(
+        &mut self,
+        guest: GuestId,
+        cpu: CpuId,
+        space: SpaceId,
+        fault: Fault,
+    ) -> Result<(), KernelOutOfMemory> {
+        let before = self.page_faults(guest);
+        let handled = self.have_handled(self.guests[guest].node, space, fault);
+        let faults = self.page_faults(guest) - before;
+        *self.guests[guest].sampling.faults_on.entry(cpu).or_default() += faults;
+        handled
+    }
+
+    fn have_handled(
         &mut self,
         node: NodeId,
         space: SpaceId,

@@ -4,6 +4,7 @@ use super::Simulation;
 use super::cores::GuestId;
 use crate::sampling::{Elapsed, Sampled, Strata, Windows};
 use crate::warmth::STARTS;
+use crate::windows::Seen;
 use std::cmp::Reverse;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
@@ -53,7 +54,7 @@ impl Simulation {
     /// Notes what was counted before places from which the window may count, up to so many of them.
     fn open(&mut self, guest: GuestId, reached: usize) {
         if self.guests[guest].sampling.opened.len() < reached {
-            let now = (self.totals(guest), self.page_faults(guest));
+            let now = self.seen_by_cpu(guest);
             self.guests[guest].sampling.opened.resize(reached, now);
         }
     }
@@ -65,7 +66,7 @@ impl Simulation {
     }
 
     fn close_window(&mut self, guest: GuestId) {
-        let (totals, faults) = (self.totals(guest), self.page_faults(guest));
+        let now = self.seen_by_cpu(guest);
         let Self { guests, machine, .. } = self;
         let sampling = &mut guests[guest].sampling;
         let opened = std::mem::take(&mut sampling.opened);
@@ -73,10 +74,13 @@ impl Simulation {
         if opened.len() < STARTS.len() {
             return;
         }
-        let counted = opened.into_iter().map(|(before, faults_before)| {
-            let mut counted = totals.clone();
-            counted -= &before;
-            (counted, faults - faults_before)
+        let counted = opened.into_iter().map(|before| {
+            let mut counted = now.clone();
+            for (own, before) in counted.iter_mut().zip(before) {
+                own.counted -= &before.counted;
+                own.faults -= before.faults;
+            }
+            counted
         });
         strata.window(counted.collect(), machine);
         sampling.has_window = true;
@@ -90,18 +94,22 @@ impl Simulation {
     }
 
     fn begin_interval(&mut self, guest: GuestId) {
-        let (totals, faults) = (self.totals(guest), self.page_faults(guest));
+        let (now, faults) = (self.seen_by_cpu(guest), self.page_faults(guest));
         let Self { guests, machine, .. } = self;
-        let sampling = &mut guests[guest].sampling;
-        let now = totals.instructions.saturating_add(sampling.skipped);
+        let state = &mut guests[guest];
+        let sampling = &mut state.sampling;
         match &mut sampling.strata {
-            None => sampling.strata = Some(Box::new(Strata::new(totals, faults, machine))),
+            None => sampling.strata = Some(Box::new(Strata::new(now, machine))),
             Some(strata) => {
-                let passed = now.saturating_sub(sampling.before);
-                strata.interval(passed, sampling.has_window, faults, machine);
+                let skipped = |cpu| sampling.skipped_on.get(cpu).copied().unwrap_or(0);
+                let cpus = state.all_cpus.iter().zip(now);
+                let retired = cpus
+                    .map(|(cpu, seen)| seen.counted.instructions.saturating_add(skipped(cpu)))
+                    .collect::<Vec<u64>>();
+                strata.interval(&retired, sampling.has_window, faults, machine);
             }
         }
-        (sampling.before, sampling.has_window, sampling.seen) = (now, false, false);
+        (sampling.has_window, sampling.seen) = (false, false);
         sampling.opened.clear();
         sampling.warming = None;
     }
@@ -113,8 +121,18 @@ impl Simulation {
         }
     }
 
+    /// What was counted for a guest on each of its CPUs so far.
+    fn seen_by_cpu(&self, guest: GuestId) -> Vec<Seen> {
+        let faults_on = &self.guests[guest].sampling.faults_on;
+        let seen = |cpu: &CpuId| Seen {
+            counted: self.cores.counters(*cpu, guest, &self.machine),
+            faults: faults_on.get(cpu).copied().unwrap_or(0),
+        };
+        self.guests[guest].all_cpus.iter().map(seen).collect()
+    }
+
     /// Page faults of a guest's program so far.
-    fn page_faults(&self, guest: GuestId) -> u64 {
+    pub(super) fn page_faults(&self, guest: GuestId) -> u64 {
         self.stack.kernel(self.guests[guest].node).counters().faults
     }
 

@@ -1,6 +1,7 @@
 //! What is known of the sampling of a guest's stream.
 
 use crate::sampling::Strata;
+use crate::windows::Seen;
 use rustc_hash::FxHashMap;
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stream::Tid;
@@ -10,21 +11,20 @@ use strata_stream::Tid;
 pub(super) struct Sampling {
     /// `None` for a stream that is whole so far.
     pub(super) strata: Option<Box<Strata>>,
-    /// Counted before each place from which the present window may count, as far as they were reached, and page
-    /// faults before it.
-    pub(super) opened: Vec<(HardwareCounters, u64)>,
+    /// Counted on each CPU before each place from which the present window may count, as far as they were reached.
+    pub(super) opened: Vec<Vec<Seen>>,
     /// Instructions since the gap, while they warm up a window.
     pub(super) warming: Option<u64>,
     /// Whether the present interval has had its window.
     pub(super) has_window: bool,
     /// Whether estimates are those of the last batch: only the end of an interval changes them.
     pub(super) seen: bool,
-    /// Instructions before the present interval.
-    pub(super) before: u64,
     /// Instructions in gaps.
     pub(super) skipped: u64,
     /// Those of each CPU.
     pub(super) skipped_on: FxHashMap<CpuId, u64>,
+    /// Page faults of each CPU.
+    pub(super) faults_on: FxHashMap<CpuId, u64>,
     /// What each CPU counted of first touches in gaps, which the program did not do so.
     pub(super) touched_on: FxHashMap<CpuId, HardwareCounters>,
     /// Instructions that each thread retired in the present gap.

@@ -3,7 +3,7 @@
 use super::{Capture, Progress};
 use crate::vmas::page_of;
 use strata_stream::{Access, Backing, Batch, Event, Pid, Protection, Tid};
-use strata_wire::{SlotIndex, decode};
+use strata_wire::{Cut, SlotIndex, decode};
 
 impl Capture {
     /// Puts a committed slot into the batch and gives it back to the producers.
@@ -20,20 +20,26 @@ impl Capture {
         wire.release(index);
     }
 
-    /// Puts the accesses of a slot into the batch, up to `limit`, that were not yet.
-    pub(super) fn accesses(&mut self, index: SlotIndex, limit: Option<usize>, batch: &mut Batch) {
+    /// Puts the accesses of a slot into the batch that were not yet, up to where a cut is, if there is one.
+    pub(super) fn accesses(&mut self, index: SlotIndex, cut: Option<&Cut>, batch: &mut Batch) {
         let wire = self.wire.clone();
         let slot = wire.slot(index);
         let (taking, at) = (slot.taking(), index as usize);
         if at >= self.progress.len() {
             self.progress.resize(at + 1, Progress::default());
         }
-        let (accesses, instructions) = (slot.accesses(), slot.instructions());
+        let accesses = slot.accesses();
+        let (end, instructions) = match cut {
+            // What the thread has done meanwhile comes later.
+            Some(cut) => (cut.accesses as usize, cut.instructions),
+            None => (accesses.len(), slot.instructions()),
+        };
         let before = match self.progress[at] {
             progress if progress.taking == taking => progress,
             _ => Progress::default(),
         };
-        let end = limit.unwrap_or(accesses.len()).min(accesses.len()).max(before.accesses);
+        let end = end.min(accesses.len()).max(before.accesses);
+        let instructions = instructions.max(before.instructions);
         self.progress[at] = Progress { taking, accesses: end, instructions };
         let owner = slot.owner();
         if owner.in_gap {

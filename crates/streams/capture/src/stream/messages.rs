@@ -175,7 +175,7 @@ impl Capture {
     /// A sibling of the sender had come this far when what follows happened.
     fn cut(&mut self, cut: &Cut, sender: Pid, batch: &mut Batch) {
         if self.wire.is_current(cut) && self.wire.slot(cut.slot).owner().pid == sender {
-            self.accesses(cut.slot, Some(cut.accesses as usize), batch);
+            self.accesses(cut.slot, Some(cut), batch);
         }
     }
 }

@@ -109,7 +109,9 @@ impl Process {
                 if slot.owner().tid != tid || accesses == 0 {
                     return None;
                 }
-                Some(Cut { slot: self.wire.index(slot)?, taking, accesses })
+                // Read after the accesses: of these all are of instructions that are counted.
+                let instructions = slot.instructions();
+                Some(Cut { slot: self.wire.index(slot)?, taking, accesses, instructions })
             })
             .collect()
     }

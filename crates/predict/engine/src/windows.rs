@@ -320,4 +320,58 @@ mod tests {
         assert_eq!([estimate(-500.0, 0), estimate(-500.0, 7), estimate(6.4, 7)], [0, 7, 7]);
         assert_eq!([estimate(7.6, 7), estimate(0.2, 0)], [8, 0]);
     }
+
+    /// A window of so many instructions of each CPU, of which each has this many accesses.
+    fn window(instructions: &[u64], each: &[u64]) -> Vec<Seen> {
+        let cpus = instructions.iter().zip(each).map(|(instructions, each)| Seen {
+            counted: HardwareCounters {
+                instructions: *instructions,
+                accesses: instructions * each,
+                ..HardwareCounters::default()
+            },
+            faults: 0,
+        });
+        cpus.collect()
+    }
+
+    fn machine() -> Machine {
+        use strata_hardware::{CpuModel, Misaligned};
+        Machine::new(&CpuModel::preset("zen3").unwrap(), Misaligned::Splinter)
+    }
+
+    #[test]
+    fn each_cpu_is_as_much_of_the_estimate_as_it_was_of_the_intervals() {
+        let mut counted = Counted::default();
+        for first in [400, 500, 600, 500] {
+            counted.window(window(&[first, 1000 - first], &[1, 7]));
+            counted.interval(10_000, &machine());
+        }
+        // One CPU had nine tenths of what was not seen.
+        let known = [36_000.0, 4000.0];
+        let weights = counted.weights(&known);
+        assert_eq!(counted.corrected(0.0, &weights).accesses, 36_000 + 7 * 4000);
+        // How much each did of a window explains all of it.
+        let rates =
+            counted.residuals(&weights, |share| share.instructions + 6.0 * share.instructions);
+        assert!(rates.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-9), "{rates:?}");
+        // One alone is as it was seen.
+        assert_eq!(counted.weights(&known[..1]), [1.0; 2]);
+    }
+
+    #[test]
+    fn cpus_that_few_windows_saw_are_estimated_together_and_others_as_the_rest() {
+        let mut counted = Counted::default();
+        for second in [100, 100, 0, 0, 0] {
+            counted.window(window(&[800, second, second / 10], &[1, 3, 5]));
+            counted.interval(800 + second + second / 10, &machine());
+        }
+        // The fourth never ran in a window.
+        let weights = counted.weights(&[8000.0, 150.0, 70.0, 8220.0]);
+        let expected = [2.0 * 2.0, 2.0, 2.0];
+        assert!(
+            weights.iter().zip(expected).all(|(own, other)| (own - other).abs() < 1e-12),
+            "{weights:?}"
+        );
+        assert_eq!(Counted::default().weights(&[5.0, 5.0]), [0.0; 0]);
+    }
 }

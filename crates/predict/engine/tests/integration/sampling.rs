@@ -500,6 +500,106 @@ fn threads_that_do_unlike_things_take_their_own_time() {
     }
 }
 
+/// Two threads of which one misses all the time and the other never. Seen in detail each does half of the instructions,
+/// and in gaps, where nothing holds it up, one does nine tenths: so it is with live programs.
+struct Uneven {
+    sampled: bool,
+    round: u64,
+    at: u64,
+}
+
+impl Uneven {
+    const ROUNDS: u64 = 60;
+    const PAGES: u64 = 4096;
+
+    fn new(sampled: bool) -> Self {
+        Self { sampled, round: 0, at: 0 }
+    }
+
+    /// So many pieces of 1000 instructions of each thread, in turn.
+    fn run(&mut self, pieces: [u64; 2], in_gap: bool, batch: &mut Batch) {
+        use strata_addr::Gva;
+        use strata_stream::Access;
+        let begin = Gva::new(1 << 32);
+        for piece in 0..pieces[0].max(pieces[1]) {
+            for (tid, pieces) in [Tid(0), Tid(1)].into_iter().zip(pieces) {
+                if piece >= pieces {
+                    continue;
+                }
+                if in_gap && self.sampled {
+                    batch.event(Event::Skipped { tid, instructions: 1000 });
+                    continue;
+                }
+                // Every page in turn, in an order that no array can hold.
+                let first = self.at * 1237;
+                let page =
+                    |n: u64| if tid == Tid(0) { (first + n * 1237) % Self::PAGES } else { 0 };
+                batch.run(tid, 1000, |out| {
+                    out.extend((0..100).map(|n| Access::load(begin + (page(n) << 12), 8)));
+                });
+                self.at += if tid == Tid(0) { 100 } else { 0 };
+            }
+        }
+    }
+}
+
+impl Source for Uneven {
+    fn info(&self) -> WorkloadInfo {
+        WorkloadInfo::default()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        use strata_addr::{Gva, Range};
+        use strata_stream::{Access, Protection};
+        batch.clear();
+        let pid = Pid(0);
+        if self.round == 0 {
+            batch.event(Event::ProcessStart { pid });
+            batch.event(Event::ThreadStart { pid, tid: Tid(0) });
+            batch.event(Event::ThreadStart { pid, tid: Tid(1) });
+            let range = Range::sized(Gva::new(1 << 32), Self::PAGES << 12);
+            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+            // All page faults are over before anything is left out.
+            let first = |page: u64| Access::store(range.start + (page << 12), 8);
+            batch.run(Tid(0), 100_000, |out| out.extend((0..Self::PAGES).map(first)));
+        }
+        for (edge, pieces) in [
+            (Edge::Interval, [10, 90]),
+            // How even it is in detail depends on the window.
+            (Edge::Warm, [10, 10]),
+            (Edge::Window, [5 + self.round % 10, 15 - self.round % 10]),
+            (Edge::Gap, [10, 90]),
+        ] {
+            if self.sampled {
+                batch.event(Event::Sampling(edge));
+            }
+            self.run(pieces, matches!(edge, Edge::Interval | Edge::Gap), batch);
+        }
+        self.round += 1;
+        Ok(if self.round < Self::ROUNDS { Fill::More } else { Fill::End })
+    }
+}
+
+/// What each thread did is estimated by its own instructions, and bounds are of what these do not explain.
+#[test]
+fn threads_count_for_as_much_as_they_did_and_not_as_windows_saw_of_them() {
+    let setup = setup(StackKind::Vm, "base");
+    let truth = run(&setup, Uneven::new(false));
+    let found = run(&setup, Uneven::new(true));
+    assert_eq!(found.instructions, truth.instructions);
+    let bounds = &found.sampled.as_ref().unwrap().bounds;
+    for name in ["accesses", "tlb.l1_misses", "tlb.l2_misses", "walk_refs", "cycles"] {
+        let (value, truth) = (figure(&found, name), figure(&truth, name));
+        // Of each thread every window is alike. By shares in windows there would be three times as many misses.
+        assert!((value / truth - 1.0).abs() < 0.01, "{name}: {value} {truth}");
+        let half = bounds[name].half() / truth;
+        assert!(half < 0.02, "{name}: {half}");
+    }
+    // Threads are not as far as they would be, at any time.
+    assert_eq!(bounds.get("elapsed_cycles"), None);
+}
+
 /// Policies have different page faults, and what they say of the rest must not be what the program is.
 #[test]
 fn a_program_is_the_same_under_all_policies_and_so_they_are_compared() {

@@ -168,6 +168,33 @@ fn windows_are_as_long_as_they_are_to_be_and_gaps_hold_no_access() {
     assert!(inside > 1000 && outside < inside / 5, "{inside} {outside}");
 }
 
+/// An edge divides what other threads did: accesses before it, and the instructions that made them.
+#[test]
+fn instructions_come_with_their_accesses_where_an_edge_divides_them() {
+    let program = Program::build("threads", Linked::Static);
+    let mut source = program.spawn_sampled(&[], MANY);
+    let (mut batch, mut edges, mut threads) = (Batch::new(), 0, BTreeSet::new());
+    loop {
+        let fill = source.fill(&mut batch).unwrap();
+        for step in batch.steps() {
+            match step {
+                Step::Event(Event::Sampling(_)) => edges += 1,
+                Step::Event(_) => {}
+                Step::Run { tid, instructions, accesses } => {
+                    // A block counts as it begins, and has a few accesses.
+                    let accesses = accesses.len() as u64;
+                    assert!(accesses < 10 * instructions + 200, "{accesses} in {instructions}");
+                    threads.insert(tid);
+                }
+            }
+        }
+        if fill == Fill::End {
+            break;
+        }
+    }
+    assert!(edges > 20 && threads.len() > 8, "{edges} {}", threads.len());
+}
+
 #[test]
 fn what_covers_everything_is_the_whole_stream() {
     let program = Program::build("sampling", Linked::Static);

@@ -136,9 +136,9 @@ impl Auto {
         self.pilot.touched(pid, range, begun);
     }
 
-    /// A thread has ended.
-    pub fn ended(&mut self, tid: Tid) {
-        self.pilot.ended(tid);
+    /// Something happened, in a gap or outside.
+    pub fn event(&mut self, event: &Event) {
+        self.pilot.event(event);
     }
 
     /// An edge is passed. Where a window is over, gives the interval after the next one.

@@ -64,8 +64,8 @@ impl Chooser {
 
     /// Something happened, in a gap or outside.
     pub fn event(&mut self, event: &Event) {
-        if let (Kind::Auto(auto), Event::ThreadExit { tid }) = (&mut self.kind, event) {
-            auto.ended(*tid);
+        if let Kind::Auto(auto) = &mut self.kind {
+            auto.event(event);
         }
     }
 

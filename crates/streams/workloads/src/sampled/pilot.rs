@@ -20,7 +20,7 @@
 use super::lru::{Lru, spread};
 use rustc_hash::FxHashMap;
 use strata_addr::{PageSize, Range, space::Virtual};
-use strata_stream::{Access, Array, Pid, Tid};
+use strata_stream::{Access, Array, Event, Pid, Tid};
 
 /// Copies that start later than the arrays themselves, each half as long before the window.
 pub(super) const COPIES: usize = 5;
@@ -173,7 +173,7 @@ fn touch_line(line: u64, cpu: &mut Cpu, shared: &mut Arrays, misses: &mut [u64])
 /// Which CPU each thread is on.
 #[derive(Clone, Debug, Default)]
 struct Threads {
-    cpus: FxHashMap<Tid, usize>,
+    cpus: FxHashMap<Tid, (Pid, usize)>,
     /// Those of threads that have ended, the last one last.
     idle: Vec<usize>,
     /// CPUs that any thread had.
@@ -190,11 +190,12 @@ impl Threads {
             return cpu;
         }
         let Self { cpus, idle, used, .. } = self;
-        let cpu = *cpus.entry(tid).or_insert_with(|| {
-            idle.pop().unwrap_or_else(|| {
+        let (_, cpu) = *cpus.entry(tid).or_insert_with(|| {
+            let cpu = idle.pop().unwrap_or_else(|| {
                 *used += 1;
                 (*used - 1) % CPUS
-            })
+            });
+            (pid, cpu)
         });
         self.of_processes.insert(pid, cpu);
         self.last = Some((pid, tid, cpu));
@@ -208,7 +209,16 @@ impl Threads {
 
     fn ended(&mut self, tid: Tid) {
         self.last = None;
-        self.idle.extend(self.cpus.remove(&tid));
+        self.idle.extend(self.cpus.remove(&tid).map(|(_, cpu)| cpu));
+    }
+
+    /// A process has ended, and threads of it that are left.
+    fn exited(&mut self, pid: Pid) {
+        self.of_processes.remove(&pid);
+        let threads = self.cpus.iter().filter(|(_, (of, _))| *of == pid).map(|(tid, _)| *tid);
+        let mut threads: Vec<Tid> = threads.collect();
+        threads.sort_unstable();
+        threads.into_iter().for_each(|tid| self.ended(tid));
     }
 }
 
@@ -402,9 +412,13 @@ impl Pilot {
         }
     }
 
-    /// A thread has ended.
-    pub(super) fn ended(&mut self, tid: Tid) {
-        self.threads.ended(tid);
+    /// Something happened.
+    pub(super) fn event(&mut self, event: &Event) {
+        match *event {
+            Event::ThreadExit { tid } => self.threads.ended(tid),
+            Event::ProcessExit { pid } => self.threads.exited(pid),
+            _ => {}
+        }
     }
 }
 
@@ -500,7 +514,9 @@ mod tests {
     /// Two threads use more together than one CPU's TLB holds.
     #[test]
     fn threads_have_arrays_of_their_own() {
-        let missed = |tids: [u32; 2], ends: bool| {
+        let thread: fn(u32) -> Event = |tid| Event::ThreadExit { tid: Tid(tid) };
+        let process: fn(u32) -> Event = |_| Event::ProcessExit { pid: Pid(0) };
+        let missed = |tids: [u32; 2], end: Option<fn(u32) -> Event>| {
             let reach = Reach { array: Array::L2Tlb, entries: 128, ways: 4, cycles: 1.0 };
             let mut pilot = Pilot::new(&[reach]);
             let both = |pilot: &mut Pilot| {
@@ -508,8 +524,8 @@ mod tests {
                     let page = |n: u64| Gva::new((1 << 32) + (half * 96 + n) * 4096);
                     let accesses: Vec<Access> = (0..96).map(|n| Access::load(page(n), 8)).collect();
                     pilot.run(Pid(0), Tid(tid), 1000, &accesses);
-                    if ends {
-                        pilot.ended(Tid(tid));
+                    if let Some(end) = end {
+                        pilot.event(&end(tid));
                     }
                 }
             };
@@ -519,10 +535,12 @@ mod tests {
             both(&mut pilot);
             pilot.close().misses[0]
         };
-        assert_eq!(missed([0, 0], false), 192.0, "one CPU's TLB has room for half");
-        assert_eq!(missed([0, 1], false), 0.0);
+        assert_eq!(missed([0, 0], None), 192.0, "one CPU's TLB has room for half");
+        assert_eq!(missed([0, 1], None), 0.0);
         // Who comes after another has ended is on its CPU.
-        assert_eq!(missed([0, 1], true), 192.0);
+        for end in [thread, process] {
+            assert_eq!(missed([0, 1], Some(end)), 192.0);
+        }
     }
 
     #[test]

@@ -50,6 +50,7 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     report.runs[0].series = Some(Default::default());
     report.runs[0].regions = Some(Default::default());
     report.runs[0].layers[0].free_blocks = vec![1];
+    report.runs[0].bill[0].estimated = true;
     let phases = vec![Default::default()];
     report.runs[0].sampled = Some(strata_engine::report::Sampled { phases, ..Default::default() });
     report.options.sample = Some("auto".to_owned());

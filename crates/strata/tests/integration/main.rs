@@ -20,6 +20,7 @@ mod report;
 mod requests;
 mod same_bytes;
 mod sampled;
+mod seeds;
 mod signals;
 mod sweep;
 #[path = "../../../predict/policies/tests/integration/utilization/mod.rs"]

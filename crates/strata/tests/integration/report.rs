@@ -55,19 +55,32 @@ fn estimates_have_a_mark_and_what_is_of_the_whole_stream_has_none() {
         run.sampled = Some(Default::default());
     }
     let text = plain(&report);
-    let marks = |label: &str| {
+    let marks = |text: &str, label: &str| {
         let line = text.lines().find(|line| line.trim_start().starts_with(label));
         line.unwrap_or_else(|| panic!("{label}: {text}")).matches('~').count()
     };
-    for label in ["L2 TLB misses per 1000", "references per walk", "references ", "share of them"] {
-        assert_eq!(marks(label), 2, "{label}: {text}");
+    for label in [
+        "L2 TLB misses per 1000",
+        "references per walk",
+        "references ",
+        "share of them",
+        "memory used / touched",
+    ] {
+        assert_eq!(marks(&text, label), 2, "{label}: {text}");
     }
-    for label in ["type-1 misaligned", "promotions", "ept_violation", "memory used / touched"] {
-        assert_eq!(marks(label), 0, "{label}: {text}");
+    for label in ["type-1 misaligned", "promotions", "ept_violation", "memory used  "] {
+        assert_eq!(marks(&text, label), 0, "{label}: {text}");
     }
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("figures with ~ are estimated from windows"), "{text}");
     assert!(words.contains("such as promotions, follows the estimated one"), "{text}");
+    // Where something exits by the clock, exits do.
+    let sampled = report.runs.iter_mut().filter_map(|run| run.sampled.as_mut());
+    sampled.for_each(|sampled| sampled.estimated = vec!["exits".to_owned()]);
+    let text = plain(&report);
+    for label in ["ept_violation", "l1_ept_write", "l1_instructions", "all  "] {
+        assert_eq!(marks(&text[text.find("\nexits").unwrap()..], label), 2, "{label}: {text}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@
 mod assemble;
 mod bill;
 mod counters;
+mod cpus;
 mod figures;
 pub mod gain;
 mod hosts;

@@ -4,11 +4,11 @@
 //! counted an instruction, times the instructions of the phase, is the estimate for the phase. How many
 //! instructions a phase has is known from an earlier run; how many there are of all, from this one.
 
-use crate::figures::Figures;
+use crate::cpus::{self, OfCpu, Seen, Share};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_counters::Count;
-use strata_hardware::HardwareCounters;
+use strata_hardware::{HardwareCounters, Machine};
 use strata_stream::{Stratum, stratified_half_width};
 use strata_text::number::{count, percent};
 
@@ -32,8 +32,8 @@ pub(crate) struct Phases {
     known: BTreeMap<u32, Phase>,
     /// The phase of the next window.
     present: u32,
-    /// Each single count, for an instruction of what was seen of phases.
-    rates: Vec<f64>,
+    /// What each CPU did of phases, as windows tell.
+    cpus: Vec<OfCpu>,
     /// Windows of all phases.
     windows: u64,
 }
@@ -42,11 +42,11 @@ pub(crate) struct Phases {
 struct Phase {
     intervals: u64,
     instructions: f64,
-    /// Instructions of its windows, and each single count of them.
+    /// Instructions of its windows, and what each CPU did of them.
     counted: f64,
-    sums: Vec<f64>,
-    /// Figures for an instruction, window by window.
-    drawn: Vec<Figures>,
+    cpus: Vec<OfCpu>,
+    /// Instructions of each window, and what each CPU did of it.
+    drawn: Vec<(f64, Box<[Share]>)>,
 }
 
 impl Phases {
@@ -57,25 +57,18 @@ impl Phases {
         (known.intervals, known.instructions) = (intervals, instructions as f64);
     }
 
-    /// A window is over, with these figures.
-    pub(crate) fn window(&mut self, counted: &HardwareCounters, figures: Figures) {
-        let instructions = counted.instructions as f64;
+    /// A window is over.
+    pub(crate) fn window(&mut self, window: &[Seen], machine: &Machine) {
+        let instructions = Seen::sum(window).counted.instructions as f64;
         if instructions == 0.0 {
             return;
         }
         let Some(phase) = self.known.get_mut(&self.present) else { return };
         phase.counted += instructions;
-        let mut at = 0;
-        counted.visit(&mut |count| {
-            if at == phase.sums.len() {
-                phase.sums.push(0.0);
-            }
-            phase.sums[at] += count as f64;
-            at += 1;
-        });
-        phase.drawn.push(figures.map(|figure| figure / instructions));
+        cpus::add(&mut phase.cpus, window, 1.0);
+        phase.drawn.push((instructions, cpus::shares(window, machine)));
         self.windows += 1;
-        self.rates = self.weighed();
+        self.cpus = self.together();
     }
 
     /// Phases that windows have shown.
@@ -88,15 +81,21 @@ impl Phases {
         self.seen().map(|phase| phase.instructions).sum::<f64>().max(1.0)
     }
 
-    fn weighed(&self) -> Vec<f64> {
-        let all = self.seen_instructions();
-        let mut rates = Vec::new();
+    /// Each phase as many times as it is longer than its windows.
+    fn together(&self) -> Vec<OfCpu> {
+        let mut all: Vec<OfCpu> = Vec::new();
         for phase in self.seen() {
-            rates.resize(rates.len().max(phase.sums.len()), 0.0);
-            let weight = phase.instructions / all / phase.counted;
-            rates.iter_mut().zip(&phase.sums).for_each(|(rate, sum)| *rate += sum * weight);
+            let times = phase.instructions / phase.counted;
+            all.resize(all.len().max(phase.cpus.len()), OfCpu::default());
+            for (sum, cpu) in all.iter_mut().zip(&phase.cpus) {
+                sum.add(cpu, times);
+            }
         }
-        rates
+        all
+    }
+
+    fn weights(&self, retired: &[f64]) -> Vec<f64> {
+        cpus::weights(&self.cpus, retired)
     }
 
     /// Windows that were counted.
@@ -104,45 +103,45 @@ impl Phases {
         self.windows
     }
 
-    /// What so many instructions count; `None` when no window has shown anything.
-    pub(crate) fn estimate(&self, instructions: u64) -> Option<HardwareCounters> {
+    /// What so many instructions count, of which CPUs retired about these; `None` when no window has shown anything.
+    pub(crate) fn estimate(&self, instructions: u64, retired: &[f64]) -> Option<HardwareCounters> {
         if self.windows == 0 {
             return None;
         }
-        let mut rates = self.rates.iter();
+        let weights = self.weights(retired);
+        let weighed = self.cpus.iter().zip(&weights).map(|(cpu, weight)| cpu.instructions * weight);
+        let times = instructions as f64 / weighed.sum::<f64>().max(1.0);
+        let mut at = 0;
         let mut estimated = HardwareCounters::default();
         estimated.set(&mut || {
-            rates.next().map_or(0, |rate| (rate * instructions as f64).round() as u64)
+            at += 1;
+            (cpus::sum(&self.cpus, &weights, at - 1) * times).round() as u64
         });
         Some(estimated)
     }
 
-    /// Half the width of the interval of a sum over so many instructions of what each window has, by number of
-    /// the window in the order of phases.
-    pub(crate) fn half(
-        &self,
-        instructions: u64,
-        figure: impl Fn(usize, &Figures) -> f64,
-    ) -> Option<f64> {
+    /// Half the width of the interval of a sum over so many instructions of what each window has for each instruction, in
+    /// the order of phases.
+    pub(crate) fn half(&self, instructions: u64, rates: &[f64]) -> Option<f64> {
         if self.known.values().any(|phase| phase.counted == 0.0) {
             return None;
         }
         let scale = instructions as f64 / self.seen_instructions();
-        let mut number = 0;
+        let mut rates = rates.iter().copied();
         let strata = self.known.values().map(|phase| {
-            let drawn = phase.drawn.iter().map(|rates| {
-                number += 1;
-                figure(number - 1, rates)
-            });
-            let drawn = drawn.collect();
+            let drawn = rates.by_ref().take(phase.drawn.len()).collect();
             Stratum { units: phase.intervals as f64, weight: phase.instructions * scale, drawn }
         });
         stratified_half_width(&strata.collect::<Vec<_>>())
     }
 
-    /// A figure of each window, in the order of phases.
-    pub(crate) fn rates(&self, figure: usize) -> Vec<f64> {
-        self.known.values().flat_map(|phase| &phase.drawn).map(|rates| rates[figure]).collect()
+    /// A figure of each window for each instruction, in the order of phases, as far as shares of CPUs do not explain it.
+    pub(crate) fn rates(&self, figure: usize, retired: &[f64]) -> Vec<f64> {
+        let windows = self.known.values().flat_map(|phase| {
+            let times = phase.instructions / phase.counted.max(1.0);
+            phase.drawn.iter().map(move |(window, shares)| (window * times, &shares[..]))
+        });
+        cpus::residuals(windows, &self.weights(retired), |share| share.rates[figure])
     }
 
     /// The phases, for a result.
@@ -200,14 +199,14 @@ impl Phases {
 mod tests {
     use super::*;
 
-    fn counted(instructions: u64, accesses: u64) -> HardwareCounters {
-        HardwareCounters { instructions, accesses, ..HardwareCounters::default() }
+    fn counted(instructions: u64, accesses: u64) -> Seen {
+        let counted = HardwareCounters { instructions, accesses, ..HardwareCounters::default() };
+        Seen { counted, faults: 0 }
     }
 
-    fn figures(accesses: u64) -> Figures {
-        let mut figures = Figures::default();
-        figures[0] = accesses as f64;
-        figures
+    fn machine() -> Machine {
+        use strata_hardware::{CpuModel, Misaligned};
+        Machine::new(&CpuModel::preset("zen3").unwrap(), Misaligned::Splinter)
     }
 
     /// Two phases: 900 instructions of some two accesses each, 100 of ten.
@@ -218,7 +217,7 @@ mod tests {
         for (phase, accesses) in [(0, 190), (1, 1000), (0, 210)] {
             let (intervals, instructions) = if phase == 0 { (9, 900) } else { (1, 100) };
             phases.tell(phase, intervals, instructions);
-            phases.window(&counted(100, accesses), figures(accesses));
+            phases.window(&[counted(100, accesses)], &machine());
         }
         phases
     }
@@ -226,33 +225,43 @@ mod tests {
     #[test]
     fn a_phase_counts_as_much_as_it_has_instructions() {
         let phases = phases();
-        let accesses = |instructions| phases.estimate(instructions).unwrap().accesses;
+        let accesses = |instructions| phases.estimate(instructions, &[]).unwrap().accesses;
         assert_eq!(accesses(1000), 900 * 2 + 100 * 10);
         assert_eq!(accesses(2000), 2 * accesses(1000), "whatever the stream's length");
         assert_eq!(phases.windows(), 3);
-        assert_eq!(Phases::default().estimate(1000), None);
+        assert_eq!(Phases::default().estimate(1000, &[]), None);
         let shares: Vec<_> =
             phases.shares().iter().map(|p| (p.share, p.intervals, p.windows)).collect();
         assert_eq!(shares, [(0.9, 9, 2), (0.1, 1, 1)]);
-        assert_eq!(phases.rates(0), [1.9, 2.1, 10.0]);
+        assert_eq!(phases.rates(0, &[]), [1.9, 2.1, 10.0]);
     }
 
     #[test]
     fn bounds_are_of_how_windows_of_a_phase_differ() {
         let phases = phases();
-        let found = phases.half(1000, |_, rates| rates[0]).unwrap();
+        let found = phases.half(1000, &phases.rates(0, &[])).unwrap();
         let stratum = Stratum { units: 9.0, weight: 900.0, drawn: vec![1.9, 2.1] };
         let expected = stratified_half_width(&[stratum]).unwrap();
         assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
-        let twice = phases.half(2000, |_, rates| rates[0]).unwrap();
+        let twice = phases.half(2000, &phases.rates(0, &[])).unwrap();
         assert!((twice / found - 2.0).abs() < 1e-9);
-        // Windows by number, as another run has them.
-        let other = phases.rates(0);
-        assert_eq!(
-            phases.half(1000, |number, rates| rates[0] - other[number]),
-            None,
-            "no difference"
-        );
+        assert_eq!(phases.half(1000, &[0.0; 3]), None, "no difference");
+    }
+
+    /// Threads do not do as much of windows as they do of their phase.
+    #[test]
+    fn cpus_count_for_as_much_as_they_retired() {
+        let mut phases = Phases::default();
+        phases.tell(0, 9, 900);
+        for first in [40, 50, 60, 50] {
+            // One accesses memory with every instruction, the other seven times as often.
+            let window = [counted(first, first), counted(100 - first, 7 * (100 - first))];
+            phases.window(&window, &machine());
+        }
+        let retired = [900.0, 100.0];
+        assert_eq!(phases.estimate(1000, &retired).unwrap().accesses, 900 + 7 * 100);
+        let rates = phases.rates(0, &retired);
+        assert!(rates.iter().all(|rate| (rate - 1.6).abs() < 1e-9), "{rates:?}");
     }
 
     #[test]
@@ -268,11 +277,15 @@ mod tests {
         short.tell(0, 9, 900);
         short.tell(1, 1, 100);
         short.tell(0, 9, 900);
-        short.window(&counted(100, 200), figures(200));
+        short.window(&[counted(100, 200)], &machine());
         let note = short.note(300).unwrap();
         assert!(note.contains("fewer than when"), "{note}");
         assert!(note.contains("of the instructions too few windows"), "{note}");
-        assert_eq!(short.half(300, |_, rates| rates[0]), None);
-        assert_eq!(short.estimate(300).unwrap().accesses, 600, "what was seen stands for the rest");
+        assert_eq!(short.half(300, &short.rates(0, &[])), None);
+        assert_eq!(
+            short.estimate(300, &[]).unwrap().accesses,
+            600,
+            "what was seen stands for the rest"
+        );
     }
 }

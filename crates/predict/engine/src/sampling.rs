@@ -12,10 +12,11 @@
 //! corrected by so many page faults times what a page fault adds to it in windows (the regression estimator,
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
+use crate::cpus::Seen;
 use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, is_misses, parts};
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
-use crate::windows::{Counted, Seen, Whole};
+use crate::windows::{Counted, Whole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_hardware::{HardwareCounters, Machine};
@@ -179,15 +180,16 @@ impl Strata {
 
     /// A window is over: what was counted on each CPU from each of [`STARTS`] on.
     pub(crate) fn window(&mut self, counted: Vec<Vec<Seen>>, machine: &Machine) {
-        for (windows, cpus) in self.counted.iter_mut().zip(counted) {
-            windows.window(uncharged(cpus));
+        for (start, (windows, cpus)) in self.counted.iter_mut().zip(counted).enumerate() {
+            let cpus = uncharged(cpus);
+            if let Some(phases) = self.phases.as_mut().filter(|_| start == WINDOW) {
+                phases.window(&cpus, machine);
+            }
+            windows.window(cpus);
         }
         let last = self.counted[WINDOW].last();
         self.cycles += machine.explain(last).total();
         self.instructions += last.instructions as f64;
-        if let Some(phases) = &mut self.phases {
-            phases.window(last, figures(last, machine));
-        }
     }
 
     /// An interval is over, in which a window ended, or none did. `retired` are all instructions of each CPU so far,
@@ -199,9 +201,6 @@ impl Strata {
         faults: u64,
         machine: &Machine,
     ) {
-        if self.phases.is_some() {
-            return;
-        }
         self.faults = faults.saturating_sub(self.whole.faults) as f64;
         let before: f64 = self.retired.iter().sum();
         let whole = |cpu| {
@@ -211,6 +210,9 @@ impl Strata {
         let beyond = |(cpu, all): (usize, &u64)| all.saturating_sub(whole(cpu)) as f64;
         self.retired = retired.iter().enumerate().map(beyond).collect();
         let instructions = (self.retired.iter().sum::<f64>() - before) as u64;
+        if self.phases.is_some() {
+            return;
+        }
         if !has_window || self.counted[WINDOW].last().instructions == 0 {
             self.orphaned += instructions;
             return;
@@ -233,7 +235,8 @@ impl Strata {
         let mut totals = self.whole.counted.clone();
         totals += &match &self.phases {
             Some(phases) => {
-                phases.estimate(self.beyond_whole(exact.instructions)).unwrap_or_default()
+                let beyond = self.beyond_whole(exact.instructions);
+                phases.estimate(beyond, &self.retired).unwrap_or_default()
             }
             None => composed(|part| self.estimate(part)),
         };
@@ -341,7 +344,8 @@ impl Strata {
     /// Half the width of the interval of a figure, as far as chance goes.
     fn half(&self, figure: usize, instructions: u64) -> Option<f64> {
         if let Some(phases) = &self.phases {
-            return phases.half(self.beyond_whole(instructions), |_, rates| rates[figure]);
+            let rates = phases.rates(figure, &self.retired);
+            return phases.half(self.beyond_whole(instructions), &rates);
         }
         let (fit, doubt) = self.fit(figure);
         if parts(figure).iter().all(|(part, at)| self.of(*part).has_none(*at)) {
@@ -417,7 +421,9 @@ impl Strata {
     /// `own` and `base` are elapsed cycles of each, and for each cycle of all CPUs.
     pub(crate) fn relative(&self, base: &Self, own: Elapsed, of_base: Elapsed) -> Option<f64> {
         if let (Some(phases), Some(of_phases)) = (&self.phases, &base.phases) {
-            return relative_by_phases(phases, of_phases, own, of_base);
+            let rates = phases.rates(CYCLES, &self.retired);
+            let of_base_rates = of_phases.rates(CYCLES, &base.retired);
+            return relative_by_phases(phases, [&rates, &of_base_rates], own, of_base);
         }
         if self.windows().len() != base.windows().len() {
             return None;
@@ -437,18 +443,18 @@ impl Strata {
 /// The same of streams that are sampled by phases.
 fn relative_by_phases(
     phases: &Phases,
-    base: &Phases,
+    [own_rates, base_rates]: [&[f64]; 2],
     own: Elapsed,
     of_base: Elapsed,
 ) -> Option<f64> {
     let relative = of_base.cycles / own.cycles;
-    let of_base_rates = base.rates(CYCLES);
-    if of_base_rates.len() as u64 != phases.windows() {
+    if own_rates.len() != base_rates.len() {
         return None;
     }
-    let half = phases.half(own.instructions, |window, rates| {
-        of_base_rates[window] * of_base.share - relative * rates[CYCLES] * own.share
-    });
+    let pairs = own_rates.iter().zip(base_rates);
+    let differences = pairs
+        .map(|(own_rate, base_rate)| base_rate * of_base.share - relative * own_rate * own.share);
+    let half = phases.half(own.instructions, &differences.collect::<Vec<_>>());
     Some(half? / own.cycles)
 }
 

@@ -1,44 +1,10 @@
 //! What windows of a sampled stream counted, from one place of their warming on.
-//!
-//! Threads on different CPUs do different things, and how much each does of a window is not how much it does of the
-//! interval: what is seen in detail runs slower, and not for all threads alike. How many instructions each CPU retired
-//! is known of gaps as well. So each CPU's counts are estimated by themselves, as a ratio to its instructions (the
-//! separate ratio estimator; Cochran, Sampling Techniques, 3rd edition, section 6.10).
 
-use crate::figures::{Figures, figures};
+use crate::cpus::{self, OfCpu, Seen, Share, shares};
+use crate::figures::Figures;
 use crate::regression::{Point, Slopes, slope_of};
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
-use strata_stream::FEWEST_WINDOWS;
-
-/// What was counted on one CPU, with its page faults.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) counted: HardwareCounters,
-    pub(crate) faults: u64,
-}
-
-impl Seen {
-    /// What was counted on all of them.
-    pub(crate) fn sum(cpus: &[Self]) -> Self {
-        cpus.iter().fold(Self::default(), |mut sum, cpu| {
-            sum.counted += &cpu.counted;
-            sum.faults += cpu.faults;
-            sum
-        })
-    }
-}
-
-/// What one CPU did of a window, for each instruction of all CPUs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Share {
-    cpu: usize,
-    /// Instructions.
-    instructions: f64,
-    /// Page faults.
-    faults: f64,
-    rates: Figures,
-}
 
 /// One interval of the stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,18 +40,6 @@ pub(crate) struct Fit {
     pub(crate) rates: Vec<f64>,
     /// The standard error of what a page fault adds.
     pub(crate) error: f64,
-}
-
-/// One CPU in all windows so far.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct OfCpu {
-    /// Each single count of all intervals that are over, as windows tell.
-    sums: Vec<f64>,
-    /// Its instructions and page faults of them.
-    instructions: f64,
-    faults: f64,
-    /// Windows in which it ran.
-    windows: usize,
 }
 
 /// The windows so far.
@@ -140,14 +94,7 @@ impl Counted {
     /// An interval of so many instructions is over, of which the last window was.
     pub(crate) fn interval(&mut self, instructions: u64, machine: &Machine) {
         let window = self.last_sum.instructions as f64;
-        let ran = self.last.iter().enumerate().filter(|(_, seen)| seen.counted.instructions > 0);
-        let shares = ran.map(|(cpu, seen)| Share {
-            cpu,
-            instructions: seen.counted.instructions as f64 / window,
-            faults: seen.faults as f64 / window,
-            rates: figures(&seen.counted, machine).map(|figure| figure / window),
-        });
-        let shares = shares.collect();
+        let shares = shares(&self.last, machine);
         self.intervals.push(Stratum { instructions: instructions as f64, window, shares });
         self.add(instructions);
     }
@@ -170,49 +117,12 @@ impl Counted {
     /// Adds the last window, for so many instructions.
     fn add(&mut self, instructions: u64) {
         let weight = instructions as f64 / self.last_sum.instructions as f64;
-        self.cpus.resize(self.cpus.len().max(self.last.len()), OfCpu::default());
-        for (cpu, seen) in self.cpus.iter_mut().zip(&self.last) {
-            if seen.counted.instructions == 0 {
-                continue;
-            }
-            cpu.windows += 1;
-            cpu.instructions += seen.counted.instructions as f64 * weight;
-            cpu.faults += seen.faults as f64 * weight;
-            let mut at = 0;
-            let sums = &mut cpu.sums;
-            seen.counted.visit(&mut |count| {
-                if at == sums.len() {
-                    sums.push(0.0);
-                }
-                sums[at] += count as f64 * weight;
-                at += 1;
-            });
-        }
+        cpus::add(&mut self.cpus, &self.last, weight);
     }
 
-    /// By what estimates of each CPU are multiplied, so that each has as many instructions as it had in all intervals
-    /// that are over. Those that few windows saw have one number together, and those that none saw are as the rest.
+    /// By what estimates of each CPU are multiplied, if it had so many instructions in all intervals that are over.
     pub(crate) fn weights(&self, known: &[f64]) -> Vec<f64> {
-        let is_alone = |cpu: &OfCpu| cpu.windows >= FEWEST_WINDOWS;
-        if known.len() < 2 {
-            return vec![1.0; self.cpus.len()];
-        }
-        let known_of = |cpu: usize| known.get(cpu).copied().unwrap_or(0.0);
-        let together = |own: bool| {
-            let cpus = self.cpus.iter().enumerate().filter(|(_, cpu)| is_alone(cpu) == own);
-            let pairs = cpus.map(|(at, cpu)| [cpu.instructions, known_of(at)]);
-            pairs.fold([0.0, 0.0], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]])
-        };
-        let [alone, [estimated, rest]] = [together(true), together(false)];
-        let of_rest = if estimated > 0.0 { rest / estimated } else { 1.0 };
-        let covered = alone[1] + if estimated > 0.0 { rest } else { 0.0 };
-        let all: f64 = known.iter().sum();
-        let unseen = if covered > 0.0 { all / covered } else { 1.0 };
-        let weight = |(at, cpu): (usize, &OfCpu)| match is_alone(cpu) {
-            true => known_of(at) / cpu.instructions * unseen,
-            false => of_rest * unseen,
-        };
-        self.cpus.iter().enumerate().map(weight).collect()
+        cpus::weights(&self.cpus, known)
     }
 
     /// Page faults that the estimate lacks, of so many; below 0 for those that it has too many.
@@ -229,10 +139,7 @@ impl Counted {
         let mut counters = HardwareCounters::default();
         counters.set(&mut || {
             seen.next().map_or(0, |(at, seen)| {
-                let cpus = self.cpus.iter().zip(weights);
-                let of_cpu =
-                    |(cpu, weight): (&OfCpu, &f64)| cpu.sums.get(at).unwrap_or(&0.0) * weight;
-                estimate(cpus.map(of_cpu).sum::<f64>() + self.slopes.of(at) * by, seen)
+                estimate(cpus::sum(&self.cpus, weights, at) + self.slopes.of(at) * by, seen)
             })
         });
         counters
@@ -250,7 +157,7 @@ impl Counted {
 
     /// A figure of each window, for each instruction.
     pub(crate) fn rates(&self, figure: usize, weights: &[f64]) -> Vec<f64> {
-        self.residuals(weights, |share| share.rates[figure])
+        self.residuals(weights, |share: &Share| share.rates[figure])
     }
 
     /// A figure without what page faults have to do with it.
@@ -270,7 +177,8 @@ impl Counted {
         });
         let points: Vec<Point> = first.chain(windows).collect();
         let (slope, error) = slope_of(&points);
-        let rates = self.residuals(weights, |share| share.rates[figure] - slope * share.faults);
+        let rates =
+            self.residuals(weights, |share: &Share| share.rates[figure] - slope * share.faults);
         Fit { rates, error }
     }
 
@@ -279,30 +187,11 @@ impl Counted {
         self.intervals.iter().flat_map(of)
     }
 
-    /// Something of each window for each instruction, as far as how much each CPU did of the window does not explain
-    /// it: what estimates by ratios may be off by is the sum of that (Cochran, 6.4 and 6.10).
+    /// Something of each window for each instruction, as far as shares of CPUs do not explain it.
     fn residuals(&self, weights: &[f64], of: impl Fn(&Share) -> f64) -> Vec<f64> {
-        if weights.len() < 2 {
-            let rate = |stratum: &Stratum| stratum.shares.iter().map(&of).sum();
-            return self.intervals.iter().map(rate).collect();
-        }
-        // Of each CPU the sum over all intervals, as windows tell, and instructions.
-        let mut sums = vec![[0.0, 0.0]; weights.len()];
-        for (stratum, share) in self.shares() {
-            let sum = &mut sums[share.cpu];
-            sum[0] += stratum.instructions * of(share);
-            sum[1] += stratum.instructions * share.instructions;
-        }
-        let weighed = sums.iter().zip(weights).map(|(sum, weight)| sum.map(|part| part * weight));
-        let [all, instructions] =
-            weighed.fold([0.0, 0.0], |all, sum| [all[0] + sum[0], all[1] + sum[1]]);
-        let mean = all / instructions;
-        let off = |share: &Share| {
-            let [sum, instructions] = sums[share.cpu];
-            weights[share.cpu] * (of(share) - sum / instructions * share.instructions)
-        };
-        let rate = |stratum: &Stratum| mean + stratum.shares.iter().map(off).sum::<f64>();
-        self.intervals.iter().map(rate).collect()
+        let windows =
+            self.intervals.iter().map(|stratum| (stratum.instructions, &stratum.shares[..]));
+        cpus::residuals(windows, weights, of)
     }
 }
 
@@ -319,59 +208,5 @@ mod tests {
     fn an_estimate_is_no_less_than_windows_counted() {
         assert_eq!([estimate(-500.0, 0), estimate(-500.0, 7), estimate(6.4, 7)], [0, 7, 7]);
         assert_eq!([estimate(7.6, 7), estimate(0.2, 0)], [8, 0]);
-    }
-
-    /// A window of so many instructions of each CPU, of which each has this many accesses.
-    fn window(instructions: &[u64], each: &[u64]) -> Vec<Seen> {
-        let cpus = instructions.iter().zip(each).map(|(instructions, each)| Seen {
-            counted: HardwareCounters {
-                instructions: *instructions,
-                accesses: instructions * each,
-                ..HardwareCounters::default()
-            },
-            faults: 0,
-        });
-        cpus.collect()
-    }
-
-    fn machine() -> Machine {
-        use strata_hardware::{CpuModel, Misaligned};
-        Machine::new(&CpuModel::preset("zen3").unwrap(), Misaligned::Splinter)
-    }
-
-    #[test]
-    fn each_cpu_is_as_much_of_the_estimate_as_it_was_of_the_intervals() {
-        let mut counted = Counted::default();
-        for first in [400, 500, 600, 500] {
-            counted.window(window(&[first, 1000 - first], &[1, 7]));
-            counted.interval(10_000, &machine());
-        }
-        // One CPU had nine tenths of what was not seen.
-        let known = [36_000.0, 4000.0];
-        let weights = counted.weights(&known);
-        assert_eq!(counted.corrected(0.0, &weights).accesses, 36_000 + 7 * 4000);
-        // How much each did of a window explains all of it.
-        let rates =
-            counted.residuals(&weights, |share| share.instructions + 6.0 * share.instructions);
-        assert!(rates.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-9), "{rates:?}");
-        // One alone is as it was seen.
-        assert_eq!(counted.weights(&known[..1]), [1.0; 2]);
-    }
-
-    #[test]
-    fn cpus_that_few_windows_saw_are_estimated_together_and_others_as_the_rest() {
-        let mut counted = Counted::default();
-        for second in [100, 100, 0, 0, 0] {
-            counted.window(window(&[800, second, second / 10], &[1, 3, 5]));
-            counted.interval(800 + second + second / 10, &machine());
-        }
-        // The fourth never ran in a window.
-        let weights = counted.weights(&[8000.0, 150.0, 70.0, 8220.0]);
-        let expected = [2.0 * 2.0, 2.0, 2.0];
-        assert!(
-            weights.iter().zip(expected).all(|(own, other)| (own - other).abs() < 1e-12),
-            "{weights:?}"
-        );
-        assert_eq!(Counted::default().weights(&[5.0, 5.0]), [0.0; 0]);
     }
 }

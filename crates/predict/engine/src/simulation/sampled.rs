@@ -2,9 +2,9 @@
 
 use super::Simulation;
 use super::cores::GuestId;
+use crate::cpus::Seen;
 use crate::sampling::{Elapsed, Sampled, Strata, Windows};
 use crate::warmth::STARTS;
-use crate::windows::Seen;
 use std::cmp::Reverse;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};

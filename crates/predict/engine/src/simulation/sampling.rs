@@ -1,7 +1,7 @@
 //! What is known of the sampling of a guest's stream.
 
+use crate::cpus::Seen;
 use crate::sampling::Strata;
-use crate::windows::Seen;
 use rustc_hash::FxHashMap;
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stream::Tid;

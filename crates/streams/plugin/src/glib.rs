@@ -6,12 +6,13 @@
 //! vCPUs of the threads that the child does not have are still in the table, and their numbers are
 //! given out again. For that one insertion an entry replaced counts as new.
 //!
-//! **Observation ends.** An instruction that leaves its block, as a system call does, leaves behind in
-//! its vCPU where its callbacks are (`plugin_mem_cbs`). Code without observation sets nothing else
+//! **Observation ends, or a gap of a sampled stream begins.** An instruction that leaves its block, as a system call
+//! does, leaves behind in its vCPU where its callbacks are (`plugin_mem_cbs`). Code without observation sets nothing else
 //! there, so accesses by helpers go on calling them, when QEMU has freed them with the translations
-//! (`qemu_plugin_flush_cb`). Arrays freed until observation has ended are kept.
+//! (`qemu_plugin_flush_cb`): as it does when a process gets its second thread, which may be running by then. Arrays
+//! freed until observation has ended are kept, and of a sampled stream all: translations are seldom freed.
 
-use crate::{observation, pending};
+use crate::{observation, pending, sampling};
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
@@ -63,7 +64,7 @@ unsafe extern "C" fn g_hash_table_insert(
 /// GLib's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn g_array_free(array: *mut c_void, with_content: c_int) -> *mut c_void {
-    if observation::is_ending() && with_content != 0 {
+    if with_content != 0 && (observation::is_ending() || sampling::is_sampled()) {
         return ptr::null_mut();
     }
     let next = next(c"g_array_free", &ARRAY_FREE);

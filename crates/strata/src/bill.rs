@@ -13,7 +13,7 @@ const COLUMNS: usize = 5;
 const ESTIMATED: &str = "share of cycles, estimated";
 
 /// Over those of which they are not. A share of what is estimated is, all the same.
-const ADDED_UP: &str = "added up, in estimated all";
+const ADDED_UP: &str = "share, cycles added up";
 
 /// The bills of runs, each with what it is called by.
 pub fn render(runs: &[(String, &RunResult)]) -> String {

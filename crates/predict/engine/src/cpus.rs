@@ -121,6 +121,40 @@ pub(crate) fn weights(cpus: &[OfCpu], known: &[f64]) -> Vec<f64> {
     cpus.iter().enumerate().map(weight).collect()
 }
 
+/// What one CPU counted by windows if it had so many instructions: by those that saw it where these are a few, else as all
+/// CPUs together.
+pub(crate) fn of_cpu(cpus: &[OfCpu], weights: &[f64], cpu: usize, known: f64) -> HardwareCounters {
+    let own = cpus.get(cpu).filter(|own| own.windows >= FEWEST_WINDOWS);
+    let weighed = || cpus.iter().zip(weights).map(|(cpu, weight)| cpu.instructions * weight).sum();
+    let instructions: f64 = own.map_or_else(weighed, |own| own.instructions);
+    let times = if instructions > 0.0 { known / instructions } else { 0.0 };
+    let mut at = 0;
+    let mut counters = HardwareCounters::default();
+    counters.set(&mut || {
+        at += 1;
+        let all = || sum(cpus, weights, at - 1);
+        let count = own.map_or_else(all, |own| own.sums.get(at - 1).copied().unwrap_or(0.0));
+        (count * times).round() as u64
+    });
+    counters
+}
+
+/// How far the sum of something may be off that CPUs did which few windows saw, or none: as if each were one of those that
+/// windows saw, drawn at random. `rates` are those of what windows saw, for an instruction, with their instructions.
+pub(crate) fn unseen(cpus: &[OfCpu], known: &[f64], rates: &[[f64; 2]]) -> f64 {
+    let is_alone = |cpu: usize| cpus.get(cpu).is_some_and(|cpu| cpu.windows >= FEWEST_WINDOWS);
+    let squares = known.iter().enumerate().filter(|(cpu, _)| !is_alone(*cpu));
+    let squares: f64 = squares.map(|(_, known)| known * known).sum();
+    if known.len() < 2 || squares == 0.0 {
+        return 0.0;
+    }
+    let all: f64 = rates.iter().map(|[_, instructions]| instructions).sum();
+    let mean =
+        rates.iter().map(|[rate, instructions]| rate * instructions).sum::<f64>() / all.max(1.0);
+    let off = rates.iter().map(|[rate, instructions]| (rate - mean).powi(2) * instructions);
+    (squares * off.sum::<f64>() / all.max(1.0)).sqrt()
+}
+
 /// A single count of all CPUs, each multiplied by its weight.
 pub(crate) fn sum(cpus: &[OfCpu], weights: &[f64], at: usize) -> f64 {
     let of_cpu = |(cpu, weight): (&OfCpu, &f64)| cpu.sums.get(at).unwrap_or(&0.0) * weight;
@@ -206,6 +240,23 @@ mod tests {
         assert!(rates.iter().all(|rate| (rate - 1.6).abs() < 1e-9), "{rates:?}");
         // One alone is as it was seen.
         assert_eq!(super::weights(&cpus, &known[..1]), [1.0; 2]);
+    }
+
+    #[test]
+    fn what_windows_did_not_see_may_be_as_any_cpu_that_they_saw() {
+        let mut cpus = Vec::new();
+        (0..4).for_each(|_| add(&mut cpus, &window(&[500, 500], &[1, 3]), 10.0));
+        let weights = weights(&cpus, &[20_000.0; 3]);
+        let rates = [[1.0, 20_000.0], [3.0, 20_000.0]];
+        assert_eq!(unseen(&cpus, &[20_000.0; 2], &rates), 0.0);
+        assert_eq!(
+            unseen(&cpus, &[20_000.0; 3], &rates),
+            20_000.0,
+            "one more, or less, an instruction"
+        );
+        assert_eq!(of_cpu(&cpus, &weights, 1, 2000.0).accesses, 6000);
+        assert_eq!(of_cpu(&cpus, &weights, 2, 2000.0).accesses, 4000, "as the two together");
+        assert_eq!(of_cpu(&[], &[], 2, 2000.0), HardwareCounters::default());
     }
 
     #[test]

@@ -120,6 +120,12 @@ impl Phases {
         Some(estimated)
     }
 
+    /// What one CPU did of so many instructions that it retired.
+    pub(crate) fn of_cpu(&self, cpu: usize, retired: &[f64]) -> HardwareCounters {
+        let known = retired.get(cpu).copied().unwrap_or(0.0);
+        cpus::of_cpu(&self.cpus, &self.weights(retired), cpu, known)
+    }
+
     /// Half the width of the interval of a sum over so many instructions of what each window has for each instruction, in
     /// the order of phases.
     pub(crate) fn half(&self, instructions: u64, rates: &[f64]) -> Option<f64> {

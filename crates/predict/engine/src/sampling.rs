@@ -133,9 +133,9 @@ pub(crate) struct Strata {
     retired: Vec<f64>,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
-    /// Cycles of the hardware, and instructions, in what counts.
-    cycles: f64,
-    instructions: f64,
+    /// Cycles of the hardware, and instructions, in what was run whole, and in windows on each CPU.
+    before: [f64; 2],
+    pace: Vec<[f64; 2]>,
     /// What is known by phases, if the stream is sampled so.
     phases: Option<Box<Phases>>,
 }
@@ -153,19 +153,22 @@ impl Strata {
         let whole = Whole { cpus, figures: figures(&counted, machine), counted, faults };
         Self {
             counted: STARTS.iter().map(|_| Counted::new(&whole)).collect(),
-            cycles: machine.explain(&whole.counted).total(),
-            instructions: whole.counted.instructions as f64,
+            before: pace(&whole.counted, machine),
             whole,
             ..Self::default()
         }
     }
 
-    /// Cycles of the hardware for an instruction, as far as is known.
-    pub(crate) fn cycles_per_instruction(&self, machine: &Machine) -> f64 {
-        match self.instructions {
-            0.0 => machine.model().core.base_cpi,
-            all => self.cycles / all,
-        }
+    /// Cycles of the hardware for an instruction on a CPU, as far as is known: as in windows there, where these saw enough
+    /// of it, or on all.
+    pub(crate) fn cycles_per_instruction(&self, cpu: usize, machine: &Machine) -> f64 {
+        let add = |sum: [f64; 2], own: &[f64; 2]| [sum[0] + own[0], sum[1] + own[1]];
+        let of_windows = self.pace.iter().fold([0.0; 2], add);
+        let own = self.pace.get(cpu).copied().unwrap_or_default();
+        let of_all = add(of_windows, &self.before);
+        let rates = [own, of_windows, of_all].into_iter();
+        let mut rates = rates.filter(|[_, instructions]| *instructions >= ENOUGH);
+        rates.next().map_or(machine.model().core.base_cpi, |[cycles, all]| cycles / all)
     }
 
     /// The stream is sampled by phases: the next window is of this one.
@@ -182,14 +185,18 @@ impl Strata {
     pub(crate) fn window(&mut self, counted: Vec<Vec<Seen>>, machine: &Machine) {
         for (start, (windows, cpus)) in self.counted.iter_mut().zip(counted).enumerate() {
             let cpus = uncharged(cpus);
-            if let Some(phases) = self.phases.as_mut().filter(|_| start == WINDOW) {
-                phases.window(&cpus, machine);
+            if start == WINDOW {
+                self.pace.resize(self.pace.len().max(cpus.len()), [0.0; 2]);
+                for (sum, cpu) in self.pace.iter_mut().zip(&cpus) {
+                    let [cycles, instructions] = pace(&cpu.counted, machine);
+                    *sum = [sum[0] + cycles, sum[1] + instructions];
+                }
+                if let Some(phases) = &mut self.phases {
+                    phases.window(&cpus, machine);
+                }
             }
             windows.window(cpus);
         }
-        let last = self.counted[WINDOW].last();
-        self.cycles += machine.explain(last).total();
-        self.instructions += last.instructions as f64;
     }
 
     /// An interval is over, in which a window ended, or none did. `retired` are all instructions of each CPU so far,
@@ -251,6 +258,21 @@ impl Strata {
         // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
         let by = if part == Part::Program { 0.0 } else { self.unseen_faults(start) };
         self.counted[start].corrected(by, &self.weights(start))
+    }
+
+    /// What one CPU did, without what page faults correct.
+    pub(crate) fn of_cpu(&self, cpu: usize) -> HardwareCounters {
+        let known = self.retired.get(cpu).copied().unwrap_or(0.0);
+        let whole = self.whole.cpus.get(cpu).map(|(seen, _)| seen.counted.clone());
+        let mut own = whole.unwrap_or_default();
+        own += &match &self.phases {
+            Some(phases) => phases.of_cpu(cpu, &self.retired),
+            None => composed(|part| {
+                let start = self.warmth.start(part);
+                self.counted[start].of_cpu(cpu, known, &self.weights(start))
+            }),
+        };
+        own
     }
 
     /// By what estimates of each CPU from a start are multiplied.
@@ -352,8 +374,10 @@ impl Strata {
             return None;
         }
         let chance = half_width(self.windows().lengths().zip(fit))?;
+        let unseen =
+            parts(figure).iter().map(|(part, at)| self.of(*part).unseen_on(*at, &self.retired));
         // The slope is known from the same windows, and not for sure.
-        Some(chance.hypot(2.0 * doubt))
+        Some(chance.hypot(2.0 * doubt).hypot(2.0 * unseen.sum::<f64>()))
     }
 
     /// How many misses there may be, 95 of 100 times, where windows met none: three in as many instructions as they had
@@ -420,6 +444,10 @@ impl Strata {
     /// Half the width of the interval of the time of one run over that of another on the same stream.
     /// `own` and `base` are elapsed cycles of each, and for each cycle of all CPUs.
     pub(crate) fn relative(&self, base: &Self, own: Elapsed, of_base: Elapsed) -> Option<f64> {
+        // It is as uncertain as when threads end next to others.
+        if self.retired.len() > 1 {
+            return None;
+        }
         if let (Some(phases), Some(of_phases)) = (&self.phases, &base.phases) {
             let rates = phases.rates(CYCLES, &self.retired);
             let of_base_rates = of_phases.rates(CYCLES, &base.retired);
@@ -474,6 +502,14 @@ pub(crate) struct Elapsed {
     /// How far it may be off by page faults, and by cold arrays.
     pub(crate) doubt: f64,
     pub(crate) cold: f64,
+}
+
+/// Instructions that tell how fast a CPU is.
+const ENOUGH: f64 = 100_000.0;
+
+/// Cycles of the hardware, and instructions.
+fn pace(counted: &HardwareCounters, machine: &Machine) -> [f64; 2] {
+    [machine.explain(counted).total(), counted.instructions as f64]
 }
 
 /// What was counted on each CPU, without what was charged.

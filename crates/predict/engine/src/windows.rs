@@ -125,6 +125,24 @@ impl Counted {
         cpus::weights(&self.cpus, known)
     }
 
+    /// What one CPU did of all intervals that are over, in which it had so many instructions.
+    pub(crate) fn of_cpu(&self, cpu: usize, known: f64, weights: &[f64]) -> HardwareCounters {
+        cpus::of_cpu(&self.cpus, weights, cpu, known)
+    }
+
+    /// How far a figure may be off by CPUs that few windows saw, or none.
+    pub(crate) fn unseen_on(&self, figure: usize, known: &[f64]) -> f64 {
+        let mut sums = vec![[0.0, 0.0]; self.cpus.len()];
+        for (stratum, share) in self.shares() {
+            let sum = &mut sums[share.cpu];
+            sum[0] += stratum.instructions * share.rates[figure];
+            sum[1] += stratum.instructions * share.instructions;
+        }
+        let rates = sums.iter().filter(|[_, instructions]| *instructions > 0.0);
+        let rates = rates.map(|[sum, instructions]| [sum / instructions, *instructions]);
+        cpus::unseen(&self.cpus, known, &rates.collect::<Vec<_>>())
+    }
+
     /// Page faults that the estimate lacks, of so many; below 0 for those that it has too many.
     pub(crate) fn unseen(&self, faults: f64, weights: &[f64]) -> f64 {
         let estimated = self.cpus.iter().zip(weights).map(|(cpu, weight)| cpu.faults * weight);

@@ -9,6 +9,7 @@ use crate::report::{
     Alignment, Cause, CpuTotals, Cycles, EntryCounts, LastLevel, LayerExits, LayerMemory, Memory,
     PerLayer, RunResult, Sample, Tlb, WalkPosition,
 };
+use crate::sampling::Strata;
 use std::collections::BTreeMap;
 use std::mem;
 use strata_addr::PageSize;
@@ -262,41 +263,39 @@ impl Simulation {
 
     /// What each CPU did.
     fn cpu_totals(&self, guest: GuestId, all: &HardwareCounters) -> Vec<CpuTotals> {
-        if self.guests[guest].sampling.is_sampled() {
-            return self.estimated_cpu_totals(guest, all);
+        let state = &self.guests[guest];
+        if let Some(strata) = &state.sampling.strata {
+            return self.estimated_cpu_totals(guest, strata, all);
         }
-        let cpus = self.guests[guest].all_cpus.iter();
         let counters = |cpu: &CpuId| self.cores.counters(*cpu, guest, &self.machine);
-        cpus.map(|cpu| cpu_totals(*cpu, &counters(cpu), &self.machine)).collect()
+        state.all_cpus.iter().map(|cpu| cpu_totals(*cpu, &counters(cpu), &self.machine)).collect()
     }
 
-    /// The same of a sampled stream: each CPU's share of `all` that was estimated. What it did in gaps is taken to be as
-    /// what was seen of it; its instructions are known, and what it was charged.
-    fn estimated_cpu_totals(&self, guest: GuestId, all: &HardwareCounters) -> Vec<CpuTotals> {
+    /// The same of a sampled stream: each CPU's share of `all` that was estimated. Its instructions are known, and what it
+    /// was charged.
+    fn estimated_cpu_totals(
+        &self,
+        guest: GuestId,
+        strata: &Strata,
+        all: &HardwareCounters,
+    ) -> Vec<CpuTotals> {
         let state = &self.guests[guest];
-        let uncharged = |mut counters: HardwareCounters| {
-            counters.charged = Default::default();
-            counters
-        };
-        let mut totals: Vec<CpuTotals> = Vec::new();
-        for cpu in &state.all_cpus {
-            let mut own = cpu_totals(*cpu, &uncharged(self.seen_on(guest, *cpu)), &self.machine);
-            let skipped = state.sampling.skipped_on.get(cpu).copied().unwrap_or(0);
-            let times = 1.0 + skipped as f64 / own.instructions.max(1) as f64;
-            for figure in CPU_FIGURES {
-                *figure(&mut own) = (*figure(&mut own) as f64 * times) as u64;
-            }
-            totals.push(own);
-        }
-        let mut all = cpu_totals(CpuId(0), &uncharged(all.clone()), &self.machine);
+        let cpus = state.all_cpus.iter().enumerate();
+        let estimated = cpus.map(|(at, cpu)| cpu_totals(*cpu, &strata.of_cpu(at), &self.machine));
+        let mut totals: Vec<CpuTotals> = estimated.collect();
+        let mut uncharged = all.clone();
+        uncharged.charged = Default::default();
+        let mut all = cpu_totals(CpuId(0), &uncharged, &self.machine);
         for figure in CPU_FIGURES {
             let sum: u64 = totals.iter_mut().map(|cpu| *figure(cpu)).sum();
             let scale = *figure(&mut all) as f64 / sum.max(1) as f64;
             totals.iter_mut().map(figure).for_each(|own| *own = (*own as f64 * scale) as u64);
         }
         for (own, cpu) in totals.iter_mut().zip(&state.all_cpus) {
-            own.cycles +=
-                self.cores.counters(*cpu, guest, &self.machine).charged.iter().sum::<u64>();
+            let seen = self.cores.counters(*cpu, guest, &self.machine);
+            own.cycles += seen.charged.iter().sum::<u64>();
+            let skipped = state.sampling.skipped_on.get(cpu).copied().unwrap_or(0);
+            own.instructions = seen.instructions.saturating_add(skipped);
         }
         totals
     }
@@ -521,10 +520,9 @@ pub(crate) fn cycles(total: &hardware::Cycles) -> Cycles {
     }
 }
 
-/// The figures of a CPU.
-const CPU_FIGURES: [fn(&mut CpuTotals) -> &mut u64; 5] = [
+/// The figures of a CPU that are estimated.
+const CPU_FIGURES: [fn(&mut CpuTotals) -> &mut u64; 4] = [
     |cpu| &mut cpu.accesses,
-    |cpu| &mut cpu.instructions,
     |cpu| &mut cpu.cycles,
     |cpu| &mut cpu.walk_cycles,
     |cpu| &mut cpu.l2_misses,

@@ -13,9 +13,6 @@ use strata_stream::{Access, Array, Edge, Pid, Tid};
 /// Instructions of a gap that pass at once; then background work that is due is done.
 const STEP: u64 = 1 << 18;
 
-/// Instructions of a CPU that tell how fast it is.
-const SEEN: u64 = 100_000;
-
 /// Fields of a result that have what comes so many times in a second.
 const BY_THE_CLOCK: [&str; 3] = ["exits", "exits_by_layer", "happened"];
 
@@ -153,7 +150,7 @@ impl Simulation {
         let cpu = self.cpu_of(guest, tid);
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
-        let pace = self.pace(guest, cpu);
+        let place = self.guests[guest].all_cpus.iter().position(|own| *own == cpu);
         let in_gap = self.guests[guest].sampling.in_gap.entry(tid).or_default();
         *in_gap = in_gap.saturating_add(instructions);
         let mut left = instructions;
@@ -168,7 +165,8 @@ impl Simulation {
             sampling.skipped = sampling.skipped.saturating_add(step);
             let skipped = sampling.skipped_on.entry(cpu).or_default();
             *skipped = skipped.saturating_add(step);
-            let due = step as f64 * strata.cycles_per_instruction(machine) * pace + sampling.rest;
+            let each = strata.cycles_per_instruction(place.unwrap_or(0), machine);
+            let due = step as f64 * each + sampling.rest;
             let touching = sampling.touching.entry(cpu).or_default();
             let passed = touching.min(due);
             *touching -= passed;
@@ -177,31 +175,6 @@ impl Simulation {
             guests[guest].clock.pass_gap(cpu, whole as u64, cores, machine);
             self.pass_time(guest, cpu);
         }
-    }
-
-    /// Cycles of an instruction on a CPU over those on all of the guest's, as far as was seen: threads do different
-    /// things. 1 where too little was seen of it.
-    fn pace(&self, guest: GuestId, cpu: CpuId) -> f64 {
-        let rate = |counters: &HardwareCounters| {
-            let cycles = self.machine.explain(counters);
-            let own = cycles.total() - cycles.charged.iter().sum::<f64>();
-            (counters.instructions >= SEEN).then(|| own / counters.instructions as f64)
-        };
-        let mut all = HardwareCounters::default();
-        for cpu in &self.guests[guest].all_cpus {
-            all += &self.seen_on(guest, *cpu);
-        }
-        let [of_cpu, of_all] = [&self.seen_on(guest, cpu), &all].map(rate);
-        of_cpu.zip(of_all).map_or(1.0, |(of_cpu, of_all)| of_cpu / of_all)
-    }
-
-    /// What a CPU counted for a guest, without first touches in gaps.
-    pub(super) fn seen_on(&self, guest: GuestId, cpu: CpuId) -> HardwareCounters {
-        let mut counters = self.cores.counters(cpu, guest, &self.machine);
-        if let Some(touched) = self.guests[guest].sampling.touched_on.get(&cpu) {
-            counters -= touched;
-        }
-        counters
     }
 
     /// Pages were touched first in a gap: they fault as they would have.
@@ -218,7 +191,6 @@ impl Simulation {
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
         let before = self.hardware_cycles(cpu);
-        let counted = self.cores.counters(cpu, guest, &self.machine);
         // Who touches a page first in a gap mostly goes on to use all of it, and later finds its lines in
         // the caches: as windows do not see them come, they come here.
         let touch = |line: u64| {
@@ -237,11 +209,8 @@ impl Simulation {
             line = end;
         }
         let spent = self.hardware_cycles(cpu) - before;
-        let mut touched = self.cores.counters(cpu, guest, &self.machine);
-        touched -= &counted;
         let sampling = &mut self.guests[guest].sampling;
         *sampling.touching.entry(cpu).or_default() += spent.max(0.0);
-        *sampling.touched_on.entry(cpu).or_default() += &touched;
     }
 
     fn hardware_cycles(&self, cpu: CpuId) -> f64 {

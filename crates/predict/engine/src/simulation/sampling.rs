@@ -3,7 +3,7 @@
 use crate::cpus::Seen;
 use crate::sampling::Strata;
 use rustc_hash::FxHashMap;
-use strata_hardware::{CpuId, HardwareCounters};
+use strata_hardware::CpuId;
 use strata_stream::Tid;
 
 /// What a guest knows of the sampling of its stream.
@@ -25,8 +25,6 @@ pub(super) struct Sampling {
     pub(super) skipped_on: FxHashMap<CpuId, u64>,
     /// Page faults of each CPU.
     pub(super) faults_on: FxHashMap<CpuId, u64>,
-    /// What each CPU counted of first touches in gaps, which the program did not do so.
-    pub(super) touched_on: FxHashMap<CpuId, HardwareCounters>,
     /// Instructions that each thread retired in the present gap.
     pub(super) in_gap: FxHashMap<Tid, u64>,
     /// Cycles of the hardware that first touches took on a CPU in the present gap: part of what the gap takes there.

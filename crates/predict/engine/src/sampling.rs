@@ -255,9 +255,24 @@ impl Strata {
     /// The estimate that a part of the counters is taken from.
     fn estimate(&self, part: Part) -> HardwareCounters {
         let start = self.warmth.start(part);
+        self.counted[start].corrected(self.correction(part), &self.weights(start))
+    }
+
+    /// By how many page faults the estimate of a part is corrected: by those that it lacks, unless what one adds is
+    /// known less well than how windows differ without that.
+    fn correction(&self, part: Part) -> f64 {
         // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
-        let by = if part == Part::Program { 0.0 } else { self.unseen_faults(start) };
-        self.counted[start].corrected(by, &self.weights(start))
+        let cost = parts(CYCLES).iter().find(|(of, _)| *of == part);
+        let Some((_, at)) = cost.filter(|_| part != Part::Program) else { return 0.0 };
+        let start = self.warmth.start(part);
+        let unseen = self.unseen_faults(start);
+        if unseen == 0.0 {
+            return 0.0;
+        }
+        let (windows, weights) = (&self.counted[start], self.weights(start));
+        let doubt = windows.fit(*at, &self.whole, &weights).error * unseen.abs();
+        let without = half_width(windows.lengths().zip(windows.rates(*at, &weights)));
+        if without.is_some_and(|without| 2.0 * doubt > without) { 0.0 } else { unseen }
     }
 
     /// What one CPU did, without what page faults correct.
@@ -429,14 +444,15 @@ impl Strata {
         let mut doubt = 0.0;
         for (part, at) in parts(figure) {
             let weights = self.weights(self.warmth.start(*part));
-            if *part == Part::Program {
+            let correction = self.correction(*part);
+            if correction == 0.0 {
                 let own = self.of(*part).rates(*at, &weights);
                 rates.iter_mut().zip(own).for_each(|(sum, rate)| *sum += rate);
                 continue;
             }
             let fit = self.of(*part).fit(*at, &self.whole, &weights);
             rates.iter_mut().zip(fit.rates).for_each(|(sum, rate)| *sum += rate);
-            doubt += fit.error * self.unseen_faults(self.warmth.start(*part)).abs();
+            doubt += fit.error * correction.abs();
         }
         (rates, doubt)
     }
@@ -521,4 +537,45 @@ fn uncharged(cpus: Vec<Seen>) -> Vec<Seen> {
 fn without_charges(mut counters: HardwareCounters) -> HardwareCounters {
     counters.charged = Default::default();
     counters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_hardware::{CpuModel, Misaligned};
+
+    fn machine() -> Machine {
+        Machine::new(&CpuModel::preset("zen3").unwrap(), Misaligned::Splinter)
+    }
+
+    /// What is estimated of twenty intervals of 10,000 instructions, of each of which a window saw 1000. Page faults are a
+    /// hundred each; of each window its walk cycles and page faults.
+    fn estimated(windows: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let machine = machine();
+        let seen = |walk_cycles, faults| {
+            let counted =
+                HardwareCounters { instructions: 1000, walk_cycles, ..Default::default() };
+            vec![Seen { counted, faults }]
+        };
+        let mut strata = Strata::new(seen(0, 0), &machine);
+        let mut retired = 1000;
+        for (number, (walk_cycles, faults)) in (1..).zip(windows) {
+            strata.window(STARTS.map(|_| seen(walk_cycles, faults)).to_vec(), &machine);
+            retired += 10_000;
+            strata.interval(&[retired], true, 100 * number, &machine);
+        }
+        let exact = HardwareCounters { instructions: retired, ..Default::default() };
+        strata.totals(&exact).walk_cycles
+    }
+
+    #[test]
+    fn page_faults_correct_what_they_are_known_to_add_to() {
+        // Each adds 50 cycles, and windows have from 0 to 9 where all of an interval are 100.
+        let corrected = estimated((0..20).map(|window| (50 * (window % 10), window % 10)));
+        assert_eq!(corrected, 20 * 100 * 50);
+        // The only window with one is one of the four with walks. That says nothing of what it adds.
+        let once = |window| if window % 5 == 0 { 50_000 } else { 0 };
+        let by_chance = estimated((0..20).map(|window| (once(window), u64::from(window == 5))));
+        assert_eq!(by_chance, 4 * 50_000 * 10);
+    }
 }

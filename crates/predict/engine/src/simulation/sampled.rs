@@ -2,12 +2,14 @@
 
 use super::Simulation;
 use super::cores::GuestId;
+use super::sampling::Sampling;
 use crate::cpus::Seen;
 use crate::sampling::{Elapsed, Sampled, Strata, Windows};
 use crate::warmth::STARTS;
 use std::cmp::Reverse;
 use strata_addr::{Gva, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
+use strata_stack::SpaceId;
 use strata_stream::{Access, Array, Edge, Pid, Tid};
 
 /// Instructions of a gap that pass at once; then background work that is due is done.
@@ -181,13 +183,10 @@ impl Simulation {
     pub(super) fn touched(&mut self, guest: GuestId, pid: Pid, range: Range<Virtual>, store: bool) {
         let node = self.guests[guest].node;
         let Some(space) = self.stack.process_space(node, pid) else { return };
-        // Nobody knows which thread did. The one that did most is the likeliest.
-        let in_gap = &self.guests[guest].sampling.in_gap;
-        let most = self
-            .running_in(guest, space)
-            .max_by_key(|tid| (in_gap.get(tid).copied().unwrap_or(0), Reverse(tid.0)));
-        let Some(tid) = most.or_else(|| self.a_thread_of(guest, pid, space)) else { return };
+        let likeliest = self.likeliest_to_fault(guest, space);
+        let Some(tid) = likeliest.or_else(|| self.a_thread_of(guest, pid, space)) else { return };
         let cpu = self.cpu_of(guest, tid);
+        let faults_before = self.guests[guest].sampling.faults_on.get(&cpu).copied();
         self.cores.enter(cpu, guest, &mut self.machine);
         self.guests[guest].clock.resume(cpu, &mut self.cores, &self.machine);
         let before = self.hardware_cycles(cpu);
@@ -211,6 +210,28 @@ impl Simulation {
         let spent = self.hardware_cycles(cpu) - before;
         let sampling = &mut self.guests[guest].sampling;
         *sampling.touching.entry(cpu).or_default() += spent.max(0.0);
+        // What is guessed tells nothing of who faults.
+        sampling.faults_on.insert(cpu, faults_before.unwrap_or(0));
+    }
+
+    /// The thread of a process that touched something first in the present gap, which nobody knows: the one that would
+    /// have faulted most often if it did as it did where it was seen, or else the one that did most.
+    fn likeliest_to_fault(&self, guest: GuestId, space: SpaceId) -> Option<Tid> {
+        let state = &self.guests[guest];
+        let Sampling { in_gap, faults_on, .. } = &state.sampling;
+        let likely = |tid: &Tid| {
+            let instructions = in_gap.get(tid).copied().unwrap_or(0);
+            let cpu = state.cpus.get(tid);
+            let rate = cpu.map_or(0.0, |cpu| {
+                let seen = self.cores.counters(*cpu, guest, &self.machine).instructions;
+                faults_on.get(cpu).copied().unwrap_or(0) as f64 / seen.max(1) as f64
+            });
+            (rate * instructions as f64, instructions, Reverse(tid.0))
+        };
+        self.running_in(guest, space).max_by(|a, b| {
+            let (a, b) = (likely(a), likely(b));
+            a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2)))
+        })
     }
 
     fn hardware_cycles(&self, cpu: CpuId) -> f64 {

@@ -600,6 +600,52 @@ fn threads_count_for_as_much_as_they_did_and_not_as_windows_saw_of_them() {
     assert_eq!(bounds.get("elapsed_cycles"), None);
 }
 
+/// Two threads: one does nine tenths of the instructions, the other touches all new memory.
+#[derive(Default)]
+struct Toucher {
+    round: u64,
+}
+
+impl Source for Toucher {
+    fn info(&self) -> WorkloadInfo {
+        WorkloadInfo::default()
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
+        use strata_addr::{Gva, Range};
+        use strata_stream::{Access, Protection};
+        batch.clear();
+        let (pid, begin) = (Pid(0), Gva::new(1 << 32));
+        if self.round == 0 {
+            batch.event(Event::ProcessStart { pid });
+            batch.event(Event::ThreadStart { pid, tid: Tid(0) });
+            batch.event(Event::ThreadStart { pid, tid: Tid(1) });
+            let range = Range::sized(begin, 8192 << 12);
+            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
+            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+        }
+        let new = begin + ((self.round + 1) << 12);
+        batch.run(Tid(0), 9000, |out| out.extend((0..100).map(|_| Access::load(begin, 8))));
+        batch.run(Tid(1), 1000, |out| out.push(Access::store(new, 8)));
+        self.round += 1;
+        Ok(if self.round < 1000 { Fill::More } else { Fill::End })
+    }
+}
+
+/// What is touched first in a gap is taken to be touched by whoever does so in windows.
+#[test]
+fn page_faults_of_gaps_are_those_of_the_thread_that_has_them_where_it_is_seen() {
+    let setup = setup(StackKind::Vm, "base");
+    let truth = run(&setup, Toucher::default());
+    let found = run(&setup, Sampled::new(Toucher::default(), SAMPLING));
+    assert_eq!(found.faults.guest, truth.faults.guest);
+    for (cpu, whole) in found.cpus.iter().zip(&truth.cpus) {
+        assert_eq!(cpu.instructions, whole.instructions);
+        let off = cpu.cycles as f64 / whole.cycles as f64 - 1.0;
+        assert!(off.abs() < 0.05, "{cpu:?} {whole:?}");
+    }
+}
+
 /// Policies have different page faults, and what they say of the rest must not be what the program is.
 #[test]
 fn a_program_is_the_same_under_all_policies_and_so_they_are_compared() {

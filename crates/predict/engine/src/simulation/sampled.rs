@@ -6,8 +6,7 @@ use super::sampling::Sampling;
 use crate::cpus::Seen;
 use crate::sampling::{Elapsed, Sampled, Strata, Windows};
 use crate::warmth::STARTS;
-use std::cmp::Reverse;
-use strata_addr::{Gva, Range, space::Virtual};
+use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stack::SpaceId;
 use strata_stream::{Access, Array, Edge, Pid, Tid};
@@ -183,8 +182,9 @@ impl Simulation {
     pub(super) fn touched(&mut self, guest: GuestId, pid: Pid, range: Range<Virtual>, store: bool) {
         let node = self.guests[guest].node;
         let Some(space) = self.stack.process_space(node, pid) else { return };
-        let likeliest = self.likeliest_to_fault(guest, space);
-        let Some(tid) = likeliest.or_else(|| self.a_thread_of(guest, pid, space)) else { return };
+        let pages = range.bytes() >> PageSize::BASE_SHIFT;
+        let whoever = self.who_touched(guest, space, pages);
+        let Some(tid) = whoever.or_else(|| self.a_thread_of(guest, pid, space)) else { return };
         let cpu = self.cpu_of(guest, tid);
         let faults_before = self.guests[guest].sampling.faults_on.get(&cpu).copied();
         self.cores.enter(cpu, guest, &mut self.machine);
@@ -214,24 +214,37 @@ impl Simulation {
         sampling.faults_on.insert(cpu, faults_before.unwrap_or(0));
     }
 
-    /// The thread of a process that touched something first in the present gap, which nobody knows: the one that would
-    /// have faulted most often if it did as it did where it was seen, or else the one that did most.
-    fn likeliest_to_fault(&self, guest: GuestId, space: SpaceId) -> Option<Tid> {
+    /// The thread of a process that is taken to have touched so many pages first in the present gap, which nobody knows.
+    /// Threads take turns, each as often as it would have page faults if it had them as where it was seen, or, where none
+    /// had any, as it did instructions.
+    fn who_touched(&mut self, guest: GuestId, space: SpaceId, pages: u64) -> Option<Tid> {
         let state = &self.guests[guest];
         let Sampling { in_gap, faults_on, .. } = &state.sampling;
-        let likely = |tid: &Tid| {
-            let instructions = in_gap.get(tid).copied().unwrap_or(0);
-            let cpu = state.cpus.get(tid);
-            let rate = cpu.map_or(0.0, |cpu| {
+        let expected = |tid: Tid| {
+            let instructions = in_gap.get(&tid).copied().unwrap_or(0) as f64;
+            let rate = state.cpus.get(&tid).map_or(0.0, |cpu| {
                 let seen = self.cores.counters(*cpu, guest, &self.machine).instructions;
                 faults_on.get(cpu).copied().unwrap_or(0) as f64 / seen.max(1) as f64
             });
-            (rate * instructions as f64, instructions, Reverse(tid.0))
+            (tid, rate * instructions, instructions)
         };
-        self.running_in(guest, space).max_by(|a, b| {
-            let (a, b) = (likely(a), likely(b));
-            a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2)))
-        })
+        let mut threads: Vec<_> = self.running_in(guest, space).map(expected).collect();
+        threads.sort_unstable_by_key(|(tid, ..)| tid.0);
+        let [faults, instructions] =
+            threads.iter().fold([0.0, 0.0], |sum, own| [sum[0] + own.1, sum[1] + own.2]);
+        let share = |own: &(Tid, f64, f64)| match (faults > 0.0, instructions > 0.0) {
+            (true, _) => own.1 / faults,
+            (_, true) => own.2 / instructions,
+            _ => 1.0,
+        };
+        let owed = &mut self.guests[guest].sampling.owed;
+        threads.iter().for_each(|own| {
+            *owed.entry(own.0).or_default() += share(own) * pages as f64;
+        });
+        // Of equals the first.
+        let most = threads.iter().rev().max_by(|a, b| owed[&a.0].total_cmp(&owed[&b.0]))?.0;
+        *owed.get_mut(&most)? -= pages as f64;
+        Some(most)
     }
 
     fn hardware_cycles(&self, cpu: CpuId) -> f64 {

@@ -27,6 +27,8 @@ pub(super) struct Sampling {
     pub(super) faults_on: FxHashMap<CpuId, u64>,
     /// Instructions that each thread retired in the present gap.
     pub(super) in_gap: FxHashMap<Tid, u64>,
+    /// Pages touched first in gaps that threads were to have touched and were not taken to; below 0 for too many.
+    pub(super) owed: FxHashMap<Tid, f64>,
     /// Cycles of the hardware that first touches took on a CPU in the present gap: part of what the gap takes there.
     pub(super) touching: FxHashMap<CpuId, f64>,
     /// Parts of cycles of gaps that have not passed.

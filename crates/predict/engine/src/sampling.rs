@@ -255,24 +255,26 @@ impl Strata {
     /// The estimate that a part of the counters is taken from.
     fn estimate(&self, part: Part) -> HardwareCounters {
         let start = self.warmth.start(part);
-        self.counted[start].corrected(self.correction(part), &self.weights(start))
+        self.counted[start].corrected(self.correction(part).by, &self.weights(start))
     }
 
     /// By how many page faults the estimate of a part is corrected: by those that it lacks, unless what one adds is
-    /// known less well than how windows differ without that.
-    fn correction(&self, part: Part) -> f64 {
+    /// known far less well than how windows differ without that.
+    fn correction(&self, part: Part) -> Correction {
         // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
         let cost = parts(CYCLES).iter().find(|(of, _)| *of == part);
-        let Some((_, at)) = cost.filter(|_| part != Part::Program) else { return 0.0 };
+        let Some((_, at)) = cost else { return Correction::default() };
         let start = self.warmth.start(part);
         let unseen = self.unseen_faults(start);
-        if unseen == 0.0 {
-            return 0.0;
-        }
         let (windows, weights) = (&self.counted[start], self.weights(start));
-        let doubt = windows.fit(*at, &self.whole, &weights).error * unseen.abs();
+        let fit = windows.fit(*at, &self.whole, &weights);
         let without = half_width(windows.lengths().zip(windows.rates(*at, &weights)));
-        if without.is_some_and(|without| 2.0 * doubt > without) { 0.0 } else { unseen }
+        match without {
+            Some(without) if 2.0 * fit.error * unseen.abs() > HOPELESS * without => {
+                Correction { by: 0.0, unseen: unseen.abs() }
+            }
+            _ => Correction { by: unseen, unseen: unseen.abs() },
+        }
     }
 
     /// What one CPU did, without what page faults correct.
@@ -445,14 +447,27 @@ impl Strata {
         for (part, at) in parts(figure) {
             let weights = self.weights(self.warmth.start(*part));
             let correction = self.correction(*part);
-            if correction == 0.0 {
-                let own = self.of(*part).rates(*at, &weights);
-                rates.iter_mut().zip(own).for_each(|(sum, rate)| *sum += rate);
+            let plain = self.of(*part).rates(*at, &weights);
+            if *part == Part::Program {
+                rates.iter_mut().zip(plain).for_each(|(sum, rate)| *sum += rate);
                 continue;
             }
             let fit = self.of(*part).fit(*at, &self.whole, &weights);
-            rates.iter_mut().zip(fit.rates).for_each(|(sum, rate)| *sum += rate);
-            doubt += fit.error * correction.abs();
+            let own = match correction.by {
+                // What a page fault may add is not known, and by how much that is off neither: hardly by more than
+                // what was not corrected, and as much as windows differ by.
+                0.0 => {
+                    let without = half_width(self.windows().lengths().zip(plain.iter().copied()));
+                    let corrected = (fit.slope * correction.unseen).abs();
+                    doubt += (corrected + without.unwrap_or(0.0)) / 2.0;
+                    plain
+                }
+                _ => {
+                    doubt += fit.error * correction.unseen;
+                    fit.rates
+                }
+            };
+            rates.iter_mut().zip(own).for_each(|(sum, rate)| *sum += rate);
         }
         (rates, doubt)
     }
@@ -520,8 +535,20 @@ pub(crate) struct Elapsed {
     pub(crate) cold: f64,
 }
 
+/// How many times as uncertain an estimate may become by what page faults correct.
+const HOPELESS: f64 = 10.0;
+
+/// What page faults correct an estimate by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Correction {
+    /// Page faults; below 0 for those that windows have too many.
+    by: f64,
+    /// Those that windows lack or have too many, corrected or not.
+    unseen: f64,
+}
+
 /// Instructions that tell how fast a CPU is.
-const ENOUGH: f64 = 100_000.0;
+const ENOUGH: f64 = 10_000.0;
 
 /// Cycles of the hardware, and instructions.
 fn pace(counted: &HardwareCounters, machine: &Machine) -> [f64; 2] {

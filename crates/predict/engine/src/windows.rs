@@ -38,7 +38,8 @@ pub(crate) struct Whole {
 pub(crate) struct Fit {
     /// In each window, for each instruction.
     pub(crate) rates: Vec<f64>,
-    /// The standard error of what a page fault adds.
+    /// What a page fault adds, and the standard error of that.
+    pub(crate) slope: f64,
     pub(crate) error: f64,
 }
 
@@ -197,7 +198,7 @@ impl Counted {
         let (slope, error) = slope_of(&points);
         let rates =
             self.residuals(weights, |share: &Share| share.rates[figure] - slope * share.faults);
-        Fit { rates, error }
+        Fit { rates, slope, error }
     }
 
     fn shares(&self) -> impl Iterator<Item = (&Stratum, &Share)> {

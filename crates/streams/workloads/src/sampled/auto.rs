@@ -349,7 +349,8 @@ impl Auto {
         let Some(warm) = self.warm else { return Vec::new() };
         let halvings = (self.longest / warm).trailing_zeros() as usize;
         let percent = |off: f64| format!("{:.1} % {}", off.abs() * 100.0, more_or_fewer(off));
-        let note = match self.spared(halvings) {
+        // Of half of the least that is tried nothing is known.
+        let note = match self.spared(halvings).filter(|_| halvings < COPIES) {
             Some((array, off)) if halvings == 0 => format!(
                 "windows had {} instructions to warm up, and that may be too few for the {array}: with half of \
                  them it had {} misses in trials",
@@ -437,6 +438,11 @@ mod tests {
         assert!(placed[..TRIALS].iter().all(|placed| placed.warm == TRIED));
         assert_eq!(placed[TRIALS + 2].warm, TRIED >> COPIES);
         assert!(small.notes()[0].contains("more than this program needs"), "{:?}", small.notes());
+        // What misses however long it was warmed up does after the least that is tried, too.
+        let mut large = Auto::new(SAMPLING, aim(0.02));
+        let placed = intervals(&mut large, TRIALS + 3, |_| 1 << 30);
+        assert_eq!(placed[TRIALS + 2].warm, TRIED >> COPIES);
+        assert!(large.notes()[0].contains("more than this program needs"), "{:?}", large.notes());
         // Each interval has new lines, more than a short warming brings.
         let mut other = Auto::new(SAMPLING, aim(0.02));
         let mut state = 0;

@@ -255,26 +255,21 @@ impl Strata {
     /// The estimate that a part of the counters is taken from.
     fn estimate(&self, part: Part) -> HardwareCounters {
         let start = self.warmth.start(part);
-        self.counted[start].corrected(self.correction(part).by, &self.weights(start))
+        let by = if self.is_corrected(part) { self.unseen_faults(start) } else { 0.0 };
+        self.counted[start].corrected(by, &self.weights(start))
     }
 
-    /// By how many page faults the estimate of a part is corrected: by those that it lacks, unless what one adds is
-    /// known far less well than how windows differ without that.
-    fn correction(&self, part: Part) -> Correction {
+    /// Whether the estimate of a part is corrected by the page faults that it lacks: unless what one adds is known far
+    /// less well than how windows differ without that.
+    fn is_corrected(&self, part: Part) -> bool {
         // How often a program accesses memory is not for page faults to say, which policies have more or fewer of.
         let cost = parts(CYCLES).iter().find(|(of, _)| *of == part);
-        let Some((_, at)) = cost else { return Correction::default() };
+        let Some((_, at)) = cost else { return false };
         let start = self.warmth.start(part);
-        let unseen = self.unseen_faults(start);
         let (windows, weights) = (&self.counted[start], self.weights(start));
-        let fit = windows.fit(*at, &self.whole, &weights);
+        let doubt = windows.fit(*at, &self.whole, &weights).error * self.unseen_faults(start).abs();
         let without = half_width(windows.lengths().zip(windows.rates(*at, &weights)));
-        match without {
-            Some(without) if 2.0 * fit.error * unseen.abs() > HOPELESS * without => {
-                Correction { by: 0.0, unseen: unseen.abs() }
-            }
-            _ => Correction { by: unseen, unseen: unseen.abs() },
-        }
+        without.is_none_or(|without| 2.0 * doubt <= HOPELESS * without)
     }
 
     /// What one CPU did, without what page faults correct.
@@ -446,26 +441,22 @@ impl Strata {
         let mut doubt = 0.0;
         for (part, at) in parts(figure) {
             let weights = self.weights(self.warmth.start(*part));
-            let correction = self.correction(*part);
             let plain = self.of(*part).rates(*at, &weights);
             if *part == Part::Program {
                 rates.iter_mut().zip(plain).for_each(|(sum, rate)| *sum += rate);
                 continue;
             }
             let fit = self.of(*part).fit(*at, &self.whole, &weights);
-            let own = match correction.by {
+            let unseen = self.unseen_faults(self.warmth.start(*part)).abs();
+            let own = if self.is_corrected(*part) {
+                doubt += fit.error * unseen;
+                fit.rates
+            } else {
                 // What a page fault may add is not known, and by how much that is off neither: hardly by more than
                 // what was not corrected, and as much as windows differ by.
-                0.0 => {
-                    let without = half_width(self.windows().lengths().zip(plain.iter().copied()));
-                    let corrected = (fit.slope * correction.unseen).abs();
-                    doubt += (corrected + without.unwrap_or(0.0)) / 2.0;
-                    plain
-                }
-                _ => {
-                    doubt += fit.error * correction.unseen;
-                    fit.rates
-                }
+                let without = half_width(self.windows().lengths().zip(plain.iter().copied()));
+                doubt += ((fit.slope * unseen).abs() + without.unwrap_or(0.0)) / 2.0;
+                plain
             };
             rates.iter_mut().zip(own).for_each(|(sum, rate)| *sum += rate);
         }
@@ -538,15 +529,6 @@ pub(crate) struct Elapsed {
 /// How many times as uncertain an estimate may become by what page faults correct.
 const HOPELESS: f64 = 10.0;
 
-/// What page faults correct an estimate by.
-#[derive(Clone, Copy, Debug, Default)]
-struct Correction {
-    /// Page faults; below 0 for those that windows have too many.
-    by: f64,
-    /// Those that windows lack or have too many, corrected or not.
-    unseen: f64,
-}
-
 /// Instructions that tell how fast a CPU is.
 const ENOUGH: f64 = 10_000.0;
 
@@ -578,6 +560,15 @@ mod tests {
     /// What is estimated of twenty intervals of 10,000 instructions, of each of which a window saw 1000. Page faults are a
     /// hundred each; of each window its walk cycles and page faults.
     fn estimated(windows: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let (strata, exact) = strata(windows, 100);
+        strata.totals(&exact).walk_cycles
+    }
+
+    /// The same, with so many page faults in each interval.
+    fn strata(
+        windows: impl Iterator<Item = (u64, u64)>,
+        faults_each: u64,
+    ) -> (Strata, HardwareCounters) {
         let machine = machine();
         let seen = |walk_cycles, faults| {
             let counted =
@@ -589,10 +580,18 @@ mod tests {
         for (number, (walk_cycles, faults)) in (1..).zip(windows) {
             strata.window(STARTS.map(|_| seen(walk_cycles, faults)).to_vec(), &machine);
             retired += 10_000;
-            strata.interval(&[retired], true, 100 * number, &machine);
+            strata.interval(&[retired], true, faults_each * number, &machine);
         }
-        let exact = HardwareCounters { instructions: retired, ..Default::default() };
-        strata.totals(&exact).walk_cycles
+        (strata, HardwareCounters { instructions: retired, ..Default::default() })
+    }
+
+    #[test]
+    fn bounds_are_of_chance_alone_where_there_is_no_page_fault() {
+        let walks = |window: u64| 1000 + window % 2 * 500;
+        let (strata, exact) = strata((0..20).map(|window| (walks(window), 0)), 0);
+        let rates = (0..20).map(|window| (10_000.0, walks(window) as f64 / 1000.0));
+        let (found, chance) = (strata.half(4, exact.instructions), half_width(rates));
+        assert!((found.unwrap() / chance.unwrap() - 1.0).abs() < 1e-9, "{found:?} {chance:?}");
     }
 
     #[test]

@@ -128,3 +128,22 @@ fn who_is_no_guest_has_no_balloon() {
     nested.guest = hypervisor;
     assert_eq!(nested.balloon(10), 0);
 }
+
+#[test]
+fn a_balloon_is_filled_when_the_guest_starts_and_emptied_and_filled_in_turn() {
+    let mut policy = Linux(ThpMode::Never);
+    let mut world = world(3, ThpMode::Never);
+    let (guest, vm) = (world.guest, world.stack.vms_of_host().next().unwrap());
+    assert_eq!(world.stack.next_wake(&policy, vm), f64::INFINITY, "without a size it has none");
+    world.stack.set_balloon_size(guest, 100 << 12);
+    assert_eq!(world.stack.next_wake(&policy, vm), 0.0);
+    // Every second, `balloon.period`; between that nothing happens.
+    for (now, pages, next) in
+        [(0.0, 100, 1.0), (0.9, 100, 1.0), (1.0, 0, 2.0), (1.9, 0, 2.0), (2.0, 100, 3.0)]
+    {
+        world.stack.wake(&mut policy, vm, now, world.feedback).unwrap();
+        assert_eq!(world.stack.ballooned(guest), pages, "at {now} s");
+        assert_eq!(world.stack.next_wake(&policy, vm), next, "at {now} s");
+    }
+    world.finish();
+}

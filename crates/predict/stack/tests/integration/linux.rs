@@ -1,12 +1,13 @@
 //! Single habits of Linux that the layers keep.
 
-use strata_addr::{Frame, Gva, Range, space::Upper, space::Virtual};
+use strata_addr::{Frame, Gva, Range, space::Lower, space::Upper, space::Virtual};
 use strata_nested::Instructions;
 use strata_stack::{
-    AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
-    ExitCosts, ExitCounts, ExitReason, Flush, Found, Kernel, KernelSettings, KsmParameters,
-    MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, SecondStageWrites,
-    SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization, VmAdvice,
+    AlignAreas, AlignerParameters, BalloonParameters, BuildError, Collapsed, ColouredParameters,
+    Costs, ExitCosts, ExitCounts, ExitReason, Flush, Found, Kernel, KernelSettings, KsmParameters,
+    MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, Promotion,
+    SecondStageWrites, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    VmAdvice,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection, Tid};
 
@@ -174,6 +175,49 @@ fn khugepaged_copies_shared_pages_up_to_its_limit() {
         }
         assert_eq!(guest.stack.kernel(NodeId::HOST).memory().used_frames(), 0);
     }
+}
+
+/// A region of which every page was moved to where it belongs in a block, and another block that is free.
+fn lying_in_a_block() -> (Guest, [Frame<Lower>; 2]) {
+    let mut guest = Guest::with_area(false, ThpParameters::default(), 512);
+    let space = guest.space(PARENT);
+    let memory = guest.stack.kernel(NodeId::HOST).memory();
+    let blocks = (0..32).map(|region| Frame::new(region * 512));
+    let mut free = blocks.filter(|block| memory.free_in_region(*block) == 512);
+    let blocks = [0, 1].map(|_| free.next().unwrap());
+    for at in 0..512 {
+        let (policy, to) = (&mut guest.policy, blocks[0] + at);
+        assert!(guest.stack.migrate(policy, NodeId::HOST, space, page(at), to).unwrap());
+    }
+    (guest, blocks)
+}
+
+impl Guest {
+    fn collapse(&mut self, pid: Pid, target: Option<Frame<Lower>>) -> Collapsed {
+        let (space, policy) = (self.space(pid), &mut self.policy);
+        self.stack.collapse(policy, NodeId::HOST, space, page(0), target).unwrap()
+    }
+}
+
+#[test]
+fn a_region_becomes_huge_in_the_wanted_block_and_is_copied_unless_it_lies_there() {
+    for (at, promotion) in [Promotion::InPlace, Promotion::Moved].into_iter().enumerate() {
+        let (mut guest, blocks) = lying_in_a_block();
+        assert_eq!(guest.collapse(PARENT, Some(blocks[at])), Collapsed::Huge(promotion));
+        assert_eq!(guest.frame(PARENT, 0), Some(blocks[at].get()));
+    }
+}
+
+#[test]
+fn a_region_that_lies_in_a_block_is_copied_while_others_share_pages_of_it() {
+    let (mut guest, [block, _]) = lying_in_a_block();
+    guest.event(Event::Fork { parent: PARENT, child: CHILD });
+    // Of these the parent gets copies; the child's region lies as it did.
+    (0..300).for_each(|at| guest.store(PARENT, at));
+    assert_eq!(guest.collapse(CHILD, None), Collapsed::Huge(Promotion::Moved));
+    assert_ne!(guest.frame(CHILD, 0), Some(block.get()));
+    assert_eq!(guest.frame(PARENT, 400), Some(block.get() + 400), "the parent keeps its own");
+    guest.stack.kernel(NodeId::HOST).memory().check().unwrap();
 }
 
 #[test]

@@ -124,3 +124,20 @@ fn place(pages: &[Frame<Upper>]) -> Option<u64> {
     let row = whole && pages.windows(2).all(|pair| pair[1].get() == pair[0].get() + 1);
     row.then(|| first.get() / PageSize::Huge.base_pages())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_a_region_if_they_are_all_of_it_in_a_row() {
+        let from = |first| in_a_row(Frame::new(first));
+        assert_eq!(place(&from(3 * 512)), Some(3));
+        assert_eq!(place(&from(3 * 512 + 1)), None, "of two regions");
+        assert_eq!(place(&from(3 * 512)[..511]), None, "not all of it");
+        let mut swapped = from(3 * 512);
+        swapped.swap(7, 8);
+        assert_eq!(place(&swapped), None, "not in a row");
+        assert_eq!(place(&[]), None);
+    }
+}

@@ -3,9 +3,10 @@
 
 use crate::world::{Op, Shadows, World, op};
 use proptest::prelude::*;
+use strata_addr::Frame;
 use strata_nested::modes::{Level, Machine, Setup, Switches};
 use strata_nested::{Hypervisor, Instructions, SecondStageWrites, Virtualization};
-use strata_stack::{AlignAreas, ExitReason, KernelSettings, Policy, Position, ThpMode};
+use strata_stack::{AlignAreas, ExitReason, KernelSettings, Owner, Policy, Position, ThpMode};
 
 struct Linux(ThpMode);
 
@@ -212,6 +213,21 @@ fn exits_are_as_many_as_on_vmcss_and_tables_in_memory() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn pages_of_shadows_are_page_table_pages_of_the_kernel_that_keeps_them() {
+    for (layers, twice) in [(2, false), (3, false), (3, true)] {
+        let shadows = Shadows { twice, ..Shadows::default() };
+        let mut world = World::shadowed(layers, 0.0, shadows, Box::new(Linux(ThpMode::Never)));
+        (0..1024).for_each(|page| world.touch(0, page, true));
+        for node in world.stack.nodes() {
+            let kernel = world.stack.kernel(node);
+            let frames = (0..kernel.memory().frames()).map(Frame::new);
+            let tables = frames.filter(|frame| kernel.owner(*frame) == Owner::Table).count();
+            assert_eq!(world.stack.table_pages(node), tables, "{layers} {twice} {node:?}");
         }
     }
 }

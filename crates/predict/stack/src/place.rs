@@ -325,6 +325,19 @@ mod tests {
         assert!(padding.iter().all(|range| range.intersection(&huge).is_empty()), "{padding:?}");
     }
 
+    /// A range that reaches into the padding of an area, before it and behind it, is cut there.
+    #[test]
+    fn padding_is_nobodys_in_a_range_of_the_stream() {
+        let settings = AlignerParameters::default();
+        let (vmas, mut places) = (VmaMap::default(), Placements::default());
+        let traced = range(0x48_0000, 0x58_0000);
+        assert_eq!(places.place(traced, false, &vmas, &settings), range(0x40_0000, 0x60_0000));
+        let own = places.own_pieces(range(0x30_0000, 0x70_0000));
+        assert_eq!(own, [range(0x30_0000, 0x40_0000), traced, range(0x60_0000, 0x70_0000)]);
+        assert_eq!(places.own_pieces(range(0x42_0000, 0x48_0000)), []);
+        assert_eq!(places.own_pieces(range(0x90_0000, 0xa0_0000)), [range(0x90_0000, 0xa0_0000)]);
+    }
+
     #[test]
     fn growth_stays_in_the_padding_and_removal_gives_it_back() {
         let settings = AlignerParameters::default();

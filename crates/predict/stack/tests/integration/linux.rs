@@ -264,6 +264,22 @@ fn one_call_drops_translations_once() {
     assert_eq!((change.page, change.pages), (page(100), 900));
 }
 
+/// What is stored to a huge page all the same is stored without a fault.
+#[test]
+fn mprotect_takes_the_right_to_write_from_base_pages_and_leaves_it_to_huge_ones() {
+    for huge in [false, true] {
+        let mut guest = Guest::with_area(huge, ThpParameters::default(), 512);
+        guest.stack.drain_flushes().for_each(drop);
+        let protection = Protection { write: false, ..Protection::READ_WRITE };
+        guest.event(Event::Protect { pid: PARENT, range: range(0, 512), protection });
+        assert_eq!(guest.is_huge(PARENT), huge, "it is not split");
+        let space = guest.stack.kernel(NodeId::HOST).space(guest.space(PARENT)).unwrap();
+        let write = |at| space.table().mapping(page(at).addr()).unwrap().rights.write;
+        assert_eq!([0, 7, 511].map(write), [huge; 3]);
+        assert_eq!(guest.stack.drain_flushes().count(), usize::from(!huge));
+    }
+}
+
 #[test]
 fn page_tables_are_made_of_booked_memory_when_there_is_no_other() {
     let mut guest = Guest::new(true, ThpParameters::default());

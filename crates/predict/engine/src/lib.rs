@@ -18,6 +18,7 @@ mod hosts;
 mod last_level;
 mod layers;
 pub mod memory;
+mod once;
 pub mod options;
 mod pass;
 mod phases;

@@ -13,6 +13,7 @@
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
 use crate::cpus::Seen;
+use crate::once::Once;
 use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, is_misses, parts};
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
@@ -125,6 +126,8 @@ pub(crate) struct Strata {
     whole: Whole,
     /// What windows counted from each of [`STARTS`] on.
     counted: Vec<Counted>,
+    /// What they counted besides that happens once.
+    once: Vec<Once>,
     /// From which of them each part counts.
     warmth: Warmth,
     /// Page faults of all intervals that are over.
@@ -153,6 +156,7 @@ impl Strata {
         let whole = Whole { cpus, figures: figures(&counted, machine), counted, faults };
         Self {
             counted: STARTS.iter().map(|_| Counted::new(&whole)).collect(),
+            once: vec![Once::default(); STARTS.len()],
             before: pace(&whole.counted, machine),
             whole,
             ..Self::default()
@@ -184,7 +188,8 @@ impl Strata {
     /// A window is over: what was counted on each CPU from each of [`STARTS`] on.
     pub(crate) fn window(&mut self, counted: Vec<Vec<Seen>>, machine: &Machine) {
         for (start, (windows, cpus)) in self.counted.iter_mut().zip(counted).enumerate() {
-            let cpus = uncharged(cpus);
+            let mut cpus = uncharged(cpus);
+            self.once[start].take(&mut cpus, machine);
             if start == WINDOW {
                 self.pace.resize(self.pace.len().max(cpus.len()), [0.0; 2]);
                 for (sum, cpu) in self.pace.iter_mut().zip(&cpus) {
@@ -243,7 +248,9 @@ impl Strata {
         totals += &match &self.phases {
             Some(phases) => {
                 let beyond = self.beyond_whole(exact.instructions);
-                phases.estimate(beyond, &self.retired).unwrap_or_default()
+                let mut estimate = phases.estimate(beyond, &self.retired).unwrap_or_default();
+                estimate += &self.once().sum();
+                estimate
             }
             None => composed(|part| self.estimate(part)),
         };
@@ -256,7 +263,26 @@ impl Strata {
     fn estimate(&self, part: Part) -> HardwareCounters {
         let start = self.warmth.start(part);
         let by = if self.is_corrected(part) { self.unseen_faults(start) } else { 0.0 };
-        self.counted[start].corrected(by, &self.weights(start))
+        let mut estimate = self.counted[start].corrected(by, &self.weights(start));
+        if part == Part::Walks {
+            estimate += &self.once().sum();
+        }
+        estimate
+    }
+
+    /// What is loaded into TLBs once, since the ends of gaps: what warms a window up loads most of it.
+    fn once(&self) -> &Once {
+        &self.once[0]
+    }
+
+    /// How much more of a figure there may be if what counts once is there as often as windows met it.
+    fn more_than_once(&self, figure: usize) -> f64 {
+        let of_window = &self.once[self.warmth.start(Part::Walks)];
+        let of_walks = parts(figure).iter().filter(|(part, _)| *part == Part::Walks);
+        let more = |(_, at): &(Part, usize)| {
+            of_window.if_sampled(*at, &self.retired) - self.once().figure(*at)
+        };
+        of_walks.map(more).sum::<f64>().max(0.0)
     }
 
     /// Whether the estimate of a part is corrected by the page faults that it lacks: unless what one adds is known far
@@ -278,10 +304,18 @@ impl Strata {
         let whole = self.whole.cpus.get(cpu).map(|(seen, _)| seen.counted.clone());
         let mut own = whole.unwrap_or_default();
         own += &match &self.phases {
-            Some(phases) => phases.of_cpu(cpu, &self.retired),
+            Some(phases) => {
+                let mut own = phases.of_cpu(cpu, &self.retired);
+                own += &self.once().of_cpu(cpu);
+                own
+            }
             None => composed(|part| {
                 let start = self.warmth.start(part);
-                self.counted[start].of_cpu(cpu, known, &self.weights(start))
+                let mut own = self.counted[start].of_cpu(cpu, known, &self.weights(start));
+                if part == Part::Walks {
+                    own += &self.once().of_cpu(cpu);
+                }
+                own
             }),
         };
         own
@@ -317,7 +351,8 @@ impl Strata {
             let Some(half) = self.half(index, totals.instructions) else {
                 let unmet = self.unmet(index, totals.instructions);
                 bounds.extend(unmet.map(|unmet| {
-                    let above = Bounds::around(values[index], 0.0, [0.0, unmet]);
+                    let more = unmet + self.more_than_once(index);
+                    let above = Bounds::around(values[index], 0.0, [0.0, more]);
                     ((*name).to_owned(), above)
                 }));
                 continue;
@@ -405,8 +440,9 @@ impl Strata {
 
     /// The bounds of a figure: chance, and what arrays were too cold for, to that side.
     fn around(&self, figure: usize, values: &Figures, half: f64) -> Bounds {
+        let more = self.more_than_once(figure);
         if self.phases.is_some() {
-            return Bounds::around(values[figure], half, [0.0; 2]);
+            return Bounds::around(values[figure], half, [0.0, more]);
         }
         let off = parts(figure).iter().fold([0.0; 2], |[over, under], (part, at)| {
             let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
@@ -414,7 +450,7 @@ impl Strata {
             let off = self.warmth.off(*part);
             [over + off.over * estimated, under + off.under * estimated + off.guessed * each]
         });
-        Bounds::around(values[figure], half, off)
+        Bounds::around(values[figure], half, [off[0], off[1] + more])
     }
 
     /// How far the cycles may be off besides by chance: by how well it is known what page faults add, and by what

@@ -4,7 +4,7 @@
 //! million. So misses of each array count from where it is warm, and what a program does by itself counts from the
 //! end of the gap. What warms up one array shows what another does, and estimates are known the better for it.
 
-use strata_hardware::HardwareCounters;
+use strata_hardware::{ByLevel, HardwareCounters};
 use strata_stream::Array;
 
 /// Places from which windows count: so many instructions after the end of a gap, and where the window itself begins.
@@ -140,10 +140,29 @@ pub(crate) fn composed(of: impl Fn(Part) -> HardwareCounters) -> HardwareCounter
     }
 }
 
+/// Of counters those of walks that did not end in a fault, with the misses that they are for.
+pub(crate) fn walks_of(counters: &HardwareCounters) -> HardwareCounters {
+    HardwareCounters {
+        instructions: 0,
+        accesses: 0,
+        loads: 0,
+        stores: 0,
+        page_crossings: 0,
+        l1_misses: 0,
+        l2_hits: 0,
+        faulted_walks: 0,
+        faulted_walk_refs: 0,
+        faulted_walk_cycles: 0,
+        data: ByLevel::default(),
+        l4_data: 0,
+        charged: Default::default(),
+        ..counters.clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_hardware::ByLevel;
 
     #[test]
     fn parts_count_from_where_the_last_of_their_arrays_is_warm() {

@@ -75,6 +75,9 @@ counters! {
         l2_hits: u64, "strata.tlb_l2_hits";
         /// Translations that missed both levels of TLB (`dtlb_*_misses.miss_causes_a_walk`).
         l2_misses: u64;
+        /// Those of `l2_misses` that loaded a translation which the CPU had not used before and others may have, while the
+        /// second level held all that the CPU had used.
+        first_loads: u64;
         /// Completed walks: one for each of `l2_misses`, and `dirty_walks`.
         walks: u64;
         /// Walks made because a store met an entry with a clear dirty flag (SDM volume 3A, section

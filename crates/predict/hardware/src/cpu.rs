@@ -3,6 +3,7 @@
 use crate::access::{Asid, Request};
 use crate::cache::Cache;
 use crate::counters::HardwareCounters;
+use crate::first_uses::FirstUses;
 use crate::llc::Owner;
 use crate::model::CpuModel;
 use crate::tlb::{Tlb, Translation};
@@ -46,6 +47,8 @@ pub(crate) struct Cpu {
     pub(crate) last: Last,
     pub(crate) tlb_l1: Tlb,
     pub(crate) tlb_l2: Tlb,
+    /// What it has used of what its second-level TLB holds.
+    pub(crate) first_uses: FirstUses,
     pub(crate) walk_caches: WalkCaches,
     pub(crate) l1d: Cache,
     pub(crate) l2: Cache,
@@ -64,6 +67,7 @@ impl Cpu {
             last: Last::none(),
             tlb_l1: Tlb::new(&model.tlb.l1, false),
             tlb_l2: Tlb::new(&model.tlb.l2, model.tlb.smash_giant),
+            first_uses: FirstUses::new(model.tlb.l2.entries()),
             walk_caches: WalkCaches::new(&model.walk),
             l1d: Cache::new(&model.cache.l1d),
             l2: Cache::new(&model.cache.l2),

@@ -25,6 +25,7 @@ mod counters;
 mod cpu;
 mod cycles;
 mod error;
+mod first_uses;
 mod full;
 mod geometry;
 mod host;

@@ -164,6 +164,11 @@ impl TlbLevel {
     pub(crate) fn arrays(&self) -> impl Iterator<Item = (Vec<PageSize>, TlbArray)> + '_ {
         self.0.iter().map(|(key, array)| (page_sizes(key).unwrap_or_default(), *array))
     }
+
+    /// Entries of all arrays.
+    pub(crate) fn entries(&self) -> usize {
+        self.0.values().map(|array| array.entries as usize).sum()
+    }
 }
 
 fn page_sizes(key: &str) -> Option<Vec<PageSize>> {

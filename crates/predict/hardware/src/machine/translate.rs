@@ -57,7 +57,13 @@ impl Machine {
         let counters = &mut self.cpus[id.0 as usize].counters;
         counters.l1_misses += 1;
         counters.l2_misses += 1;
-        Ok(self.fill(id, request, &walked))
+        let translation = self.fill(id, request, &walked);
+        if self.is_held(&walked) {
+            let Cpu { first_uses, counters, .. } = &mut self.cpus[id.0 as usize];
+            let is_first = first_uses.load(request.gva.page(), request.asid, translation.size());
+            counters.first_loads += u64::from(is_first);
+        }
+        Ok(translation)
     }
 
     /// A store met an entry that does not take stores: read-only, or not dirty yet.
@@ -136,7 +142,9 @@ impl Machine {
                 counters.faulted_walk_cycles += cycles;
                 self.reads.faulted(first_read);
                 walk_caches.drop_after(fault, gva, asid, tables.vm);
-                self.cpus[id.0 as usize].drop_entries(gva.page(), asid);
+                let cpu = &mut self.cpus[id.0 as usize];
+                cpu.drop_entries(gva.page(), asid);
+                cpu.first_uses.fault(gva.page(), asid);
             }
         }
         result
@@ -152,6 +160,13 @@ impl Machine {
             self.vms.resize(new, vm);
             self.vms[index] = vm;
         }
+    }
+
+    /// Whether TLBs take what a walk found.
+    #[inline]
+    fn is_held(&self, walked: &Walked) -> bool {
+        let differs = walked.second_size.is_some_and(|second| second != walked.guest_size);
+        !(differs && self.misaligned == Misaligned::NoFill)
     }
 
     /// Puts what a walk found into both TLB levels, where they take it.

@@ -31,6 +31,8 @@ pub(crate) struct Account {
     pub(crate) events: Events,
     /// Whether what the hardware did was estimated.
     pub(crate) is_sampled: bool,
+    /// Whether exits come by a clock that was estimated.
+    pub(crate) exits_by_clock: bool,
 }
 
 /// Events of the CPU's own that show where cycles went; empty where it has none.
@@ -109,22 +111,20 @@ impl Account {
         // Of captured tables no kernel is known.
         let lowest = self.kernels.last().map_or("host", |(layer, _)| layer);
         let line = |name: &str, layer, event| vec![(name.to_owned(), layer, event, 1.0)];
-        let of_windows = [
-            (total.execution, line("useful work", "guest", "instructions")),
-            (total.data, line("data stalls", "guest", self.events.data)),
-            (total.walks, self.walks(lowest)),
+        let (of_windows, by_clock) = (self.is_sampled, self.exits_by_clock);
+        let parts = [
+            (total.execution, line("useful work", "guest", "instructions"), of_windows),
+            (total.data, line("data stalls", "guest", self.events.data), of_windows),
+            (total.walks, self.walks(lowest), of_windows),
+            (total.faults, self.faults(), false),
+            (total.exits, self.exits(), by_clock),
+            (total.shootdowns, line("TLB shootdowns", "guest", "tlb:tlb_flush"), false),
+            (total.background, line("background work", "all", "sched:sched_stat_runtime"), false),
         ];
-        let added_up = [
-            (total.faults, self.faults()),
-            (total.exits, self.exits()),
-            (total.shootdowns, line("TLB shootdowns", "guest", "tlb:tlb_flush")),
-            (total.background, line("background work", "all", "sched:sched_stat_runtime")),
-        ];
-        let shared = |(cycles, lines)| shared(cycles, lines);
-        let mut bill: Vec<BillItem> = of_windows.into_iter().flat_map(shared).collect();
-        bill.iter_mut().for_each(|item| item.estimated = self.is_sampled);
-        bill.extend(added_up.into_iter().flat_map(shared));
-        bill
+        let items = parts.into_iter().flat_map(|(cycles, lines, estimated)| {
+            shared(cycles, lines).into_iter().map(move |item| BillItem { estimated, ..item })
+        });
+        items.collect()
     }
 
     fn walks(&self, lowest: &'static str) -> Vec<Line> {
@@ -294,6 +294,7 @@ mod tests {
                 exits: LAYERS.into_iter().zip(exits.into_iter().map(of_exits)).collect(),
                 events: cpu,
                 is_sampled: false,
+                exits_by_clock: false,
             }
         }
     }
@@ -327,6 +328,26 @@ mod tests {
             let names: BTreeSet<_> = bill.iter().map(|item| (&item.name, &item.level)).collect();
             let told = bill.iter().filter(|item| item.name != "not told apart").count();
             prop_assert!(names.len() >= told, "{:?}", bill);
+        }
+
+        #[test]
+        fn lines_are_estimated_as_their_part_is(
+            account in account(),
+            total in totals(),
+            is_sampled in any::<bool>(),
+            exits_by_clock in any::<bool>(),
+        ) {
+            let account = Account { is_sampled, exits_by_clock, ..account };
+            for BillItem { name, estimated, .. } in account.bill(&total) {
+                let begins = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
+                let of_windows = ["useful work", "data stalls", "second-level TLB", "walks"];
+                let expected = match name.as_str() {
+                    "not told apart" => continue,
+                    name if name.starts_with("exits: ") => exits_by_clock,
+                    _ => is_sampled && begins(&of_windows),
+                };
+                prop_assert_eq!(estimated, expected, "{}", name);
+            }
         }
 
         #[test]

@@ -13,8 +13,8 @@
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
 use crate::cpus::Seen;
-use crate::once::Once;
 use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, is_misses, parts};
+use crate::once::Once;
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
 use crate::windows::{Counted, Whole};
@@ -448,9 +448,20 @@ impl Strata {
             let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
             let each = values[*at] / values[LLC_MISSES].max(1.0);
             let off = self.warmth.off(*part);
-            [over + off.over * estimated, under + off.under * estimated + off.guessed * each]
+            [
+                over + off.over * estimated + self.at_first(*part, *at),
+                under + off.under * estimated + off.guessed * each,
+            ]
         });
         Bounds::around(values[figure], half, [off[0], off[1] + more])
+    }
+
+    /// By how much a figure may be too high as threads that began in gaps had brought into caches what windows see them bring.
+    fn at_first(&self, part: Part, figure: usize) -> f64 {
+        if matches!(part, Part::Program | Part::FirstTlb) {
+            return 0.0;
+        }
+        self.of(part).at_first(figure, &self.whole, &self.weights(self.warmth.start(part)))
     }
 
     /// How far the cycles may be off besides by chance: by how well it is known what page faults add, and by what

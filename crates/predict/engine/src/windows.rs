@@ -144,6 +144,34 @@ impl Counted {
         cpus::unseen(&self.cpus, known, &rates.collect::<Vec<_>>())
     }
 
+    /// By how much more the first windows of CPUs that began after what was run whole add to a figure than as many others of
+    /// the same CPU. What a thread brings into caches when it begins, it brings once, and windows that meet it, mostly long
+    /// after, have each line stand for all that gaps have.
+    pub(crate) fn at_first(&self, figure: usize, whole: &Whole, weights: &[f64]) -> f64 {
+        // Of each CPU and window the figure, and instructions, of what the window stands for.
+        let mut windows = vec![Vec::new(); weights.len()];
+        for (stratum, share) in self.shares() {
+            let of_stratum = |each: f64| stratum.instructions * each;
+            windows[share.cpu].push([share.rates[figure], share.instructions].map(of_stratum));
+        }
+        let ran_before =
+            |cpu: usize| whole.cpus.get(cpu).is_some_and(|(seen, _)| seen.counted.instructions > 0);
+        let began_later = || {
+            let cpus = windows.iter().zip(weights).enumerate();
+            cpus.filter(|(cpu, _)| !ran_before(*cpu)).map(|(_, own)| own)
+        };
+        let more = |first: usize| {
+            let cpus = began_later().filter(|(windows, _)| windows.len() >= 2 * first);
+            cpus.map(|(windows, weight)| {
+                let (first, others) = windows.split_at(first);
+                let [[had, instructions], [others, of_others]] = [first, others].map(summed);
+                (had - others / of_others.max(1.0) * instructions) * weight
+            })
+            .sum::<f64>()
+        };
+        FIRST_WINDOWS.map(more).into_iter().fold(0.0, f64::max)
+    }
+
     /// Page faults that the estimate lacks, of so many; below 0 for those that it has too many.
     pub(crate) fn unseen(&self, faults: f64, weights: &[f64]) -> f64 {
         let estimated = self.cpus.iter().zip(weights).map(|(cpu, weight)| cpu.faults * weight);
@@ -214,6 +242,14 @@ impl Counted {
     }
 }
 
+/// Windows in which a CPU may still bring into caches what it goes on to use.
+const FIRST_WINDOWS: [usize; 3] = [1, 2, 4];
+
+/// Sums of pairs.
+fn summed(pairs: &[[f64; 2]]) -> [f64; 2] {
+    pairs.iter().fold([0.0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]])
+}
+
 /// A count that was estimated: no less than there was in windows, which a slope may promise by chance.
 fn estimate(corrected: f64, seen: u64) -> u64 {
     (corrected.round() as u64).max(seen)
@@ -222,6 +258,31 @@ fn estimate(corrected: f64, seen: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strata_hardware::{CpuModel, Misaligned};
+
+    #[test]
+    fn first_windows_of_cpus_that_began_later_may_be_more_than_there_is() {
+        let machine = Machine::new(&CpuModel::preset("zen3").unwrap(), Misaligned::Splinter);
+        let seen = |walk_cycles| {
+            let counted =
+                HardwareCounters { instructions: 500, walk_cycles, ..HardwareCounters::default() };
+            Seen { counted, faults: 0 }
+        };
+        let whole = Whole { cpus: vec![(seen(0), [0.0; 11])], ..Whole::default() };
+        let mut windows = Counted::new(&whole);
+        // Both have more in the first window, or the first two, than in others.
+        for walk_cycles in [90, 60, 20, 20, 20, 20, 20, 20] {
+            windows.window(vec![seen(walk_cycles), seen(walk_cycles)]);
+            windows.interval(10_000, &machine);
+        }
+        let weights = windows.weights(&[40_000.0, 40_000.0]);
+        assert_eq!(weights, [1.0; 2]);
+        // Of the second CPU, ten times 90 and 60 cycles where 20 each would be as in the other six.
+        let more = windows.at_first(4, &whole, &weights);
+        assert!((more - 10.0 * (70.0 + 40.0)).abs() < 1e-6, "{more}");
+        let began = Whole { cpus: vec![(seen(0), [0.0; 11]); 2], ..Whole::default() };
+        assert_eq!(windows.at_first(4, &began, &weights), 0.0);
+    }
 
     #[test]
     fn an_estimate_is_no_less_than_windows_counted() {

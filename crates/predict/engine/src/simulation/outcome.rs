@@ -235,6 +235,7 @@ impl Simulation {
             exits: path().filter(|node| *node != NodeId::HOST).map(exits).collect(),
             events: Events::of(self.machine.model().virtualization),
             is_sampled: self.guests[guest].sampling.is_sampled(),
+            exits_by_clock: self.guests[guest].sampling.is_sampled() && self.rates.has_clock(),
         }
     }
 

@@ -81,6 +81,11 @@ impl RateParameters {
         ]
     }
 
+    /// Whether anything comes so many times in a second.
+    pub(super) fn has_clock(&self) -> bool {
+        self.by_time().iter().any(|(_, hertz)| *hertz > 0.0)
+    }
+
     /// What of a CPU's time goes to what happens by time alone, where each thing takes `cycles` of a second of
     /// so many.
     pub(super) fn share_of_time(&self, cycles: impl Fn(Happening) -> u64, frequency: f64) -> f64 {

@@ -298,7 +298,7 @@ impl Simulation {
         let (instructions, cycles) = (totals.instructions, elapsed as f64);
         let elapsed = Elapsed { instructions, cycles, share, doubt, cold };
         let mut said = strata.describe(totals, elapsed.share, sampling.skipped, &self.machine);
-        if self.rates.by_time().iter().any(|(_, hertz)| *hertz > 0.0) {
+        if self.rates.has_clock() {
             said.estimated.extend(BY_THE_CLOCK.map(str::to_owned));
             said.estimated.sort();
         }

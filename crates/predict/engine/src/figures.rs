@@ -23,12 +23,15 @@ pub(crate) type Figures = [f64; FIGURES.len() + COSTS];
 /// The place of cycles among them.
 pub(crate) const CYCLES: usize = FIGURES.len() - 1;
 
+/// The place of misses of the second-level TLB among them.
+pub(crate) const L2_MISSES: usize = 2;
+
 /// The place of misses of the last-level cache among them.
 pub(crate) const LLC_MISSES: usize = 5;
 
 /// Whether a figure counts misses, one by one.
 pub(crate) fn is_misses(figure: usize) -> bool {
-    [1, 2, LLC_MISSES].contains(&figure)
+    [1, L2_MISSES, LLC_MISSES].contains(&figure)
 }
 
 /// What a figure is made of: figures, and the part of the counters that each depends on. Cycles that instructions

@@ -13,7 +13,7 @@
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
 use crate::cpus::Seen;
-use crate::figures::{CYCLES, FIGURES, Figures, LLC_MISSES, figures, is_misses, parts};
+use crate::figures::{CYCLES, FIGURES, Figures, L2_MISSES, LLC_MISSES, figures, is_misses, parts};
 use crate::once::Once;
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
@@ -349,7 +349,7 @@ impl Strata {
         let mut bounds = BTreeMap::new();
         for (index, name) in FIGURES.iter().enumerate() {
             let Some(half) = self.half(index, totals.instructions) else {
-                let unmet = self.unmet(index, totals.instructions);
+                let unmet = self.unmet(index, &values, totals.instructions);
                 bounds.extend(unmet.map(|unmet| {
                     let more = unmet + self.more_than_once(index);
                     let above = Bounds::around(values[index], 0.0, [0.0, more]);
@@ -429,13 +429,17 @@ impl Strata {
 
     /// How many misses there may be, 95 of 100 times, where windows met none: three in as many instructions as they had
     /// (the rule of three; Hanley and Lippman-Hand, Journal of the American Medical Association 249, 1983).
-    fn unmet(&self, figure: usize, instructions: u64) -> Option<f64> {
-        if self.phases.is_some() || self.windows().len() < FEWEST_WINDOWS || !is_misses(figure) {
+    /// Of what walks are made of, as much as those of so many misses are at what others cost.
+    fn unmet(&self, figure: usize, values: &Figures, instructions: u64) -> Option<f64> {
+        let [(part, _)] = parts(figure) else { return None };
+        let misses = if *part == Part::Walks { L2_MISSES } else { figure };
+        let each = if misses == figure { 1.0 } else { values[figure] / values[misses] };
+        let is_known = is_misses(misses) && each.is_finite();
+        if self.phases.is_some() || self.windows().len() < FEWEST_WINDOWS || !is_known {
             return None;
         }
-        let [(part, _)] = parts(figure) else { return None };
         let seen = self.of(*part).seen().instructions as f64;
-        Some(3.0 * self.beyond_whole(instructions) as f64 / seen)
+        Some(3.0 * self.beyond_whole(instructions) as f64 / seen * each)
     }
 
     /// The bounds of a figure: chance, and what arrays were too cold for, to that side.

@@ -13,6 +13,7 @@ mod phases;
 mod replay;
 mod requests;
 mod sampling;
+mod sampling_threads;
 mod shadow_paging;
 mod streams;
 mod sweep;

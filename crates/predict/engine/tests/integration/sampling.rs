@@ -10,7 +10,7 @@ use strata_stream::{
 use strata_workloads::{Aim, Aimed, Auto, Generator, Reach, Sampled};
 
 /// Caches are small, so that streams of a few million accesses are long for them.
-fn setup(stack: StackKind, policy: &str) -> Setup {
+pub fn setup(stack: StackKind, policy: &str) -> Setup {
     let mut cpu = CpuModel::preset("broadwell-e5-2620v4").unwrap();
     (cpu.cache.l2.bytes, cpu.cache.l2.ways) = (64 << 10, 8);
     (cpu.cache.llc.bytes, cpu.cache.llc.ways) = (256 << 10, 16);
@@ -25,7 +25,7 @@ fn made(spec: &str) -> Generator {
     Generator::parse(spec).unwrap()
 }
 
-const SAMPLING: Sampling = Sampling {
+pub const SAMPLING: Sampling = Sampling {
     interval: 200_000,
     window: 10_000,
     warm: 50_000,
@@ -448,202 +448,6 @@ fn relative_throughput_is_known_no_better_than_arrays_are_warm() {
     // Most cycles are those of misses, of which a tenth may be too many.
     let cold = half([100_000, 0, 0]);
     assert!((warm + 0.05..warm + 0.11).contains(&cold), "{warm} {cold}");
-}
-
-/// Two threads: one misses all the time and the other, which does four times as much, never. One waits for nobody.
-#[derive(Default)]
-struct Unlike {
-    round: u64,
-}
-
-impl Source for Unlike {
-    fn info(&self) -> WorkloadInfo {
-        WorkloadInfo::default()
-    }
-
-    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
-        use strata_addr::{Gva, Range};
-        use strata_stream::{Access, Protection};
-        batch.clear();
-        let (pid, slow, fast) = (Pid(0), Tid(0), Tid(1));
-        let begin = Gva::new(1 << 32);
-        if self.round == 0 {
-            batch.event(Event::ProcessStart { pid });
-            batch.event(Event::ThreadStart { pid, tid: slow });
-            batch.event(Event::ThreadStart { pid, tid: fast });
-            let range = Range::sized(begin, 4096 << 12);
-            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
-            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
-        }
-        // Every page in turn, in an order that no array can hold.
-        let at = |i: u64| begin + (((self.round * 100 + i) * 1237 % 4096) << 12);
-        batch.run(slow, 1_000, |out| out.extend((0..100).map(|i| Access::load(at(i), 8))));
-        batch.run(fast, 4_000, |out| out.extend((0..100).map(|_| Access::load(begin, 8))));
-        self.round += 1;
-        Ok(if self.round < 2000 { Fill::More } else { Fill::End })
-    }
-}
-
-/// Time passes in gaps for each thread as it does in windows for that thread.
-#[test]
-fn threads_that_do_unlike_things_take_their_own_time() {
-    let setup = setup(StackKind::Vm, "base");
-    let truth = run(&setup, Unlike::default());
-    let found = run(&setup, Sampled::new(Unlike::default(), SAMPLING));
-    let off = |found: u64, truth: u64| found as f64 / truth as f64 - 1.0;
-    let elapsed = off(found.elapsed_cycles, truth.elapsed_cycles);
-    assert!(elapsed.abs() < 0.05, "{elapsed}");
-    assert_eq!(found.cpus.len(), 2);
-    for (cpu, whole) in found.cpus.iter().zip(&truth.cpus) {
-        assert!(off(cpu.instructions, whole.instructions).abs() < 1e-3, "{cpu:?} {whole:?}");
-        assert!(off(cpu.cycles, whole.cycles).abs() < 0.1, "{cpu:?} {whole:?}");
-    }
-}
-
-/// Two threads of which one misses all the time and the other never. Seen in detail each does half of the instructions,
-/// and in gaps, where nothing holds it up, one does nine tenths: so it is with live programs.
-struct Uneven {
-    sampled: bool,
-    round: u64,
-    at: u64,
-}
-
-impl Uneven {
-    const ROUNDS: u64 = 60;
-    const PAGES: u64 = 4096;
-
-    fn new(sampled: bool) -> Self {
-        Self { sampled, round: 0, at: 0 }
-    }
-
-    /// So many pieces of 1000 instructions of each thread, in turn.
-    fn run(&mut self, pieces: [u64; 2], in_gap: bool, batch: &mut Batch) {
-        use strata_addr::Gva;
-        use strata_stream::Access;
-        let begin = Gva::new(1 << 32);
-        for piece in 0..pieces[0].max(pieces[1]) {
-            for (tid, pieces) in [Tid(0), Tid(1)].into_iter().zip(pieces) {
-                if piece >= pieces {
-                    continue;
-                }
-                if in_gap && self.sampled {
-                    batch.event(Event::Skipped { tid, instructions: 1000 });
-                    continue;
-                }
-                // Every page in turn, in an order that no array can hold.
-                let first = self.at * 1237;
-                let page =
-                    |n: u64| if tid == Tid(0) { (first + n * 1237) % Self::PAGES } else { 0 };
-                batch.run(tid, 1000, |out| {
-                    out.extend((0..100).map(|n| Access::load(begin + (page(n) << 12), 8)));
-                });
-                self.at += if tid == Tid(0) { 100 } else { 0 };
-            }
-        }
-    }
-}
-
-impl Source for Uneven {
-    fn info(&self) -> WorkloadInfo {
-        WorkloadInfo::default()
-    }
-
-    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
-        use strata_addr::{Gva, Range};
-        use strata_stream::{Access, Protection};
-        batch.clear();
-        let pid = Pid(0);
-        if self.round == 0 {
-            batch.event(Event::ProcessStart { pid });
-            batch.event(Event::ThreadStart { pid, tid: Tid(0) });
-            batch.event(Event::ThreadStart { pid, tid: Tid(1) });
-            let range = Range::sized(Gva::new(1 << 32), Self::PAGES << 12);
-            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
-            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
-            // All page faults are over before anything is left out.
-            let first = |page: u64| Access::store(range.start + (page << 12), 8);
-            batch.run(Tid(0), 100_000, |out| out.extend((0..Self::PAGES).map(first)));
-        }
-        for (edge, pieces) in [
-            (Edge::Interval, [10, 90]),
-            // How even it is in detail depends on the window.
-            (Edge::Warm, [10, 10]),
-            (Edge::Window, [5 + self.round % 10, 15 - self.round % 10]),
-            (Edge::Gap, [10, 90]),
-        ] {
-            if self.sampled {
-                batch.event(Event::Sampling(edge));
-            }
-            self.run(pieces, matches!(edge, Edge::Interval | Edge::Gap), batch);
-        }
-        self.round += 1;
-        Ok(if self.round < Self::ROUNDS { Fill::More } else { Fill::End })
-    }
-}
-
-/// What each thread did is estimated by its own instructions, and bounds are of what these do not explain.
-#[test]
-fn threads_count_for_as_much_as_they_did_and_not_as_windows_saw_of_them() {
-    let setup = setup(StackKind::Vm, "base");
-    let truth = run(&setup, Uneven::new(false));
-    let found = run(&setup, Uneven::new(true));
-    assert_eq!(found.instructions, truth.instructions);
-    let bounds = &found.sampled.as_ref().unwrap().bounds;
-    for name in ["accesses", "tlb.l1_misses", "tlb.l2_misses", "walk_refs", "cycles"] {
-        let (value, truth) = (figure(&found, name), figure(&truth, name));
-        // Of each thread every window is alike. By shares in windows there would be three times as many misses.
-        assert!((value / truth - 1.0).abs() < 0.01, "{name}: {value} {truth}");
-        let half = bounds[name].half() / truth;
-        assert!(half < 0.02, "{name}: {half}");
-    }
-    // Threads are not as far as they would be, at any time.
-    assert_eq!(bounds.get("elapsed_cycles"), None);
-}
-
-/// Two threads: one does nine tenths of the instructions, the other touches all new memory.
-#[derive(Default)]
-struct Toucher {
-    round: u64,
-}
-
-impl Source for Toucher {
-    fn info(&self) -> WorkloadInfo {
-        WorkloadInfo::default()
-    }
-
-    fn fill(&mut self, batch: &mut Batch) -> Result<Fill, strata_stream::SourceError> {
-        use strata_addr::{Gva, Range};
-        use strata_stream::{Access, Protection};
-        batch.clear();
-        let (pid, begin) = (Pid(0), Gva::new(1 << 32));
-        if self.round == 0 {
-            batch.event(Event::ProcessStart { pid });
-            batch.event(Event::ThreadStart { pid, tid: Tid(0) });
-            batch.event(Event::ThreadStart { pid, tid: Tid(1) });
-            let range = Range::sized(begin, 8192 << 12);
-            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
-            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
-        }
-        let new = begin + ((self.round + 1) << 12);
-        batch.run(Tid(0), 9000, |out| out.extend((0..100).map(|_| Access::load(begin, 8))));
-        batch.run(Tid(1), 1000, |out| out.push(Access::store(new, 8)));
-        self.round += 1;
-        Ok(if self.round < 1000 { Fill::More } else { Fill::End })
-    }
-}
-
-/// What is touched first in a gap is taken to be touched by whoever does so in windows.
-#[test]
-fn page_faults_of_gaps_are_those_of_the_thread_that_has_them_where_it_is_seen() {
-    let setup = setup(StackKind::Vm, "base");
-    let truth = run(&setup, Toucher::default());
-    let found = run(&setup, Sampled::new(Toucher::default(), SAMPLING));
-    assert_eq!(found.faults.guest, truth.faults.guest);
-    for (cpu, whole) in found.cpus.iter().zip(&truth.cpus) {
-        assert_eq!(cpu.instructions, whole.instructions);
-        let off = cpu.cycles as f64 / whole.cycles as f64 - 1.0;
-        assert!(off.abs() < 0.05, "{cpu:?} {whole:?}");
-    }
 }
 
 /// Policies have different page faults, and what they say of the rest must not be what the program is.

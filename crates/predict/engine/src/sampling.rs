@@ -275,6 +275,12 @@ impl Strata {
         &self.once[0]
     }
 
+    /// How much less of a figure there may be, as page tables are not in the caches yet where windows see what counts once.
+    fn less_than_once(&self, figure: usize) -> f64 {
+        let of_walks = parts(figure).iter().filter(|(part, _)| *part == Part::Walks);
+        of_walks.map(|(_, at)| self.once().if_warm(*at)).sum()
+    }
+
     /// How much more of a figure there may be if what counts once is there as often as windows met it.
     fn more_than_once(&self, figure: usize) -> f64 {
         let of_window = &self.once[self.warmth.start(Part::Walks)];
@@ -352,8 +358,8 @@ impl Strata {
                 let unmet = self.unmet(index, &values, totals.instructions);
                 bounds.extend(unmet.map(|unmet| {
                     let more = unmet + self.more_than_once(index);
-                    let above = Bounds::around(values[index], 0.0, [0.0, more]);
-                    ((*name).to_owned(), above)
+                    let off = [self.less_than_once(index), more];
+                    ((*name).to_owned(), Bounds::around(values[index], 0.0, off))
                 }));
                 continue;
             };
@@ -444,11 +450,11 @@ impl Strata {
 
     /// The bounds of a figure: chance, and what arrays were too cold for, to that side.
     fn around(&self, figure: usize, values: &Figures, half: f64) -> Bounds {
-        let more = self.more_than_once(figure);
+        let once = [self.less_than_once(figure), self.more_than_once(figure)];
         if self.phases.is_some() {
-            return Bounds::around(values[figure], half, [0.0, more]);
+            return Bounds::around(values[figure], half, once);
         }
-        let off = parts(figure).iter().fold([0.0; 2], |[over, under], (part, at)| {
+        let off = parts(figure).iter().fold(once, |[over, under], (part, at)| {
             let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
             let each = values[*at] / values[LLC_MISSES].max(1.0);
             let off = self.warmth.off(*part);
@@ -457,7 +463,7 @@ impl Strata {
                 under + off.under * estimated + off.guessed * each,
             ]
         });
-        Bounds::around(values[figure], half, [off[0], off[1] + more])
+        Bounds::around(values[figure], half, off)
     }
 
     /// By how much a figure may be too high as threads that began in gaps had brought into caches what windows see them bring.

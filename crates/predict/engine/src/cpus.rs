@@ -161,6 +161,24 @@ pub(crate) fn sum(cpus: &[OfCpu], weights: &[f64], at: usize) -> f64 {
     cpus.iter().zip(weights).map(of_cpu).sum()
 }
 
+/// Of each of so many CPUs the sum of something over all that windows stand for, and its instructions. Of each window how many
+/// instructions it stands for, and what each CPU did of it.
+pub(crate) fn sums<'a>(
+    windows: impl Iterator<Item = (f64, &'a [Share])>,
+    cpus: usize,
+    of: impl Fn(&Share) -> f64,
+) -> Vec<[f64; 2]> {
+    let mut sums = vec![[0.0, 0.0]; cpus];
+    for (instructions, shares) in windows {
+        for share in shares {
+            let sum = &mut sums[share.cpu];
+            sum[0] += instructions * of(share);
+            sum[1] += instructions * share.instructions;
+        }
+    }
+    sums
+}
+
 /// Something of each window for each instruction, as far as how much each CPU did of the window does not explain it: what
 /// estimates by ratios may be off by is the sum of that (Cochran, 6.4 and 6.10). Of each window how many instructions it
 /// stands for, and what each CPU did of it.
@@ -172,15 +190,7 @@ pub(crate) fn residuals<'a>(
     if weights.len() < 2 {
         return windows.map(|(_, shares)| shares.iter().map(&of).sum()).collect();
     }
-    // Of each CPU the sum over all that windows stand for, and its instructions.
-    let mut sums = vec![[0.0, 0.0]; weights.len()];
-    for (instructions, shares) in windows.clone() {
-        for share in shares {
-            let sum = &mut sums[share.cpu];
-            sum[0] += instructions * of(share);
-            sum[1] += instructions * share.instructions;
-        }
-    }
+    let sums = sums(windows.clone(), weights.len(), &of);
     let weighed = sums.iter().zip(weights).map(|(sum, weight)| sum.map(|part| part * weight));
     let [all, instructions] =
         weighed.fold([0.0, 0.0], |all, sum| [all[0] + sum[0], all[1] + sum[1]]);

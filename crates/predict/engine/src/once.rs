@@ -13,14 +13,15 @@ use strata_hardware::{HardwareCounters, Machine};
 
 /// Such loads of each CPU in all windows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Once(Vec<OfCpu>);
+pub(crate) struct Once(Vec<Loads>);
 
+/// Those of one CPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct OfCpu {
-    /// Instructions in windows.
+struct Loads {
+    /// Instructions of the CPU in windows.
     seen: u64,
-    /// What the loads were, with their walks.
-    loads: HardwareCounters,
+    /// The loads, with their walks.
+    counted: HardwareCounters,
     figures: Figures,
     /// The same if their walks find all that they read in the second-level cache.
     cheapest: Figures,
@@ -29,7 +30,7 @@ struct OfCpu {
 impl Once {
     /// Takes what was loaded once out of what a window counted.
     pub(crate) fn take(&mut self, window: &mut [Seen], machine: &Machine) {
-        self.0.resize(self.0.len().max(window.len()), OfCpu::default());
+        self.0.resize(self.0.len().max(window.len()), Loads::default());
         for (own, Seen { counted, .. }) in self.0.iter_mut().zip(window) {
             own.seen += counted.instructions;
             if counted.first_loads == 0 {
@@ -38,11 +39,11 @@ impl Once {
             let share = counted.first_loads as f64 / counted.l2_misses as f64;
             let loads = times(walks_of(counted), share);
             *counted -= &loads;
-            own.loads += &loads;
-            own.figures = figures(&own.loads, machine);
-            let hits = own.loads.walk_refs * u64::from(machine.model().cache.l2.cycles);
-            let walk_cycles = own.loads.walk_cycles.min(hits);
-            let cheapest = HardwareCounters { walk_cycles, ..own.loads.clone() };
+            own.counted += &loads;
+            own.figures = figures(&own.counted, machine);
+            let hits = own.counted.walk_refs * u64::from(machine.model().cache.l2.cycles);
+            let walk_cycles = own.counted.walk_cycles.min(hits);
+            let cheapest = HardwareCounters { walk_cycles, ..own.counted.clone() };
             own.cheapest = figures(&cheapest, machine);
         }
     }
@@ -50,14 +51,14 @@ impl Once {
     /// All of them.
     pub(crate) fn sum(&self) -> HardwareCounters {
         self.0.iter().fold(HardwareCounters::default(), |mut sum, own| {
-            sum += &own.loads;
+            sum += &own.counted;
             sum
         })
     }
 
     /// Those of one CPU.
     pub(crate) fn of_cpu(&self, cpu: usize) -> HardwareCounters {
-        self.0.get(cpu).map(|own| own.loads.clone()).unwrap_or_default()
+        self.0.get(cpu).map(|own| own.counted.clone()).unwrap_or_default()
     }
 
     /// A figure of all of them.
@@ -72,7 +73,7 @@ impl Once {
 
     /// A figure of all of them if windows met each as often as they meet anything. Of each CPU how many instructions it retired.
     pub(crate) fn if_sampled(&self, figure: usize, retired: &[f64]) -> f64 {
-        let all = |(own, retired): (&OfCpu, &f64)| {
+        let all = |(own, retired): (&Loads, &f64)| {
             own.figures[figure] * (retired / own.seen.max(1) as f64).max(1.0)
         };
         self.0.iter().zip(retired).map(all).sum()

@@ -133,12 +133,7 @@ impl Counted {
 
     /// How far a figure may be off by CPUs that few windows saw, or none.
     pub(crate) fn unseen_on(&self, figure: usize, known: &[f64]) -> f64 {
-        let mut sums = vec![[0.0, 0.0]; self.cpus.len()];
-        for (stratum, share) in self.shares() {
-            let sum = &mut sums[share.cpu];
-            sum[0] += stratum.instructions * share.rates[figure];
-            sum[1] += stratum.instructions * share.instructions;
-        }
+        let sums = cpus::sums(self.windows(), self.cpus.len(), |share| share.rates[figure]);
         let rates = sums.iter().filter(|[_, instructions]| *instructions > 0.0);
         let rates = rates.map(|[sum, instructions]| [sum / instructions, *instructions]);
         cpus::unseen(&self.cpus, known, &rates.collect::<Vec<_>>())
@@ -236,9 +231,12 @@ impl Counted {
 
     /// Something of each window for each instruction, as far as shares of CPUs do not explain it.
     fn residuals(&self, weights: &[f64], of: impl Fn(&Share) -> f64) -> Vec<f64> {
-        let windows =
-            self.intervals.iter().map(|stratum| (stratum.instructions, &stratum.shares[..]));
-        cpus::residuals(windows, weights, of)
+        cpus::residuals(self.windows(), weights, of)
+    }
+
+    /// Of each window how many instructions it stands for, and what each CPU did of it.
+    fn windows(&self) -> impl Iterator<Item = (f64, &[Share])> + Clone {
+        self.intervals.iter().map(|stratum| (stratum.instructions, &stratum.shares[..]))
     }
 }
 

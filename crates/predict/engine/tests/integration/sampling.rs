@@ -352,6 +352,22 @@ fn with_all_that_is_counted_apart() -> Setup {
     setup
 }
 
+/// Exits are as many as in the whole stream, unless some come so many times in a second of the estimated clock.
+#[test]
+fn exits_are_estimated_where_some_come_by_the_clock() {
+    let estimated = |hertz: &str| {
+        let overrides = [("rate.tick".to_owned(), hertz.to_owned())].into();
+        let setup = Setup { overrides, ..setup(StackKind::Vm, "base") };
+        let spec = "random:size=32MiB,accesses=1500k";
+        let found = run(&setup, Sampled::new(made(spec), SAMPLING));
+        let mut exits = found.bill.iter().filter(|item| item.name.starts_with("exits: "));
+        let named = found.sampled.unwrap().estimated.contains(&"exits".to_owned());
+        (named, exits.clone().count() > 0, exits.all(|item| item.estimated))
+    };
+    assert_eq!(estimated("1000"), (true, true, true));
+    assert_eq!(estimated("0"), (false, true, false));
+}
+
 #[test]
 fn a_cache_at_the_memory_is_estimated_as_the_last_level_is() {
     let (setup, spec) =

@@ -29,6 +29,11 @@ pub(crate) const L2_MISSES: usize = 2;
 /// The place of misses of the last-level cache among them.
 pub(crate) const LLC_MISSES: usize = 5;
 
+/// Whether a figure is of the cycles of walks.
+pub(crate) fn is_walk_cycles(figure: usize) -> bool {
+    [4, 8].contains(&figure)
+}
+
 /// Whether a figure counts misses, one by one.
 pub(crate) fn is_misses(figure: usize) -> bool {
     [1, L2_MISSES, LLC_MISSES].contains(&figure)

@@ -13,7 +13,9 @@
 //! Cochran, Sampling Techniques, 3rd edition, chapter 7). Its interval is that of what page faults do not explain.
 
 use crate::cpus::Seen;
-use crate::figures::{CYCLES, FIGURES, Figures, L2_MISSES, LLC_MISSES, figures, is_misses, parts};
+use crate::figures::{
+    CYCLES, FIGURES, Figures, L2_MISSES, LLC_MISSES, figures, is_misses, is_walk_cycles, parts,
+};
 use crate::once::Once;
 use crate::phases::{PhaseShare, Phases};
 use crate::warmth::{Part, STARTS, WINDOW, Warmth, composed};
@@ -457,7 +459,10 @@ impl Strata {
         let off = parts(figure).iter().fold(once, |[over, under], (part, at)| {
             let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
             let each = values[*at] / values[LLC_MISSES].max(1.0);
-            let off = self.warmth.off(*part);
+            let mut off = self.warmth.off(*part);
+            if is_walk_cycles(*at) {
+                off.under += self.warmth.under_page_tables(values[LLC_MISSES]);
+            }
             [
                 over + off.over * estimated + self.at_first(*part, *at),
                 under + off.under * estimated + off.guessed * each,
@@ -660,5 +665,21 @@ mod tests {
         let once = |window| if window % 5 == 0 { 50_000 } else { 0 };
         let by_chance = estimated((0..20).map(|window| (once(window), u64::from(window == 5))));
         assert_eq!(by_chance, 4 * 50_000 * 10);
+    }
+
+    #[test]
+    fn walks_may_take_longer_where_lines_of_caches_may_be_gone() {
+        let (mut strata, exact) = strata((0..20).map(|window| (1000 + window % 2 * 500, 0)), 0);
+        Array::ALL.into_iter().for_each(|array| strata.warmed(array, 0, [0; 3]));
+        let totals = strata.totals(&exact);
+        let bounds =
+            |strata: &Strata, name| strata.describe(&totals, 1.0, 0, &machine()).bounds[name];
+        let before = ["walk_cycles", "cycles"].map(|name| bounds(&strata, name));
+        strata.warmed(Array::LastLevelCache, 0, [400_000, 500_000, 0]);
+        let after = ["walk_cycles", "cycles"].map(|name| bounds(&strata, name));
+        let more = after[0].high - before[0].high;
+        assert!((more / (totals.walk_cycles as f64 / 2.0) - 1.0).abs() < 1e-9, "{more}");
+        assert!(after[1].high > before[1].high, "{after:?}");
+        assert_eq!(after.map(|bounds| bounds.low), before.map(|bounds| bounds.low));
     }
 }

@@ -103,6 +103,13 @@ impl Warmth {
         STARTS.iter().position(|start| *start >= after).unwrap_or(WINDOW)
     }
 
+    /// By how much the cycles of walks may be too few besides, relative to them, where the last-level cache misses so often:
+    /// page tables that caches do not have any more, or not yet, are taken for there as data is.
+    pub(crate) fn under_page_tables(&self, misses: f64) -> f64 {
+        let [own, lines] = [Part::Walks, Part::LastCache].map(|part| self.off(part));
+        (lines.under + lines.guessed / misses.max(1.0) - own.under).max(0.0)
+    }
+
     /// By how much the misses of a part may be off.
     pub(crate) fn off(&self, part: Part) -> Off {
         self.of(part).fold(Off::default(), |off, shown| Off {
@@ -187,6 +194,10 @@ mod tests {
         assert_eq!(warmth.off(Part::Walks), Off { over: 0.01, under: 0.25, guessed: 0.0 });
         assert_eq!(warmth.off(Part::LastCache), Off { guessed: 7.0, ..Off::default() });
         assert_eq!(warmth.off(Part::Program), Off::default());
+        assert_eq!(warmth.under_page_tables(100.0), 0.0);
+        warmth.tell(Array::LastLevelCache, 0, [500_000, 350_000, 7]);
+        let besides_its_own = warmth.under_page_tables(100.0);
+        assert!((besides_its_own - 0.17).abs() < 1e-9, "{besides_its_own}");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Where windows lie, by what earlier ones showed.
 
-use super::pilot::{COPIES, Misses, Pilot, Reach, Shown};
-use std::collections::VecDeque;
+use super::aim::{Aim, Misses};
+use super::pilot::{Pilot, Shown};
+use super::warming::Warming;
+
+use std::collections::{BTreeMap, VecDeque};
 use strata_addr::{Range, space::Virtual};
 use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, Tid, half_width};
 use strata_text::number::count;
@@ -15,20 +18,26 @@ const WINDOW: u64 = 400_000;
 /// The first intervals, in instructions.
 const FIRST: u64 = 10_000_000;
 
-/// The longest warming that is tried at first.
+/// The warming of the first trials.
 const TRIED: u64 = 1_600_000;
 
-/// The longest that is ever tried.
+/// The longest there is.
 const MOST: u64 = 12_800_000;
 
-/// Trials with one longest warming before it is known how much is enough.
-const TRIALS: usize = 4;
+/// A trial has twice as long warming as the one before if what lies before it is so many times as long.
+const BEFORE: u64 = 16;
 
-/// Intervals from one trial to the next, once it is known.
-const AGAIN: u64 = 16;
+/// The next trial is as far ahead as the beginning is behind, but no farther than this.
+const AGAIN: u64 = 2_000_000_000;
 
 /// An interval is at least so many times as long as what is seen of it in detail.
-const SHARE: u64 = 12;
+const SHARE: u64 = 16;
+
+/// But of what a program has done so far it is no more than this part, so that a short one has some windows.
+const EARLY: u64 = 6;
+
+/// Though even then so many times as long.
+const FEWEST: u64 = 4;
 
 /// Nor are intervals shorter than this: each switch costs some.
 const LEAST: u64 = 4_000_000;
@@ -37,27 +46,14 @@ const LEAST: u64 = 4_000_000;
 const STEP: u64 = 16;
 
 /// Most that intervals grow, as all bounds are narrow enough.
-const LONGEST: u64 = 1 << 10;
+const GROWTH: u64 = 1 << 10;
 
-/// Less warming may change misses by this share of the aim, relative to them.
-const TOLERANCE: f64 = 0.5;
-
-/// Or all cycles by this share of it.
+/// Less warming may change all cycles by this share of the aim, or of how far they are off by chance; but by no more than
+/// the aim.
 const OF_CYCLES: f64 = 0.25;
 
 /// Misses that cost less than this, relative to all cycles, need not be known well.
 const SMALL: f64 = 0.01;
-
-/// What `auto` is to reach, and for which CPU.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Aim {
-    /// Half the width of the widest interval, relative to what it is around.
-    pub within: f64,
-    /// Cycles of an instruction that misses nothing.
-    pub base_cpi: f64,
-    /// The arrays of the CPU, the largest first.
-    pub reaches: Vec<Reach>,
-}
 
 /// Chooses the intervals of a stream while it is read.
 #[derive(Clone, Debug)]
@@ -75,9 +71,14 @@ pub struct Auto {
     strata: Vec<(f64, Misses)>,
     /// Misses that may have been taken for hits in all intervals, as far as windows tell.
     guessed: f64,
-    /// Trials with the present longest warming.
-    trials: Vec<Shown>,
-    longest: u64,
+    /// What trials have shown.
+    warming: Warming,
+    /// Where the next trial may be, in instructions.
+    due: u64,
+    /// Misses too many, or too few, that may cost this share of all cycles.
+    tolerated: f64,
+    /// Instructions of the intervals that are over, by the warming of their windows.
+    warmed: BTreeMap<u64, f64>,
     /// How much warming is enough, once it is known.
     warm: Option<u64>,
     /// How many times as long as they must be intervals are.
@@ -106,8 +107,10 @@ impl Auto {
             begun: false,
             strata: Vec::new(),
             guessed: 0.0,
-            trials: Vec::new(),
-            longest: TRIED,
+            warming: Warming::new(TRIED, sampling.window),
+            due: 0,
+            tolerated: 0.0,
+            warmed: BTreeMap::new(),
             warm: None,
             factor: 1,
             since: 0,
@@ -153,7 +156,7 @@ impl Auto {
                 None
             }
             Edge::Warm => {
-                self.pilot.warm(placed.warm, is_trial);
+                self.pilot.warm(placed.warm, is_trial.then_some(self.sampling.window));
                 None
             }
             Edge::Window => {
@@ -163,31 +166,33 @@ impl Auto {
             Edge::Gap => {
                 let shown = self.pilot.close();
                 self.placed.pop_front();
-                self.learn(placed, is_trial, shown);
+                self.learn(placed, shown);
                 Some(self.place())
             }
         }
     }
 
-    fn learn(&mut self, placed: Placed, is_trial: bool, shown: Shown) {
+    fn learn(&mut self, placed: Placed, shown: Shown) {
         if shown.instructions == 0 {
             return;
         }
         let rate = |misses: &f64| misses / shown.instructions as f64;
+        *self.warmed.entry(placed.warm).or_default() += placed.length as f64;
         self.guessed += rate(&shown.guessed) * placed.length as f64;
         self.is_news = true;
         self.strata.push((placed.length as f64, shown.misses.iter().map(rate).collect()));
-        if is_trial && placed.warm == self.longest {
-            self.trials.push(shown);
-            if self.trials.len() >= TRIALS {
-                self.choose();
-            }
+        let is_trial = !shown.checks.is_empty();
+        if is_trial {
+            self.warming.take(placed.warm, shown.checks, shown.new);
+        }
+        if is_trial || self.strata.len().is_multiple_of(STEP as usize) {
+            self.choose();
         }
         self.since += 1;
         if self.warm.is_some() && self.since >= STEP {
             self.since = 0;
             self.factor = match self.is_met() {
-                true => (self.factor * 2).min(LONGEST),
+                true => (self.factor * 2).min(GROWTH),
                 false => (self.factor / 2).max(1),
             };
         }
@@ -195,127 +200,111 @@ impl Auto {
 
     // ---- warming ----
 
+    /// How much warming a trial has that begins after so many instructions.
+    fn tried(start: u64) -> u64 {
+        let mut warm = TRIED;
+        while warm < MOST && start >= 2 * BEFORE * warm {
+            warm *= 2;
+        }
+        warm
+    }
+
     /// How much warming is enough, by the trials there are.
     fn choose(&mut self) {
-        let enough = (0..COPIES).take_while(|copy| self.spared(*copy).is_none());
-        match enough.count() as u32 {
-            // Half of it is not as good: more than all of it may be better.
-            0 if self.longest < MOST => {
-                self.longest *= 2;
-                self.trials.clear();
-                self.warm = None;
-            }
-            halvings => self.warm = Some(self.longest >> halvings),
+        if self.warming.is_unknown() {
+            return;
         }
-        // What a program does later is not what it did at first.
-        if self.trials.len() >= 4 * TRIALS {
-            self.trials.drain(..TRIALS);
-        }
-    }
-
-    /// The first array whose misses tell that a copy was not warmed up enough, and by how much they are off.
-    fn spared(&self, copy: usize) -> Option<(&'static str, f64)> {
-        let Aim { within, reaches, .. } = &self.aim;
-        let of = |figure: &dyn Fn(&Shown) -> f64| self.trials.iter().map(figure).sum::<f64>();
-        let cycles = of(&|shown| self.cycles(shown.instructions as f64, &shown.misses));
-        reaches.iter().enumerate().find_map(|(at, reach)| {
-            let all = of(&|shown| shown.misses[at]);
-            let less = of(&|shown| shown.copies.get(copy).map_or(0.0, |misses| misses[at]));
-            let off = (less - all).abs();
-            let fits = off <= TOLERANCE * within * all
-                || off * reach.cycles <= OF_CYCLES * within * cycles;
-            (!fits).then_some((reach.array.name(), (less - all) / all.max(1.0)))
-        })
-    }
-
-    /// What instructions that miss so often take, roughly.
-    fn cycles(&self, instructions: f64, misses: &Misses) -> f64 {
-        let each = self.aim.reaches.iter().zip(misses);
-        self.aim.base_cpi * instructions + each.map(|(r, misses)| r.cycles * misses).sum::<f64>()
+        let within = self.aim.within;
+        let half = self.half_of_cycles().unwrap_or(0.0);
+        self.tolerated = (OF_CYCLES * half).clamp(OF_CYCLES * within, within);
+        self.warm = Some(self.warming.enough(&self.aim, self.tolerated));
     }
 
     /// What trials have shown of each array, where it is news.
     pub fn told(&mut self) -> Vec<Event> {
-        match std::mem::take(&mut self.is_news) && !self.trials.is_empty() {
+        match std::mem::take(&mut self.is_news) && !self.warming.is_unknown() {
             true => (0..self.aim.reaches.len()).map(|at| self.warmed(at)).collect(),
             false => Vec::new(),
         }
     }
 
-    /// From where on misses of an array count, and how far they are off even so.
+    /// From where on misses of an array count, and how far they are off even so: in all windows, with what each had to warm
+    /// up, next to those after the longest warming.
     ///
-    /// That is as soon as what counts has at most half as many misses too many, or too few, as is asked for, next to
-    /// those after the longest warming. How far these are off themselves is not to be seen. Longer warming has brought
+    /// How far these are off themselves is not to be seen. Longer warming has brought
     /// less and less: no doubling of it, up to what an interval is long, would change more than the last one did.
     fn warmed(&self, at: usize) -> Event {
-        let warm = self.warm.unwrap_or(self.longest);
-        let started = |copy: usize| self.longest >> (copy + 1);
-        let is_enough =
-            |copy: &usize| self.mean_excess(at, *copy, warm).abs() <= TOLERANCE * self.aim.within;
-        let first = (0..COPIES).rev().filter(|copy| started(*copy) < warm).find(is_enough);
-        let (after, seen) = match first {
-            Some(copy) => (started(copy), self.mean_excess(at, copy, warm)),
-            None => (
-                warm,
-                (0..COPIES)
-                    .find(|copy| started(*copy) == warm)
-                    .map_or(0.0, |copy| self.excess(at, copy)),
-            ),
-        };
+        let counted = |warm| self.warming.counted(at, warm, self.aim.within);
+        let longest = self.warming.longest();
+        let (after, _) = counted(self.warm.unwrap_or(longest));
+        let seen = self.warmed.iter().map(|(warm, length)| length * counted(*warm).1);
+        let seen = seen.sum::<f64>() / self.warmed.values().sum::<f64>().max(1.0);
         let length = self.placed.back().map_or(FIRST, |(placed, _)| placed.length);
-        let unseen = self.excess(at, 0) * (length as f64 / self.longest as f64).log2().max(1.0);
-        let millionths = |sign: f64| {
-            let off = (sign * seen).max(0.0) + (sign * unseen).max(0.0);
-            (off * 1e6).min(1e9) as u64
-        };
+        let doublings = (length as f64 / longest as f64).log2().max(1.0);
+        let unseen = self.warming.last_excess(at) * doublings;
+        let off = |sign: f64| (sign * seen).max(0.0) + (sign * unseen).max(0.0);
+        let millionths = |off: f64| (off * 1e6).min(1e9) as u64;
+        let (over, under) = (millionths(off(1.0)), millionths(off(-1.0).max(self.stale(at))));
         let array = self.aim.reaches[at].array;
         // No line is used first more than once.
         let guessed = match array {
             Array::LastLevelCache => self.guessed.min(self.pilot.most_guessed()) as u64,
             _ => 0,
         };
-        Event::Warmed { array, after, over: millionths(1.0), under: millionths(-1.0), guessed }
+        Event::Warmed { array, after, over, under, guessed }
     }
 
-    /// How many more misses an array has in trials with what a copy had to warm up, relative to them.
-    fn excess(&self, at: usize, copy: usize) -> f64 {
-        let of = |figure: &dyn Fn(&Shown) -> f64| self.trials.iter().map(figure).sum::<f64>();
-        let all = of(&|shown| shown.misses[at]);
-        let less = of(&|shown| shown.copies.get(copy).map_or(0.0, |misses| misses[at]));
-        if less == all { 0.0 } else { (less - all) / all.max(1.0) }
-    }
-
-    /// The same of all that follows what the copy had, in windows with that much warming.
-    fn mean_excess(&self, at: usize, copy: usize, warm: u64) -> f64 {
-        let end = warm + self.sampling.window;
-        let begin = self.longest >> (copy + 1);
-        let parts = (0..=copy).rev().map(|copy| {
-            let [from, to] =
-                [self.longest >> (copy + 1), self.longest >> copy].map(|at| at.min(end));
-            (to - from) as f64 * self.excess(at, copy)
-        });
-        parts.sum::<f64>() / (end - begin) as f64
+    /// How many more misses an array may have, relative to them, as the program uses more lines between two windows than the
+    /// last-level cache holds. What it had is then there if it was used again, and nobody knows. What a program has
+    /// not used since a gap, a long trial through, it has hardly used shortly before.
+    fn stale(&self, at: usize) -> f64 {
+        let reach = &self.aim.reaches[at];
+        let holds = reach.entries as f64;
+        let all: f64 = self.strata.iter().map(|(length, _)| length).sum();
+        let new = self.warming.new_each(at) * all;
+        let is_replaced =
+            new / self.strata.len() as f64 > holds && self.pilot.lines() as f64 > holds;
+        match reach.array {
+            Array::LastLevelCache if is_replaced => {
+                (new / self.sum(|misses| misses[at]).max(1.0) - 1.0).max(0.0)
+            }
+            _ => 0.0,
+        }
     }
 
     // ---- intervals ----
 
+    /// Half the width of the interval around a figure, given by misses an instruction, as far as the pilot can tell.
+    fn half(&self, rate: impl Fn(&Misses) -> f64) -> Option<f64> {
+        half_width(self.strata.iter().map(|(length, misses)| (*length, rate(misses))))
+    }
+
+    /// The figure in all intervals that are over.
+    fn sum(&self, rate: impl Fn(&Misses) -> f64) -> f64 {
+        self.strata.iter().map(|(instructions, misses)| instructions * rate(misses)).sum()
+    }
+
+    /// Cycles so far.
+    fn all_cycles(&self) -> f64 {
+        let (whole, before) = &self.whole;
+        self.sum(|misses| self.aim.cycles(1.0, misses)) + self.aim.cycles(*whole as f64, before)
+    }
+
+    /// Half the width of the interval around all cycles, relative to them.
+    fn half_of_cycles(&self) -> Option<f64> {
+        Some(self.half(|misses| self.aim.cycles(1.0, misses))? / self.all_cycles())
+    }
+
     /// Whether all bounds are as narrow as they are to be, as far as the pilot can tell.
     fn is_met(&self) -> bool {
-        let sum = |rate: &dyn Fn(&Misses) -> f64| -> f64 {
-            self.strata.iter().map(|(instructions, misses)| instructions * rate(misses)).sum()
-        };
-        let half = |rate: &dyn Fn(&Misses) -> f64| {
-            half_width(self.strata.iter().map(|(length, misses)| (*length, rate(misses))))
-        };
         let Aim { reaches, within, .. } = &self.aim;
-        let cost = |misses: &Misses| self.cycles(1.0, misses);
-        let (whole, before) = &self.whole;
-        let all = sum(&cost) + self.cycles(*whole as f64, before);
-        let known = |half: Option<f64>, all: f64| half.is_some_and(|half| half <= within * all);
-        known(half(&cost), all)
+        let all = self.all_cycles();
+        self.half_of_cycles().is_some_and(|half| half <= *within)
             && reaches.iter().enumerate().all(|(at, reach)| {
-                let misses = sum(&|misses| misses[at]) + before[at];
-                misses * reach.cycles < SMALL * all || known(half(&|misses| misses[at]), misses)
+                let misses = self.sum(|misses| misses[at]) + self.whole.1[at];
+                let half = self.half(|misses| misses[at]);
+                misses * reach.cycles < SMALL * all
+                    || half.is_some_and(|half| half <= within * misses)
             })
     }
 
@@ -327,17 +316,21 @@ impl Auto {
             None => (0, self.sampling.whole),
         };
         let (warm, is_trial) = match self.warm {
-            None => (self.longest, true),
-            Some(_) if number.is_multiple_of(AGAIN) => (self.longest, true),
-            Some(warm) => (warm, false),
+            Some(warm) if start < self.due => (warm, false),
+            _ => (Self::tried(start), true),
         };
-        let length = match self.warm {
+        if is_trial {
+            self.due = start.saturating_add(start.min(AGAIN));
+        }
+        let least = match self.warm {
             None => FIRST.max(4 * (warm + window)),
             Some(enough) => {
-                let least = LEAST.max(SHARE * (enough + window)).saturating_mul(self.factor);
-                least.max(warm + window)
+                let seen = enough + window;
+                let usual = (SHARE * seen).min((start / EARLY).max(FEWEST * seen));
+                LEAST.max(usual).saturating_mul(self.factor)
             }
         };
+        let length = least.max(warm + window);
         let mut placed = Placed { number, start, length, gap: 0, warm };
         placed.gap = placed.drawn(&self.sampling);
         self.placed.push_back((placed, is_trial));
@@ -347,11 +340,9 @@ impl Auto {
     /// What a reader must know of the warming.
     pub fn notes(&self) -> Vec<String> {
         let Some(warm) = self.warm else { return Vec::new() };
-        let halvings = (self.longest / warm).trailing_zeros() as usize;
         let percent = |off: f64| format!("{:.1} % {}", off.abs() * 100.0, more_or_fewer(off));
-        // Of half of the least that is tried nothing is known.
-        let note = match self.spared(halvings).filter(|_| halvings < COPIES) {
-            Some((array, off)) if halvings == 0 => format!(
+        let note = match self.warming.needs(warm, &self.aim, self.tolerated) {
+            Some((array, off)) if warm == self.warming.longest() => format!(
                 "windows had {} instructions to warm up, and that may be too few for the {array}: with half of \
                  them it had {} misses in trials",
                 count(warm),
@@ -368,7 +359,13 @@ impl Auto {
                 count(warm)
             ),
         };
-        vec![note]
+        let is_stale = (0..self.aim.reaches.len()).any(|at| self.stale(at) > 0.0);
+        let stale = is_stale.then(|| {
+            "between two windows the program uses more lines than the last-level cache holds: whether it has those \
+             of earlier windows still is not known, and bounds of its misses reach up to where it has none"
+                .to_owned()
+        });
+        [note].into_iter().chain(stale).collect()
     }
 }
 
@@ -379,6 +376,8 @@ fn more_or_fewer(off: f64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampled::Reach;
+    use crate::sampled::trial::{Check, New};
     use strata_addr::Gva;
 
     fn aim(within: f64) -> Aim {
@@ -397,30 +396,44 @@ mod tests {
         seed: 1,
     };
 
-    /// Goes through intervals of a program that uses lines at random, of `lines(interval)` lines, every
-    /// tenth instruction. Gives the intervals.
-    fn intervals(auto: &mut Auto, number: usize, lines: impl Fn(usize) -> u64) -> Vec<Placed> {
+    /// Goes through so many intervals of a program that uses lines at random, every tenth instruction, of which `line` makes
+    /// one in an interval. Gives the intervals.
+    fn intervals(auto: &mut Auto, number: usize, line: impl Fn(usize, u64) -> u64) -> Vec<Placed> {
         let mut state = 1_u64;
-        let mut run = |auto: &mut Auto, instructions: u64, lines: u64| {
-            for _ in 0..instructions / 10_000 {
-                let mut at = || {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    Gva::new((1 << 32) + (state >> 33) % lines * 64)
-                };
-                let accesses: Vec<Access> = (0..1000).map(|_| Access::load(at(), 8)).collect();
+        let mut interval = 0;
+        runs(auto, number, |placed, _| {
+            interval = placed.map_or(0, |placed: Placed| placed.number as usize);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            line(interval, state >> 33)
+        })
+    }
+
+    /// Goes through so many intervals of a program that uses a line every tenth instruction, which `line` gives by the interval
+    /// and the clock. Gives the intervals.
+    fn runs(
+        auto: &mut Auto,
+        number: usize,
+        mut line: impl FnMut(Option<Placed>, u64) -> u64,
+    ) -> Vec<Placed> {
+        let mut run = |auto: &mut Auto, placed: Option<Placed>, start: u64, instructions: u64| {
+            for piece in 0..instructions / 10_000 {
+                let at = |n: u64| start + piece * 10_000 + n * 10;
+                let mut load = |n| Access::load(Gva::new((1 << 32) + line(placed, at(n)) * 64), 8);
+                let accesses: Vec<Access> = (0..1000).map(&mut load).collect();
                 auto.run(Pid(0), Tid(0), 10_000, &accesses);
             }
         };
-        run(auto, 1_000_000, lines(0));
+        run(auto, None, 0, SAMPLING.whole);
         let mut all = Vec::new();
-        for interval in 0..number {
+        for _ in 0..number {
             let placed = auto.placed().next().unwrap();
             all.push(placed);
             assert_eq!(auto.edge(Edge::Interval), None);
             assert_eq!(auto.edge(Edge::Warm), None);
-            run(auto, placed.warm, lines(interval));
+            let start = placed.start + placed.gap;
+            run(auto, Some(placed), start, placed.warm);
             assert_eq!(auto.edge(Edge::Window), None);
-            run(auto, WINDOW, lines(interval));
+            run(auto, Some(placed), start + placed.warm, WINDOW);
             let next = auto.edge(Edge::Gap).expect("one is placed for each that is over");
             assert_eq!(next.number, placed.number + 2);
         }
@@ -431,44 +444,101 @@ mod tests {
         all
     }
 
+    /// The intervals with the first trials, before any is over.
+    const FIRST_TRIALS: usize = 2;
+
     #[test]
     fn what_stays_in_the_caches_needs_little_warming_and_what_does_not_needs_more() {
         let mut small = Auto::new(SAMPLING, aim(0.02));
-        let placed = intervals(&mut small, TRIALS + 3, |_| 4);
-        assert!(placed[..TRIALS].iter().all(|placed| placed.warm == TRIED));
-        assert_eq!(placed[TRIALS + 2].warm, TRIED >> COPIES);
+        let placed = intervals(&mut small, 4, |_, at| at % 4);
+        assert!(placed[..FIRST_TRIALS].iter().all(|placed| placed.warm == TRIED));
+        assert_eq!(placed[FIRST_TRIALS].warm, 50_000);
         assert!(small.notes()[0].contains("more than this program needs"), "{:?}", small.notes());
         // What misses however long it was warmed up does after the least that is tried, too.
         let mut large = Auto::new(SAMPLING, aim(0.02));
-        let placed = intervals(&mut large, TRIALS + 3, |_| 1 << 30);
-        assert_eq!(placed[TRIALS + 2].warm, TRIED >> COPIES);
+        let placed = intervals(&mut large, 4, |_, at| at % (1 << 30));
+        assert_eq!(placed[FIRST_TRIALS].warm, 50_000);
         assert!(large.notes()[0].contains("more than this program needs"), "{:?}", large.notes());
         // Each interval has new lines, more than a short warming brings.
         let mut other = Auto::new(SAMPLING, aim(0.02));
-        let mut state = 0;
-        let mut sizes = Vec::new();
-        for _ in 0..100 {
-            state += 1;
-            sizes.push(20_000 + state % 2);
+        let placed =
+            intervals(&mut other, 4, |interval, at| ((interval as u64) << 20) | (at % 20_000));
+        let chosen = placed[FIRST_TRIALS].warm;
+        assert!(chosen > 50_000, "{chosen}");
+        assert!(other.notes()[0].contains("the last-level cache"), "{:?}", other.notes());
+    }
+
+    #[test]
+    fn what_a_program_comes_back_to_late_shows_in_trials_of_long_programs() {
+        // Four times through 200,000 lines, two million instructions each, before it goes on to others.
+        let line = |_, clock: u64| clock / 10 % 200_000 + clock / 8_000_000 * 200_000;
+        let array = Array::LastLevelCache;
+        let reaches = vec![Reach { array, entries: 1 << 20, ways: 16, cycles: 100.0 }];
+        let mut auto = Auto::new(SAMPLING, Aim { reaches, ..aim(0.02) });
+        let placed = runs(&mut auto, 16, line);
+        assert_eq!(placed[FIRST_TRIALS].warm, 50_000, "1.6 million instructions show nothing");
+        let last = placed.last().unwrap();
+        assert!(last.start > 100_000_000 && last.warm >= 1_600_000, "{placed:?}");
+        assert!(auto.notes()[0].contains("the last-level cache"), "{:?}", auto.notes());
+    }
+
+    #[test]
+    fn trials_are_longer_and_rarer_the_longer_a_program_runs() {
+        let mut auto = Auto::new(SAMPLING, aim(0.02));
+        let placed = intervals(&mut auto, 60, |_, at| at % 4);
+        let trials: Vec<&Placed> = placed.iter().filter(|placed| placed.warm >= TRIED).collect();
+        for trial in &trials {
+            let usual = (TRIED..=MOST).contains(&trial.warm) && trial.warm.is_multiple_of(TRIED);
+            assert!(
+                usual && (trial.warm == TRIED || trial.start >= BEFORE * trial.warm),
+                "{trial:?}"
+            );
         }
-        let placed = intervals(&mut other, TRIALS + 3, |interval| sizes[interval]);
-        let chosen = placed[TRIALS + 2].warm;
-        assert!(chosen > TRIED >> COPIES, "{chosen}");
-        assert!(other.notes()[0].contains("as the last-level cache needs"), "{:?}", other.notes());
+        for pair in trials[1..].windows(2) {
+            assert!(pair[0].warm <= pair[1].warm && pair[1].start >= 2 * pair[0].start, "{pair:?}");
+        }
+        assert_eq!(trials.last().unwrap().warm, MOST, "{trials:?}");
+        assert_eq!([Auto::tried(0), Auto::tried(1 << 40)], [TRIED, MOST]);
+    }
+
+    #[test]
+    fn a_short_program_has_some_windows_however_long_they_are_warmed_up() {
+        let mut auto = Auto::new(SAMPLING, aim(0.02));
+        auto.warm = Some(MOST);
+        auto.due = u64::MAX;
+        let mut length_from = |start: u64| {
+            let last = Placed { number: 0, start: 0, length: start, gap: 0, warm: 0 };
+            auto.placed.push_back((last, false));
+            auto.place().length
+        };
+        let seen = MOST + WINDOW;
+        assert_eq!(length_from(10_000_000), FEWEST * seen);
+        assert_eq!(length_from(600_000_000), 100_000_000);
+        assert_eq!(length_from(10_000_000_000), SHARE * seen);
+    }
+
+    /// After a trial with 1.6 million instructions in which arrays missed so often, and their copies.
+    fn tried(misses: f64, copies: [[f64; 2]; 5]) -> Auto {
+        let mut auto = Auto::new(SAMPLING, aim(0.02));
+        let copies = copies.map(|copy| copy.to_vec()).to_vec();
+        let check = Check { instructions: WINDOW, misses: vec![100.0, misses], copies };
+        auto.warming.take(TRIED, vec![check], None);
+        auto.is_news = true;
+        auto
     }
 
     #[test]
     fn misses_count_from_where_their_array_is_warm() {
         let mut auto = Auto::new(SAMPLING, aim(0.02));
         assert_eq!(auto.told(), [], "no trial has shown anything");
-        // Trials with 1.6 million instructions: one of the arrays needs no warming, the other 800 thousand at least.
-        let copies = [98.0, 90.0, 50.0, 40.0, 30.0];
-        let copies = copies.map(|misses| vec![100.0, misses]).to_vec();
-        let shown = Shown { instructions: WINDOW, misses: vec![100.0; 2], copies, guessed: 0.0 };
-        auto.trials = vec![shown];
-        (auto.warm, auto.is_news) = (Some(800_000), true);
+        // One of the arrays needs no warming, the other 800 thousand at least.
+        let copies = [30.0, 40.0, 50.0, 90.0, 98.0].map(|misses| [100.0, misses]);
+        let mut auto = tried(100.0, copies);
+        auto.warm = Some(800_000);
+        auto.warmed = BTreeMap::from([(800_000, 1e6)]);
         let doublings = (FIRST as f64 / TRIED as f64).log2();
-        let under = ((0.02 + 0.02 * doublings) * 1e6) as u64;
+        let off = |seen: f64| ((seen + 0.02 * doublings) * 1e6) as u64;
+        let array = Array::L2Tlb;
         assert_eq!(
             auto.told(),
             [
@@ -479,40 +549,79 @@ mod tests {
                     under: 0,
                     guessed: 0
                 },
-                Event::Warmed { array: Array::L2Tlb, after: 800_000, over: 0, under, guessed: 0 },
+                Event::Warmed { array, after: 800_000, over: 0, under: off(0.02), guessed: 0 },
             ]
         );
         assert_eq!(auto.told(), [], "it is told once");
+        // Half of the windows had 200 thousand.
+        auto.warmed = BTreeMap::from([(200_000, 1e6), (800_000, 1e6)]);
+        auto.is_news = true;
+        let Event::Warmed { under, .. } = auto.told()[1] else { panic!() };
+        assert_eq!(under, off((0.02 + 0.5) / 2.0));
     }
 
     #[test]
     fn what_is_too_much_after_short_warming_is_too_much_after_long() {
-        let mut auto = Auto::new(SAMPLING, aim(0.02));
         // Each doubling of warming takes a tenth away.
-        let copies = (1..=COPIES).map(|copy| vec![100.0 + 10.0 * copy as f64, 0.0]).collect();
-        let shown = Shown { instructions: WINDOW, misses: vec![100.0, 0.0], copies, guessed: 0.0 };
-        (auto.trials, auto.warm) = (vec![shown], Some(TRIED));
+        let copies = [5, 4, 3, 2, 1].map(|copy| [100.0 + 10.0 * f64::from(copy), 0.0]);
+        let mut auto = tried(0.0, copies);
+        auto.warm = Some(TRIED);
         let doublings = (FIRST as f64 / TRIED as f64).log2();
         let Event::Warmed { after, over, under, .. } = auto.warmed(0) else { panic!() };
         assert_eq!((after, over, under), (TRIED, (0.1 * doublings * 1e6) as u64, 0));
         // An array that misses nothing however long it was warmed up is warm at once.
         let Event::Warmed { after, over, under, .. } = auto.warmed(1) else { panic!() };
-        assert_eq!((after, over, under), (TRIED >> COPIES, 0, 0));
+        assert_eq!((after, over, under), (50_000, 0, 0));
+    }
+
+    #[test]
+    fn lines_of_earlier_windows_may_be_gone_where_windows_are_far_apart() {
+        let under = |pages: u64, length: f64, misses: f64| {
+            let mut auto = tried(0.0, [[100.0, 0.0]; 5]);
+            let new = New { instructions: TRIED / 2, misses: vec![8000.0, 0.0] };
+            auto.warming.take(TRIED, Vec::new(), Some(new));
+            auto.strata = vec![(length, vec![misses, 0.0]); 4];
+            auto.touched(Pid(0), Range::sized(Gva::new(1 << 32), pages << 12), false);
+            let Event::Warmed { under, .. } = auto.warmed(0) else { panic!() };
+            auto.warm = Some(TRIED);
+            let told = auto.notes().iter().any(|note| note.contains("between two windows"));
+            assert_eq!(told, under > 0);
+            under
+        };
+        // A hundredth of instructions uses a new line: 64 Ki lines take 6.6 million. Windows had half as many misses.
+        assert_eq!(under(2000, 1e7, 0.005), 1_000_000);
+        assert_eq!(under(2000, 1e7, 0.01), 0);
+        assert_eq!(under(2000, 6e6, 0.005), 0, "not all is replaced from one to the next");
+        assert_eq!(under(500, 1e7, 0.005), 0, "all lines that there are fit");
+    }
+
+    #[test]
+    fn the_less_is_known_of_cycles_the_less_warming_is_enough() {
+        // A miss takes a hundred cycles: of all cycles 40 misses are one in a hundred.
+        let chosen = |rates: [f64; 2]| {
+            let mut auto = tried(0.0, [[140.0, 0.0]; 5]);
+            let rates = rates.into_iter().cycle().take(20);
+            auto.strata = rates.map(|rate| (1e7, vec![rate, 0.0])).collect();
+            auto.choose();
+            auto.warm
+        };
+        assert_eq!(chosen([0.005, 0.005]), Some(TRIED));
+        assert_eq!(chosen([0.001, 0.009]), Some(50_000));
     }
 
     #[test]
     fn intervals_grow_once_bounds_are_narrow_and_not_before() {
         // The same everywhere: known after a few windows.
         let mut even = Auto::new(SAMPLING, aim(0.02));
-        let placed = intervals(&mut even, 90, |_| 4);
+        let placed = intervals(&mut even, 90, |_, at| at % 4);
         let last = placed.last().unwrap().length;
-        assert!(last >= 8 * placed[TRIALS + 2].length, "{last}");
+        assert!(last >= 8 * placed[FIRST_TRIALS].length, "{last}");
         // One interval in four misses everything.
         let mut uneven = Auto::new(SAMPLING, aim(0.02));
-        let placed =
-            intervals(&mut uneven, 90, |interval| if interval % 4 == 0 { 1 << 30 } else { 4 });
-        let longest = placed.iter().skip(2 * TRIALS).map(|placed| placed.length).max().unwrap();
-        assert!(longest <= FIRST.max(SHARE * (MOST + WINDOW)), "{longest}");
+        intervals(&mut uneven, 90, |interval, at| match interval % 4 {
+            0 => at % (1 << 30),
+            _ => at % 4,
+        });
         assert_eq!(uneven.factor, 1);
     }
 }

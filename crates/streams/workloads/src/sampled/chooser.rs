@@ -1,6 +1,7 @@
 //! Whoever says where windows lie while a stream is read.
 
-use super::auto::{Aim, Auto};
+use super::aim::Aim;
+use super::auto::Auto;
 use super::phases::{Phases, Planned};
 use std::sync::Arc;
 use strata_addr::{Range, space::Virtual};

@@ -1,18 +1,23 @@
 //! A stream of which only windows are kept, with what page tables show of the rest.
 
+mod aim;
+mod arrays;
 mod auto;
 mod chooser;
+mod guesses;
 mod lru;
 mod pages;
 mod phases;
 mod pilot;
 mod profile;
+mod trial;
+mod warming;
 
-pub use auto::{Aim, Auto};
+pub use aim::{Aim, Reach};
+pub use auto::Auto;
 pub use chooser::{Aimed, Chooser, tell_touched};
 pub use pages::Touches;
 pub use phases::{Marker, Phases};
-pub use pilot::Reach;
 pub use profile::profile;
 use strata_stream::{
     Access, Batch, Edge, Event, Fill, Sampling, Schedule, Source, SourceError, Step, Tid,

@@ -3,7 +3,6 @@
 use super::aim::{Aim, Misses};
 use super::pilot::{Pilot, Shown};
 use super::warming::Warming;
-
 use std::collections::{BTreeMap, VecDeque};
 use strata_addr::{Range, space::Virtual};
 use strata_stream::{Access, Array, Edge, Event, Pid, Placed, Sampling, Tid, half_width};

@@ -117,6 +117,9 @@ impl Pilot {
 
     /// The window begins.
     pub(super) fn open(&mut self) {
+        if let Some(trial) = &mut self.trial {
+            trial.end_warming(&self.arrays);
+        }
         self.arrays.misses.fill(0);
         if let Some(trial) = &mut self.trial {
             trial.open_window(&self.arrays);
@@ -227,6 +230,24 @@ mod tests {
         let new = shown.new.unwrap();
         assert_eq!((new.instructions, new.misses[0]), (32_000, 0.0));
         assert_eq!(new.misses[1], 32_000.0 / 64.0);
+    }
+
+    #[test]
+    fn a_trial_that_is_cut_short_shows_what_it_saw() {
+        // Of many threads a window may begin long before all instructions are told.
+        let mut pilot = Pilot::new(&reaches());
+        walk(&mut pilot, 128, 16_000);
+        pilot.warm(64_000, Some(8000));
+        walk(&mut pilot, 128, 36_000);
+        pilot.open();
+        walk(&mut pilot, 128, 8000);
+        let checks = pilot.close().checks;
+        let instructions: Vec<u64> = checks.iter().map(|check| check.instructions).collect();
+        // The check that was under way ends, and the one after it has nothing.
+        assert_eq!(instructions, [4000, 0, 8000]);
+        // The TLB is asked for a page once in 64 loads.
+        assert!(checks.iter().all(|check| check.misses[1] <= check.instructions as f64 / 60.0));
+        assert!(checks[0].misses[1] > 50.0 && checks[2].misses[1] > 50.0, "{checks:?}");
     }
 
     fn pages(number: u64) -> Range<Virtual> {

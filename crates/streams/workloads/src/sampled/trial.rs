@@ -18,7 +18,7 @@ use super::arrays::Cpus;
 use strata_stream::{Access, Pid};
 
 /// Copies that a check has at most, the next one with twice as much warming.
-pub(super) const COPIES: usize = 8;
+const COPIES: usize = 8;
 
 /// Parts of the warming of a trial from one check to the next.
 const PARTS: u64 = 8;
@@ -158,8 +158,8 @@ impl Trial {
         self.checks.push(Check { instructions, misses, copies });
     }
 
-    /// The window begins.
-    pub(super) fn open_window(&mut self, arrays: &Cpus) {
+    /// Warming is over. The misses of the arrays are those since the end of the gap, as yet.
+    pub(super) fn end_warming(&mut self, arrays: &Cpus) {
         // Copies whose warming was shorter than a run have none at all.
         while let Some((_, step)) = self.steps.pop() {
             self.take(step, arrays);
@@ -167,6 +167,10 @@ impl Trial {
         let (since, before) = &self.half;
         let (instructions, misses) = (self.instructions - since, self.empty.missed_since(before));
         self.new = Some(New { instructions, misses });
+    }
+
+    /// The window begins.
+    pub(super) fn open_window(&mut self, arrays: &Cpus) {
         self.open(WINDOW, arrays);
     }
 

@@ -11,18 +11,13 @@
 mod assemble;
 mod bill;
 mod counters;
-mod cpus;
-mod figures;
 pub mod gain;
 mod hosts;
 mod last_level;
 mod layers;
 pub mod memory;
-mod once;
 pub mod options;
 mod pass;
-mod phases;
-mod regression;
 mod replay;
 pub mod report;
 pub mod requests;
@@ -32,9 +27,7 @@ mod sampling;
 mod setup;
 mod simulation;
 mod sweep;
-mod warmth;
 mod warmup;
-mod windows;
 
 pub use counters::counters;
 pub use hosts::{Hosts, run_hosts};

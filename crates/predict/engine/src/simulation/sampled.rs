@@ -3,9 +3,7 @@
 use super::Simulation;
 use super::cores::GuestId;
 use super::sampling::Sampling;
-use crate::cpus::Seen;
-use crate::sampling::{Elapsed, Sampled, Strata, Windows};
-use crate::warmth::STARTS;
+use crate::sampling::{Elapsed, STARTS, Sampled, Seen, Strata, Windows};
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
 use strata_hardware::{CpuId, HardwareCounters};
 use strata_stack::SpaceId;

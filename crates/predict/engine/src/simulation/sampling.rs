@@ -1,7 +1,6 @@
 //! What is known of the sampling of a guest's stream.
 
-use crate::cpus::Seen;
-use crate::sampling::Strata;
+use crate::sampling::{Seen, Strata};
 use rustc_hash::FxHashMap;
 use strata_hardware::CpuId;
 use strata_stream::Tid;

@@ -1,8 +1,8 @@
 //! What windows of a sampled stream counted, from one place of their warming on.
 
-use crate::cpus::{self, OfCpu, Seen, Share, shares};
-use crate::figures::Figures;
-use crate::regression::{Point, Slopes, slope_of};
+use super::cpus::{self, OfCpu, Seen, Share, shares};
+use super::figures::Figures;
+use super::regression::{Point, Slopes, slope_of};
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
 

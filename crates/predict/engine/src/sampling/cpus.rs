@@ -5,7 +5,7 @@
 //! CPU retired is known of gaps as well. So each CPU's counts are estimated by themselves, as a ratio to its instructions
 //! (the separate ratio estimator; Cochran, Sampling Techniques, 3rd edition, section 6.10).
 
-use crate::figures::{Figures, figures};
+use super::figures::{Figures, figures};
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
 use strata_stream::FEWEST_WINDOWS;

@@ -4,7 +4,7 @@
 //! counted an instruction, times the instructions of the phase, is the estimate for the phase. How many
 //! instructions a phase has is known from an earlier run; how many there are of all, from this one.
 
-use crate::cpus::{self, OfCpu, Seen, Share};
+use super::cpus::{self, OfCpu, Seen, Share};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strata_counters::Count;

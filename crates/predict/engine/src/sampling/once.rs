@@ -5,9 +5,9 @@
 //! that nobody saw. So it is no sample of what gaps have: it counts once. It may be one, though, of a program that goes on
 //! to other memory all the time; then windows meet as many of them as is their share of the stream.
 
-use crate::cpus::Seen;
-use crate::figures::{Figures, figures};
-use crate::warmth::walks_of;
+use super::cpus::Seen;
+use super::figures::{Figures, figures};
+use super::warmth::walks_of;
 use strata_counters::Count;
 use strata_hardware::{HardwareCounters, Machine};
 

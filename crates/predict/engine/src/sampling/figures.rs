@@ -1,6 +1,6 @@
 //! Figures of a sampled stream that have bounds.
 
-use crate::warmth::Part;
+use super::warmth::Part;
 use strata_hardware::{ByLevel, HardwareCounters, Machine};
 
 /// What has bounds: names in a result, and the figure of what was counted.

@@ -43,6 +43,18 @@ impl FirstUses {
         }
         is_first && !has_faulted
     }
+
+    /// How many translations others have used, of address spaces that it has used, and it has not; of all if it has used none.
+    /// None where somebody has used more than there is room for.
+    pub(crate) fn unused<'a>(&'a self, all: impl Iterator<Item = &'a Self>) -> u64 {
+        let all: Option<Vec<_>> = all.map(|uses| uses.used.as_ref()).collect();
+        let (Some(all), Some(own)) = (all, &self.used) else { return 0 };
+        let spaces: FxHashSet<Asid> = own.iter().map(|(asid, ..)| *asid).collect();
+        let is_of_own = |asid: &Asid| spaces.is_empty() || spaces.contains(asid);
+        let others: FxHashSet<_> = all.into_iter().flatten().collect();
+        let unused = others.into_iter().filter(|used| is_of_own(&used.0) && !own.contains(*used));
+        unused.count() as u64
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +81,24 @@ mod tests {
         uses.fault(Vpn::new(1), ASID);
         assert!(!uses.load(Vpn::new(1), ASID, PageSize::Base));
         assert!(uses.load(Vpn::new(2), ASID, PageSize::Base));
+    }
+
+    #[test]
+    fn what_others_have_used_may_have_been_used() {
+        let uses = |pages: &[u64], asid| {
+            let mut uses = FirstUses::new(8);
+            pages.iter().for_each(|page| {
+                uses.load(Vpn::new(*page), asid, PageSize::Base);
+            });
+            uses
+        };
+        let all =
+            [uses(&[1, 2], ASID), uses(&[2, 3, 4], ASID), uses(&[9], Asid(4)), uses(&[], ASID)];
+        let unused = |at: usize| all[at].unused(all.iter());
+        assert_eq!([0, 1, 2, 3].map(unused), [2, 1, 0, 5]);
+        let many = uses(&[1, 2, 3, 4, 5, 6, 7, 8, 9], ASID);
+        assert_eq!(all[0].unused(all.iter().chain([&many])), 0, "it may be that nothing is kept");
+        assert_eq!(many.unused(all.iter()), 0);
     }
 
     #[test]

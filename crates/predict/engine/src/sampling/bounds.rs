@@ -29,6 +29,10 @@ pub(crate) struct Elapsed {
     pub(crate) cold: f64,
 }
 
+/// No bounds of a figure are nearer than this to it, relative to what is estimated of it. What the first-level data cache and
+/// the walk caches keep through gaps is not measured, and nor is what threads do as they begin and end.
+const RESOLUTION: f64 = 1e-3;
+
 impl Strata {
     /// What is to be said of a run whose elapsed cycles are that many for each cycle of all CPUs.
     pub(crate) fn describe(
@@ -45,12 +49,14 @@ impl Strata {
             let Some(half) = self.half(index, totals.instructions) else {
                 let unmet = self.unmet(index, &values, totals.instructions);
                 bounds.extend(unmet.map(|unmet| {
-                    let more = unmet + self.more_than_once(index);
-                    let off = [self.less_than_once(index), more];
-                    ((*name).to_owned(), Bounds::around(values[index], 0.0, off))
+                    let less = self.unmet_by_windows(index, &values) + self.less_than_once(index);
+                    let more = unmet + self.more_than_once(index, &values);
+                    ((*name).to_owned(), Bounds::around(values[index], 0.0, [less, more]))
                 }));
                 continue;
             };
+            let estimated = (values[index] - self.whole.figures[index]).max(0.0);
+            let half = half.max(RESOLUTION * estimated);
             let exact = if index == CYCLES { charged as f64 } else { 0.0 };
             let around = self.around(index, &values, half).plus(exact);
             bounds.insert((*name).to_owned(), around);
@@ -75,6 +81,7 @@ impl Strata {
             estimated,
         }
     }
+
     /// Half the width of the interval of a figure, as far as chance goes.
     fn half(&self, figure: usize, instructions: u64) -> Option<f64> {
         if let Some(phases) = &self.phases {
@@ -107,25 +114,52 @@ impl Strata {
         Some(3.0 * self.beyond_whole(instructions) as f64 / seen * each)
     }
 
+    /// What there is of a figure beyond what was seen, where windows met none: only page faults are thought to have added it.
+    fn unmet_by_windows(&self, figure: usize, values: &Figures) -> f64 {
+        let seen: f64 = parts(figure)
+            .iter()
+            .map(|(part, at)| match part {
+                Part::Walks => self.whole.figures[*at] + self.once().figure(*at),
+                _ => self.whole.figures[*at],
+            })
+            .sum();
+        (values[figure] - seen).max(0.0)
+    }
+
     /// How much less of a figure there may be, as page tables are not in the caches yet where windows see what counts once.
     fn less_than_once(&self, figure: usize) -> f64 {
         let of_walks = parts(figure).iter().filter(|(part, _)| *part == Part::Walks);
         of_walks.map(|(_, at)| self.once().if_warm(*at)).sum()
     }
 
-    /// How much more of a figure there may be if what counts once is there as often as windows met it.
-    fn more_than_once(&self, figure: usize) -> f64 {
+    /// How much more of a figure there may be if what counts once is there as often as windows met it, or if all CPUs loaded
+    /// what others use in gaps.
+    fn more_than_once(&self, figure: usize, values: &Figures) -> f64 {
         let of_window = &self.once[self.warmth.start(Part::Walks)];
         let of_walks = parts(figure).iter().filter(|(part, _)| *part == Part::Walks);
         let more = |(_, at): &(Part, usize)| {
-            of_window.if_sampled(*at, &self.retired) - self.once().figure(*at)
+            let sampled = of_window.if_sampled(*at, &self.retired) - self.once().figure(*at);
+            let each =
+                if *at == L2_MISSES { 1.0 } else { values[*at] / values[L2_MISSES].max(1.0) };
+            sampled.max(self.loaded_in_gaps() * each)
         };
         of_walks.map(more).sum::<f64>().max(0.0)
     }
 
+    /// Translations that CPUs may have loaded in gaps, as others use them: no more than each had instructions there.
+    fn loaded_in_gaps(&self) -> f64 {
+        let in_gaps =
+            self.retired.iter().enumerate().map(|(cpu, retired)| retired - self.once().seen(cpu));
+        self.unused
+            .iter()
+            .zip(in_gaps)
+            .map(|(unused, in_gaps)| in_gaps.clamp(0.0, *unused as f64))
+            .sum()
+    }
+
     /// The bounds of a figure: chance, and what arrays were too cold for, to that side.
     fn around(&self, figure: usize, values: &Figures, half: f64) -> Bounds {
-        let once = [self.less_than_once(figure), self.more_than_once(figure)];
+        let once = [self.less_than_once(figure), self.more_than_once(figure, values)];
         if self.phases.is_some() {
             return Bounds::around(values[figure], half, once);
         }
@@ -241,7 +275,8 @@ fn relative_by_phases(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::tests::{machine, strata};
+    use crate::sampling::Seen;
+    use crate::sampling::tests::{after, machine, strata};
     use strata_stream::Array;
 
     #[test]
@@ -251,6 +286,40 @@ mod tests {
         let rates = (0..20).map(|window| (10_000.0, walks(window) as f64 / 1000.0));
         let (found, chance) = (strata.half(4, exact.instructions), half_width(rates));
         assert!((found.unwrap() / chance.unwrap() - 1.0).abs() < 1e-9, "{found:?} {chance:?}");
+    }
+
+    /// What was run whole has five misses a page fault; windows have neither, and gaps a page fault each.
+    #[test]
+    fn what_only_page_faults_are_thought_to_add_may_not_be_there() {
+        let seen = |misses: u64, faults| {
+            let (instructions, walk_cycles) = (1000, 20 * misses);
+            let counted = HardwareCounters {
+                instructions,
+                l1_misses: misses,
+                l2_misses: misses,
+                walk_cycles,
+                data: strata_hardware::ByLevel { memory: misses, ..Default::default() },
+                ..Default::default()
+            };
+            Seen { counted, faults }
+        };
+        let (strata, exact) = after(seen(50, 10), (0..20).map(|_| seen(0, 0)), 1);
+        let totals = strata.totals(&exact);
+        assert_eq!((totals.l2_misses, totals.data.memory), (150, 150));
+        let bounds = strata.describe(&totals, 1.0, 0, &machine()).bounds;
+        let seen = [("tlb.l1_misses", 50.0), ("tlb.l2_misses", 50.0), ("walk_cycles", 1000.0)];
+        for (name, seen) in seen.into_iter().chain([("counters.strata.data_memory", 50.0)]) {
+            assert_eq!(bounds[name].low, seen, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_bounds_are_nearer_than_arrays_that_nobody_measures_allow() {
+        let (strata, exact) = strata((0..20).map(|_| (1000, 0)), 0);
+        let totals = strata.totals(&exact);
+        assert_eq!(totals.walk_cycles, 200_000);
+        let bounds = strata.describe(&totals, 1.0, 0, &machine()).bounds["walk_cycles"];
+        assert_eq!(bounds, Bounds { low: 199_800.0, high: 200_200.0 });
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(crate) struct Strata {
     retired: Vec<f64>,
     /// Instructions of intervals that ended before their window did, and are not accounted for.
     orphaned: u64,
+    /// Translations that each CPU may have loaded in gaps, as others use them.
+    unused: Vec<u64>,
     /// Cycles of the hardware, and instructions, in what was run whole, and in windows on each CPU.
     before: [f64; 2],
     pace: Vec<[f64; 2]>,
@@ -150,8 +152,9 @@ impl Strata {
         self.counted.iter_mut().for_each(|windows| windows.interval(all, machine));
     }
 
-    /// The stream is over.
-    pub(crate) fn end(&mut self) {
+    /// The stream is over. Others have used so many translations that each CPU has not, as far as was seen.
+    pub(crate) fn end(&mut self, unused: Vec<u64>) {
+        self.unused = unused;
         let orphaned = std::mem::take(&mut self.orphaned);
         if orphaned > 0 {
             self.counted.iter_mut().for_each(|windows| windows.end(orphaned, &self.whole));
@@ -320,18 +323,27 @@ mod tests {
         windows: impl Iterator<Item = (u64, u64)>,
         faults_each: u64,
     ) -> (Strata, HardwareCounters) {
-        let machine = machine();
-        let seen = |walk_cycles, faults| {
+        let walks = |(walk_cycles, faults)| {
             let counted =
                 HardwareCounters { instructions: 1000, walk_cycles, ..Default::default() };
-            vec![Seen { counted, faults }]
+            Seen { counted, faults }
         };
-        let mut strata = Strata::new(seen(0, 0), &machine);
-        let mut retired = 1000;
-        for (number, (walk_cycles, faults)) in (1..).zip(windows) {
-            strata.window(STARTS.map(|_| seen(walk_cycles, faults)).to_vec(), &machine);
+        after(walks((0, 0)), windows.map(walks), faults_each)
+    }
+
+    /// After a part that was run whole, twenty or so intervals of 10,000 instructions, each with a window and so many page faults.
+    pub(super) fn after(
+        whole: Seen,
+        windows: impl Iterator<Item = Seen>,
+        faults_each: u64,
+    ) -> (Strata, HardwareCounters) {
+        let machine = machine();
+        let mut strata = Strata::new(vec![whole.clone()], &machine);
+        let mut retired = whole.counted.instructions;
+        for (number, window) in (1..).zip(windows) {
+            strata.window(STARTS.map(|_| vec![window.clone()]).to_vec(), &machine);
             retired += 10_000;
-            strata.interval(&[retired], true, faults_each * number, &machine);
+            strata.interval(&[retired], true, whole.faults + faults_each * number, &machine);
         }
         (strata, HardwareCounters { instructions: retired, ..Default::default() })
     }

@@ -61,6 +61,11 @@ impl Once {
         self.0.get(cpu).map(|own| own.counted.clone()).unwrap_or_default()
     }
 
+    /// Instructions of a CPU in windows.
+    pub(crate) fn seen(&self, cpu: usize) -> f64 {
+        self.0.get(cpu).map_or(0.0, |own| own.seen as f64)
+    }
+
     /// A figure of all of them.
     pub(crate) fn figure(&self, figure: usize) -> f64 {
         self.0.iter().map(|own| own.figures[figure]).sum()

@@ -2,6 +2,7 @@
 
 use super::Simulation;
 use super::cores::GuestId;
+use super::guest::Guest;
 use super::sampling::Sampling;
 use crate::sampling::{Elapsed, STARTS, Sampled, Seen, Strata, Windows};
 use strata_addr::{Gva, PageSize, Range, space::Virtual};
@@ -136,8 +137,10 @@ impl Simulation {
     pub(super) fn end_sampling(&mut self, guest: GuestId) {
         if self.guests[guest].sampling.strata.is_some() {
             self.begin_interval(guest);
-            let strata = &mut self.guests[guest].sampling.strata;
-            strata.as_mut().expect("there are some").end();
+            let Self { guests, machine, .. } = self;
+            let Guest { all_cpus, sampling, .. } = &mut guests[guest];
+            let unused = all_cpus.iter().map(|cpu| machine.unused_translations(*cpu)).collect();
+            sampling.strata.as_mut().expect("there are some").end(unused);
         }
     }
 

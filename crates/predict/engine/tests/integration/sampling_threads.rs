@@ -206,3 +206,33 @@ fn what_a_thread_loads_once_is_there_once() {
         }
     }
 }
+
+/// One thread touches memory that its TLB has room for. The other reads all of it once, and one page otherwise.
+fn once() -> impl Source {
+    const PAGES: u64 = 600;
+    Rounds::new(PAGES, 3000, |round, batch| {
+        if round == 0 {
+            store(batch, FIRST, 100_000, 0..PAGES);
+        }
+        read(batch, FIRST, 1000, [0; 10].into_iter());
+        read(batch, SECOND, 4000, if round == 1501 { 0..PAGES } else { 0..1 });
+    })
+}
+
+/// What a thread loads in a gap and no window meets may be what others use.
+#[test]
+fn what_a_thread_loads_in_a_gap_may_be_there() {
+    let setup = setup(StackKind::Nested, "base");
+    let truth = run(&setup, once());
+    for seed in 1..=4 {
+        let found = run(&setup, Sampled::new(once(), Sampling { seed, ..SAMPLING }));
+        for name in ["tlb.l2_misses", "walk_refs", "walk_cycles"] {
+            let (value, truth) = (figure(&found, name), figure(&truth, name));
+            let bounds = found.sampled.as_ref().unwrap().bounds[name];
+            assert!(
+                bounds.low <= truth && truth <= bounds.high,
+                "{name}: {value} {bounds:?} {truth}"
+            );
+        }
+    }
+}

@@ -23,6 +23,12 @@ impl Machine {
         &self.cpus[cpu.0 as usize].counters
     }
 
+    /// Translations that other CPUs have used and this one has not, of address spaces that it has used, or of all if it has
+    /// used none: what it would load if it used what they do. 0 where a CPU has used more than its second-level TLB holds.
+    pub fn unused_translations(&self, cpu: CpuId) -> u64 {
+        self.cpus[cpu.0 as usize].first_uses.unused(self.cpus.iter().map(|cpu| &cpu.first_uses))
+    }
+
     /// What was counted on all CPUs since the last reset.
     pub fn totals(&self) -> HardwareCounters {
         let mut totals = HardwareCounters::default();

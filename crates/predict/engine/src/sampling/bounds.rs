@@ -1,7 +1,8 @@
 //! How far estimates of a sampled stream may be off.
 
 use super::figures::{
-    CYCLES, FIGURES, Figures, L2_MISSES, LLC_MISSES, figures, is_misses, is_walk_cycles, parts,
+    CYCLES, FIGURES, Figures, L2_MISSES, LLC_MISSES, WALK_REFS, figures, is_misses, is_walk_cycles,
+    parts,
 };
 use super::phases::Phases;
 use super::sampled::{Bounds, Choice, OTHERS, Sampled};
@@ -47,7 +48,7 @@ impl Strata {
         let mut bounds = BTreeMap::new();
         for (index, name) in FIGURES.iter().enumerate() {
             let Some(half) = self.half(index, totals.instructions) else {
-                let unmet = self.unmet(index, &values, totals.instructions);
+                let unmet = self.unmet(index, &values, totals, machine);
                 bounds.extend(unmet.map(|unmet| {
                     let less = self.unmet_by_windows(index, &values) + self.less_than_once(index);
                     let more = unmet + self.more_than_once(index, &values);
@@ -101,17 +102,28 @@ impl Strata {
 
     /// How many misses there may be, 95 of 100 times, where windows met none: three in as many instructions as they had
     /// (the rule of three; Hanley and Lippman-Hand, Journal of the American Medical Association 249, 1983).
-    /// Of what walks are made of, as much as those of so many misses are at what others cost.
-    fn unmet(&self, figure: usize, values: &Figures, instructions: u64) -> Option<f64> {
+    /// Of what walks are made of, as much as so many of them take that find nothing in caches.
+    fn unmet(
+        &self,
+        figure: usize,
+        values: &Figures,
+        totals: &HardwareCounters,
+        machine: &Machine,
+    ) -> Option<f64> {
         let [(part, _)] = parts(figure) else { return None };
         let misses = if *part == Part::Walks { L2_MISSES } else { figure };
-        let each = if misses == figure { 1.0 } else { values[figure] / values[misses] };
+        let references = values[WALK_REFS] / values[L2_MISSES];
+        let each = match figure {
+            _ if figure == misses => 1.0,
+            WALK_REFS => references,
+            _ => references * f64::from(machine.model().cache.memory_cycles),
+        };
         let is_known = is_misses(misses) && each.is_finite();
         if self.phases.is_some() || self.windows().len() < FEWEST_WINDOWS || !is_known {
             return None;
         }
         let seen = self.of(*part).seen().instructions as f64;
-        Some(3.0 * self.beyond_whole(instructions) as f64 / seen * each)
+        Some(3.0 * self.beyond_whole(totals.instructions) as f64 / seen * each)
     }
 
     /// What there is of a figure beyond what was seen, where windows met none: only page faults are thought to have added it.
@@ -166,7 +178,10 @@ impl Strata {
         let off = parts(figure).iter().fold(once, |[over, under], (part, at)| {
             let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
             let each = values[*at] / values[LLC_MISSES].max(1.0);
-            let mut off = self.warmth.off(*part);
+            let mut off = match (part, is_walk_cycles(*at)) {
+                (Part::Walks, false) => self.warmth.off_walks(),
+                _ => self.warmth.off(*part),
+            };
             if is_walk_cycles(*at) {
                 off.under += self.warmth.under_page_tables(values[LLC_MISSES]);
             }

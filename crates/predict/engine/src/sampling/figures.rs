@@ -26,6 +26,9 @@ pub(crate) const CYCLES: usize = FIGURES.len() - 1;
 /// The place of misses of the second-level TLB among them.
 pub(crate) const L2_MISSES: usize = 2;
 
+/// The place of references of walks among them.
+pub(crate) const WALK_REFS: usize = 3;
+
 /// The place of misses of the last-level cache among them.
 pub(crate) const LLC_MISSES: usize = 5;
 

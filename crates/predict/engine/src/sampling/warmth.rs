@@ -74,6 +74,17 @@ pub(crate) struct Off {
     pub(crate) guessed: f64,
 }
 
+impl Off {
+    /// By as much as the worst of some arrays.
+    fn worst(arrays: impl Iterator<Item = Shown>) -> Self {
+        arrays.fold(Self::default(), |off, shown| Self {
+            over: off.over.max(shown.over),
+            under: off.under.max(shown.under),
+            guessed: off.guessed.max(shown.guessed),
+        })
+    }
+}
+
 /// What is known of how warm arrays are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Warmth {
@@ -112,11 +123,13 @@ impl Warmth {
 
     /// By how much the misses of a part may be off.
     pub(crate) fn off(&self, part: Part) -> Off {
-        self.of(part).fold(Off::default(), |off, shown| Off {
-            over: off.over.max(shown.over),
-            under: off.under.max(shown.under),
-            guessed: off.guessed.max(shown.guessed),
-        })
+        Off::worst(self.of(part))
+    }
+
+    /// By how much the number of walks may be off, whatever they find in caches.
+    pub(crate) fn off_walks(&self) -> Off {
+        let tlbs = [Array::L1Tlb, Array::L2Tlb].map(|array| self.shown[array as usize]);
+        Off::worst(tlbs.into_iter().flatten())
     }
 }
 
@@ -192,6 +205,10 @@ mod tests {
         warmth.tell(Array::L2Tlb, 0, [0, 250_000, 0]);
         warmth.tell(Array::LastLevelCache, 0, [0, 0, 7]);
         assert_eq!(warmth.off(Part::Walks), Off { over: 0.01, under: 0.25, guessed: 0.0 });
+        warmth.tell(Array::L2Cache, 0, [30_000, 350_000, 0]);
+        assert_eq!(warmth.off(Part::Walks), Off { over: 0.03, under: 0.35, guessed: 0.0 });
+        assert_eq!(warmth.off_walks(), Off { over: 0.01, under: 0.25, guessed: 0.0 });
+        warmth.tell(Array::L2Cache, 0, [0, 0, 0]);
         assert_eq!(warmth.off(Part::LastCache), Off { guessed: 7.0, ..Off::default() });
         assert_eq!(warmth.off(Part::Program), Off::default());
         assert_eq!(warmth.under_page_tables(100.0), 0.0);

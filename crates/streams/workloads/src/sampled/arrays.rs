@@ -2,6 +2,7 @@
 
 use super::aim::{Misses, Reach};
 use super::lru::{Lru, spread};
+use rustc_hash::FxHashSet;
 use strata_addr::{PageSize, Range, space::Virtual};
 use strata_stream::{Access, Pid};
 
@@ -61,6 +62,8 @@ pub(super) struct Cpus {
     cpus: Vec<Cpu>,
     shared: Arrays,
     pub(super) misses: Vec<u64>,
+    /// Pages that each CPU has used, where that is asked for.
+    used: Option<FxHashSet<(usize, u64)>>,
 }
 
 impl Cpus {
@@ -70,7 +73,18 @@ impl Cpus {
             cpus: Vec::new(),
             shared: Arrays::new(reaches, true),
             misses: vec![0; reaches.len()],
+            used: None,
         }
+    }
+
+    /// The same, which knows how many pages its CPUs use.
+    pub(super) fn with_pages(reaches: &[Reach]) -> Self {
+        Self { used: Some(FxHashSet::default()), ..Self::new(reaches) }
+    }
+
+    /// How many pages CPUs have used, each for itself; 0 where that is not asked for.
+    pub(super) fn pages(&self) -> u64 {
+        self.used.as_ref().map_or(0, |used| used.len() as u64)
     }
 
     /// A CPU, with what all share.
@@ -82,8 +96,9 @@ impl Cpus {
         (&mut self.cpus[cpu], &mut self.shared, &mut self.misses)
     }
 
-    pub(super) fn run(&mut self, cpu: usize, pid: Pid, accesses: &[Access]) {
-        let (cpu, shared, misses) = self.on(cpu);
+    pub(super) fn run(&mut self, number: usize, pid: Pid, accesses: &[Access]) {
+        let mut used = self.used.take();
+        let (cpu, shared, misses) = self.on(number);
         let process = of_process(pid);
         for access in accesses {
             let at = access.addr().get();
@@ -92,9 +107,13 @@ impl Cpus {
             if *recent != page {
                 *recent = page;
                 cpu.arrays.touch(true, page, misses);
+                if let Some(used) = &mut used {
+                    used.insert((number, page));
+                }
             }
             touch_line(at / LINE_BYTES + process, cpu, shared, misses);
         }
+        self.used = used;
     }
 
     /// Uses each line of a range. What misses then is not the program's.

@@ -1,6 +1,7 @@
 //! Where windows lie, by what earlier ones showed.
 
-use super::aim::{Aim, Misses};
+use super::aim::{Aim, Misses, Reach};
+use super::arrays::LINES_OF_PAGE;
 use super::pilot::{Pilot, Shown};
 use super::warming::Warming;
 use std::collections::{BTreeMap, VecDeque};
@@ -46,6 +47,9 @@ const STEP: u64 = 16;
 
 /// Most that intervals grow, as all bounds are narrow enough.
 const GROWTH: u64 = 1 << 10;
+
+/// And no longer than this part of what a program has done so far: it may do something else at any time.
+const CHANGES: u64 = 128;
 
 /// Less warming may change all cycles by this share of the aim, or of how far they are off by chance; but by no more than
 /// the aim.
@@ -243,7 +247,8 @@ impl Auto {
         let unseen = self.warming.last_excess(at) * doublings;
         let off = |sign: f64| (sign * seen).max(0.0) + (sign * unseen).max(0.0);
         let millionths = |off: f64| (off * 1e6).min(1e9) as u64;
-        let (over, under) = (millionths(off(1.0)), millionths(off(-1.0).max(self.stale(at))));
+        let [over, under] = [off(1.0).max(self.kept(at)), off(-1.0).max(self.stale(at))];
+        let [over, under] = [over, under].map(millionths);
         let array = self.aim.reaches[at].array;
         // No line is used first more than once.
         let guessed = match array {
@@ -253,22 +258,42 @@ impl Auto {
         Event::Warmed { array, after, over, under, guessed }
     }
 
-    /// How many more misses an array may have, relative to them, as the program uses more lines between two windows than the
-    /// last-level cache holds. What it had is then there if it was used again, and nobody knows. What a program has
-    /// not used since a gap, a long trial through, it has hardly used shortly before.
+    /// How many more misses an array may have, relative to them, as what it had before a gap is there only if it was used
+    /// again, and nobody knows. What a program has not used since a gap, a long trial through, it has hardly used shortly before.
+    ///
+    /// Of the last-level cache where more is new from one window to the next than it holds: less replaces little of it. Of
+    /// a TLB where nobody looked longer.
     fn stale(&self, at: usize) -> f64 {
         let reach = &self.aim.reaches[at];
-        let holds = reach.entries as f64;
-        let all: f64 = self.strata.iter().map(|(length, _)| length).sum();
-        let new = self.warming.new_each(at) * all;
-        let is_replaced =
-            new / self.strata.len() as f64 > holds && self.pilot.lines() as f64 > holds;
-        match reach.array {
-            Array::LastLevelCache if is_replaced => {
-                (new / self.sum(|misses| misses[at]).max(1.0) - 1.0).max(0.0)
-            }
-            _ => 0.0,
+        let new = self.warming.new_each(at) * self.all();
+        let is_replaced = new / self.strata.len() as f64 > reach.entries as f64;
+        let may_be = if reach.is_shared() { is_replaced } else { self.is_cheap(at) };
+        match may_be && self.exceeds(reach) {
+            true => (new / self.misses(at) - 1.0).max(0.0),
+            false => 0.0,
         }
+    }
+
+    /// How many fewer misses an array may have, relative to them, as the program may have used in gaps what windows see it
+    /// use first: of a TLB where nobody looked longer.
+    fn kept(&self, at: usize) -> f64 {
+        match self.is_cheap(at) && self.exceeds(&self.aim.reaches[at]) {
+            true => (1.0 - self.warming.known_each(at) * self.all() / self.misses(at)).max(0.0),
+            false => 0.0,
+        }
+    }
+
+    /// Whether an array is the second-level TLB and its misses cost too little to look longer for them.
+    fn is_cheap(&self, at: usize) -> bool {
+        let Reach { array, cycles, .. } = self.aim.reaches[at];
+        array == Array::L2Tlb && self.misses(at) * cycles < SMALL * self.all_cycles()
+    }
+
+    /// Whether the program uses more than an array holds, as far as is told.
+    fn exceeds(&self, reach: &Reach) -> bool {
+        let lines = self.pilot.lines();
+        let used = if reach.holds_pages() { lines / LINES_OF_PAGE } else { lines };
+        used > reach.entries
     }
 
     // ---- intervals ----
@@ -276,6 +301,16 @@ impl Auto {
     /// Half the width of the interval around a figure, given by misses an instruction, as far as the pilot can tell.
     fn half(&self, rate: impl Fn(&Misses) -> f64) -> Option<f64> {
         half_width(self.strata.iter().map(|(length, misses)| (*length, rate(misses))))
+    }
+
+    /// Instructions of all intervals that are over.
+    fn all(&self) -> f64 {
+        self.strata.iter().map(|(length, _)| length).sum()
+    }
+
+    /// Misses of an array in all intervals that are over, and one at least.
+    fn misses(&self, at: usize) -> f64 {
+        self.sum(|misses| misses[at]).max(1.0)
     }
 
     /// The figure in all intervals that are over.
@@ -326,7 +361,8 @@ impl Auto {
             Some(enough) => {
                 let seen = enough + window;
                 let usual = (SHARE * seen).min((start / EARLY).max(FEWEST * seen));
-                LEAST.max(usual).saturating_mul(self.factor)
+                let least = LEAST.max(usual);
+                least.saturating_mul(self.factor).min((start / CHANGES).max(least))
             }
         };
         let length = least.max(warm + window);
@@ -358,7 +394,8 @@ impl Auto {
                 count(warm)
             ),
         };
-        let is_stale = (0..self.aim.reaches.len()).any(|at| self.stale(at) > 0.0);
+        let is_llc = |at: &usize| self.aim.reaches[*at].is_shared();
+        let is_stale = (0..self.aim.reaches.len()).filter(is_llc).any(|at| self.stale(at) > 0.0);
         let stale = is_stale.then(|| {
             "between two windows the program uses more lines than the last-level cache holds: whether it has those \
              of earlier windows still is not known, and bounds of its misses reach up to where it has none"
@@ -375,7 +412,6 @@ fn more_or_fewer(off: f64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampled::Reach;
     use crate::sampled::trial::{Check, New};
     use strata_addr::Gva;
 
@@ -573,14 +609,20 @@ mod tests {
         assert_eq!((after, over, under), (50_000, 0, 0));
     }
 
+    /// After a trial in which empty arrays missed so often in 800,000 instructions, of a program that has used so many pages.
+    fn tried_empty(misses: [f64; 2], pages: u64) -> Auto {
+        let mut auto = tried(0.0, [[100.0, 0.0]; 5]);
+        let new = New { instructions: TRIED / 2, misses: misses.to_vec(), pages: 4.0 };
+        auto.warming.take(TRIED, Vec::new(), Some(new));
+        auto.touched(Pid(0), Range::sized(Gva::new(1 << 32), pages << 12), false);
+        auto
+    }
+
     #[test]
     fn lines_of_earlier_windows_may_be_gone_where_windows_are_far_apart() {
         let under = |pages: u64, length: f64, misses: f64| {
-            let mut auto = tried(0.0, [[100.0, 0.0]; 5]);
-            let new = New { instructions: TRIED / 2, misses: vec![8000.0, 0.0] };
-            auto.warming.take(TRIED, Vec::new(), Some(new));
+            let mut auto = tried_empty([8000.0, 0.0], pages);
             auto.strata = vec![(length, vec![misses, 0.0]); 4];
-            auto.touched(Pid(0), Range::sized(Gva::new(1 << 32), pages << 12), false);
             let Event::Warmed { under, .. } = auto.warmed(0) else { panic!() };
             auto.warm = Some(TRIED);
             let told = auto.notes().iter().any(|note| note.contains("between two windows"));
@@ -592,6 +634,26 @@ mod tests {
         assert_eq!(under(2000, 1e7, 0.01), 0);
         assert_eq!(under(2000, 6e6, 0.005), 0, "not all is replaced from one to the next");
         assert_eq!(under(500, 1e7, 0.005), 0, "all lines that there are fit");
+    }
+
+    /// In a hundred thousand instructions an empty TLB has one page not, in twice as many as it was not used since the gap.
+    #[test]
+    fn pages_may_have_been_used_in_gaps_or_not() {
+        let off = |pages: u64, misses: f64| {
+            let mut auto = tried_empty([0.0, 8.0], pages);
+            auto.strata = vec![(1e7, vec![0.0, misses * 1e-5]); 4];
+            let Event::Warmed { over, under, .. } = auto.warmed(1) else { panic!() };
+            [over, under]
+        };
+        assert_eq!(off(2000, 0.8), [375_000, 250_000]);
+        assert_eq!(off(2000, 2.0), [750_000, 0]);
+        assert_eq!(off(2000, 0.4), [0, 1_500_000]);
+        assert_eq!(off(1000, 0.8), [0, 0], "the TLB has room for all");
+        assert_eq!(
+            off(2000, 20.0),
+            [0, 0],
+            "it costs a hundredth of all cycles: trials look for it"
+        );
     }
 
     #[test]
@@ -612,9 +674,13 @@ mod tests {
     fn intervals_grow_once_bounds_are_narrow_and_not_before() {
         // The same everywhere: known after a few windows.
         let mut even = Auto::new(SAMPLING, aim(0.02));
-        let placed = intervals(&mut even, 90, |_, at| at % 4);
-        let last = placed.last().unwrap().length;
-        assert!(last >= 8 * placed[FIRST_TRIALS].length, "{last}");
+        let placed = intervals(&mut even, 300, |_, at| at % 4);
+        let last = placed.last().unwrap();
+        assert!(last.length >= 4 * placed[FIRST_TRIALS].length, "{last:?}");
+        assert!(
+            even.factor > 16 && last.length <= last.start / CHANGES,
+            "it may do something else"
+        );
         // One interval in four misses everything.
         let mut uneven = Auto::new(SAMPLING, aim(0.02));
         intervals(&mut uneven, 90, |interval, at| match interval % 4 {

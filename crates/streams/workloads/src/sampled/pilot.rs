@@ -332,6 +332,29 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_used_first_once_since_a_gap_by_each_cpu() {
+        let mut pilot = Pilot::new(&reaches());
+        let load = |pilot: &mut Pilot, tid: u32, pages: std::ops::Range<u64>| {
+            let loads = pages.map(|page| Access::load(Gva::new((1 << 32) + (page << 12)), 8));
+            pilot.run(Pid(0), Tid(tid), 1000, &loads.collect::<Vec<_>>());
+        };
+        load(&mut pilot, 0, 0..200);
+        pilot.warm(4000, Some(400));
+        [0..32, 32..64, 16..96, 96..160].into_iter().for_each(|pages| load(&mut pilot, 0, pages));
+        pilot.open();
+        let new = pilot.close().new.unwrap();
+        assert_eq!((new.instructions, new.pages), (2000, 96.0));
+        // Another thread has used none of them.
+        pilot.warm(4000, Some(400));
+        load(&mut pilot, 0, 0..32);
+        load(&mut pilot, 0, 0..32);
+        load(&mut pilot, 1, 0..32);
+        load(&mut pilot, 0, 0..40);
+        pilot.open();
+        assert_eq!(pilot.close().new.unwrap().pages, 40.0);
+    }
+
+    #[test]
     fn a_window_that_is_no_trial_has_no_checks() {
         let mut pilot = Pilot::new(&reaches());
         walk(&mut pilot, 4, 2000);

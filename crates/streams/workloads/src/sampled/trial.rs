@@ -35,6 +35,8 @@ pub(super) struct New {
     pub(super) instructions: u64,
     /// Misses of arrays that were empty at the end of the gap.
     pub(super) misses: Misses,
+    /// Pages that CPUs use first, each for itself.
+    pub(super) pages: f64,
 }
 
 /// What a check of a trial showed.
@@ -77,8 +79,8 @@ pub(super) struct Trial {
     pub(super) checks: Vec<Check>,
     /// Arrays that were empty at the end of the gap.
     empty: Cpus,
-    /// Instructions, and their misses, after half of the warming.
-    half: (u64, Vec<u64>),
+    /// Instructions, their misses and the pages they used, after half of the warming.
+    half: (u64, Vec<u64>, u64),
     pub(super) new: Option<New>,
 }
 
@@ -101,9 +103,9 @@ impl Trial {
         }
         steps.push((warm / 2, Step::Half));
         steps.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-        let empty = Cpus::new(&before.reaches);
+        let empty = Cpus::with_pages(&before.reaches);
         Self {
-            half: (0, empty.misses.clone()),
+            half: (0, empty.misses.clone(), 0),
             empty,
             new: None,
             before,
@@ -139,7 +141,10 @@ impl Trial {
             Step::Start(check) => self.copies.push((check, self.before.clone())),
             Step::Open(check) => self.open(check, arrays),
             Step::Close(check) => self.close(check, arrays),
-            Step::Half => self.half = (self.instructions, self.empty.misses.clone()),
+            Step::Half => {
+                let Self { instructions, empty, .. } = self;
+                self.half = (*instructions, empty.misses.clone(), empty.pages());
+            }
         }
     }
 
@@ -164,9 +169,10 @@ impl Trial {
         while let Some((_, step)) = self.steps.pop() {
             self.take(step, arrays);
         }
-        let (since, before) = &self.half;
+        let (since, before, pages) = &self.half;
         let (instructions, misses) = (self.instructions - since, self.empty.missed_since(before));
-        self.new = Some(New { instructions, misses });
+        let pages = (self.empty.pages() - pages) as f64;
+        self.new = Some(New { instructions, misses, pages });
     }
 
     /// The window begins.

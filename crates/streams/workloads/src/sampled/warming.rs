@@ -139,8 +139,17 @@ impl Warming {
 
     /// Misses of an array an instruction, if it had nothing at the end of the gap, in the second half of the longest warming.
     pub(super) fn new_each(&self, at: usize) -> f64 {
-        let of = |figure: &dyn Fn(&New) -> f64| self.new.iter().map(figure).sum::<f64>();
-        of(&|new| new.misses[at]) / of(&|new| new.instructions as f64).max(1.0)
+        self.each(|new| new.misses[at])
+    }
+
+    /// The same of a TLB without those of pages that are used first since the gap, which it may have had.
+    pub(super) fn known_each(&self, at: usize) -> f64 {
+        self.each(|new| new.misses[at] - new.pages)
+    }
+
+    fn each(&self, figure: impl Fn(&New) -> f64) -> f64 {
+        let instructions: u64 = self.new.iter().map(|new| new.instructions).sum();
+        self.new.iter().map(figure).sum::<f64>() / instructions.max(1) as f64
     }
 }
 
@@ -212,11 +221,14 @@ mod tests {
     #[test]
     fn what_is_new_is_of_the_longest_trials() {
         let mut warming = Warming::new(1_600_000, WINDOW);
-        let new = |misses| Some(New { instructions: 1_000_000, misses: vec![misses] });
+        let new = |misses| {
+            let pages = misses / 4.0;
+            Some(New { instructions: 1_000_000, misses: vec![misses], pages })
+        };
         assert_eq!(warming.new_each(0), 0.0);
         warming.take(1_600_000, Vec::new(), new(3000.0));
         warming.take(1_600_000, Vec::new(), new(1000.0));
-        assert_eq!(warming.new_each(0), 0.002);
+        assert_eq!((warming.new_each(0), warming.known_each(0)), (0.002, 0.0015));
         warming.take(3_200_000, Vec::new(), new(500.0));
         assert_eq!(warming.new_each(0), 0.0005);
     }

@@ -1,9 +1,13 @@
 //! Slots: what threads did to memory, as far as it was not delivered.
 
-use super::{Capture, Progress};
+use super::{Capture, Progress, add};
 use crate::vmas::page_of;
 use strata_stream::{Access, Backing, Batch, Event, Pid, Protection, Tid};
 use strata_wire::{Cut, SlotIndex, decode};
+
+/// What is said where threads run beside each other in a window.
+const BESIDE: &str = "threads or processes ran beside each other: between windows they run at other speeds than in them, \
+                      so what waits for others may be seen too often or too seldom, and no bounds tell of that";
 
 impl Capture {
     /// Puts a committed slot into the batch and gives it back to the producers.
@@ -51,7 +55,18 @@ impl Capture {
             return;
         }
         let piece = &accesses[before.accesses..end];
+        if !piece.is_empty() {
+            self.saw(owner.tid);
+        }
         self.run(owner.pid, owner.tid, instructions - before.instructions, piece, batch);
+    }
+
+    /// A thread was seen to access memory.
+    fn saw(&mut self, tid: Tid) {
+        let Some(first) = &mut self.first else { return };
+        if *first.get_or_insert(tid) != tid {
+            add(BESIDE.to_owned(), &mut self.notes);
+        }
     }
 
     /// Adds a run, with mappings inferred where accesses fall outside all known ones.

@@ -116,6 +116,9 @@ impl Capture {
     /// The stream goes from one part to the next.
     fn edge(&mut self, edge: Edge, batch: &mut Batch) {
         self.in_gap = matches!(edge, Edge::Interval | Edge::Gap);
+        if self.in_gap {
+            self.first = Some(None);
+        }
         batch.event(Event::Sampling(edge));
         if let Some(chooser) = &mut self.chooser {
             chooser.told(edge).into_iter().for_each(|event| batch.event(event));

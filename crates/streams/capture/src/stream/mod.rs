@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use strata_phases::{Profile, Profiled};
-use strata_stream::{Batch, Fill, Pid, Source, SourceError, WorkloadInfo, command_line};
+use strata_stream::{Batch, Fill, Pid, Source, SourceError, Tid, WorkloadInfo, command_line};
 use strata_wire::{Drain, Wire};
 use strata_workloads::{Chooser, Touches};
 
@@ -61,6 +61,8 @@ pub struct Capture {
     profile: Option<Profile>,
     /// Whether the stream is in a gap.
     in_gap: bool,
+    /// Who ran first since the last gap, once there was one.
+    first: Option<Option<Tid>>,
     /// Processes found dead, whose committed slots are still in `drain`.
     dying: Vec<Pid>,
     /// Processes that ended before what a slot tells of, and did not tell of it; looked for where that matters.
@@ -138,6 +140,7 @@ impl Capture {
             chooser,
             profile,
             in_gap: false,
+            first: None,
             dying: Vec::new(),
             unheard: None,
             checked: Instant::now(),

@@ -137,6 +137,17 @@ pub fn instructions_are_counted_in_gaps_and_windows_alike() {
 }
 
 #[test]
+fn of_threads_that_run_beside_each_other_it_is_said_that_gaps_may_be_otherwise() {
+    let is_told =
+        |record: &Record| record.info.notes.iter().any(|note| note.contains("beside each other"));
+    let threads = Program::build("threads", Linked::Static);
+    assert!(is_told(&threads.sample(&[], MANY)));
+    assert!(!is_told(&threads.run(&[])), "nothing is left out");
+    let alone = Program::build("accesses", Linked::Static).sample(&[], MANY);
+    assert!(!is_told(&alone) && alone.events().any(|event| matches!(event, Event::Sampling(_))));
+}
+
+#[test]
 fn windows_are_as_long_as_they_are_to_be_and_gaps_hold_no_access() {
     let program = Program::build("sampling", Linked::Static);
     let record = program.sample(&[], MANY);
@@ -275,7 +286,7 @@ fn intervals_are_chosen_while_several_processes_and_threads_run() {
     let all = instructions(&record);
     assert!((300_000_000..600_000_000).contains(&all), "{all}");
     let observed: u64 = record.instructions.values().sum();
-    assert!(observed < all / 8, "{observed} of {all}");
+    assert!(observed < all / 6, "{observed} of {all}");
     assert_eq!(pages(&record, &program), [40, 41]);
     let notes = &record.info.notes;
     assert!(notes.iter().any(|note| note.contains("more than this program needs")), "{notes:?}");

@@ -40,9 +40,16 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 pub fn parse_count(text: &str) -> Result<u64, String> {
     // A count has no bytes, so `KB` and `KiB` are mistakes.
     let config = Config::new().with_decimal().with_byte_suffix(ByteSuffix::Deny);
-    config
-        .parse_size(text)
-        .map_err(|_| format!("'{text}' is not a count; write it like 1000, 50M or 1.5G"))
+    // Half of a thing is rounded in silence otherwise.
+    let is_whole = |number: &str, unit: &str| {
+        let number = number.trim().replace('_', "").parse::<f64>().ok()?;
+        let unit = config.parse_size(format!("1{unit}")).ok()?;
+        Some((number * unit as f64).fract() == 0.0)
+    };
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let is_count = is_whole(number, &text[number.len()..]) == Some(true);
+    let count = config.parse_size(text).ok().filter(|_| is_count);
+    count.ok_or_else(|| format!("'{text}' is not a count; write it like 1000, 50M or 1.5G"))
 }
 
 #[cfg(test)]
@@ -70,9 +77,24 @@ mod tests {
 
     #[test]
     fn counts_are_decimal() {
-        for (text, count) in [("7", 7), ("50M", 50_000_000), ("1.5g", 1_500_000_000), ("2Ki", 2048)]
-        {
+        for (text, count) in [
+            ("7", 7),
+            ("50M", 50_000_000),
+            ("1.5g", 1_500_000_000),
+            ("2Ki", 2048),
+            ("2.0", 2),
+            ("0.5k", 500),
+            ("1_000", 1000),
+            ("1e3", 1000),
+            ("18446744073709551615", u64::MAX),
+        ] {
             assert_eq!(parse_count(text), Ok(count), "{text}");
+        }
+        for text in ["1.5", "0.5", "1.0005k"] {
+            assert!(
+                parse_count(text).unwrap_err().contains("like 1000"),
+                "{text} is no whole number"
+            );
         }
     }
 

@@ -34,6 +34,9 @@ pub(crate) struct Elapsed {
 /// the walk caches keep through gaps is not measured, and nor is what threads do as they begin and end.
 const RESOLUTION: f64 = 1e-3;
 
+/// Windows of which nothing is known of the rest, if they alone had what there is.
+const FEW: f64 = 4.0;
+
 impl Strata {
     /// What is to be said of a run whose elapsed cycles are that many for each cycle of all CPUs.
     pub(crate) fn describe(
@@ -51,7 +54,8 @@ impl Strata {
                 let unmet = self.unmet(index, &values, totals, machine);
                 bounds.extend(unmet.map(|unmet| {
                     let less = self.unmet_by_windows(index, &values) + self.less_than_once(index);
-                    let more = unmet + self.more_than_once(index, &values);
+                    let burst = parts(index).iter().map(|(part, at)| self.burst(*part, *at));
+                    let more = unmet + burst.sum::<f64>() + self.more_than_once(index, &values);
                     ((*name).to_owned(), Bounds::around(values[index], 0.0, [less, more]))
                 }));
                 continue;
@@ -187,10 +191,29 @@ impl Strata {
             }
             [
                 over + off.over * estimated + self.at_first(*part, *at),
-                under + off.under * estimated + off.guessed * each,
+                under + off.under * estimated + off.guessed * each + self.burst(*part, *at),
             ]
         });
         Bounds::around(values[figure], half, off)
+    }
+
+    /// By how much a figure may be too low where hardly any window had any of it: there may be a burst that none met. What
+    /// windows miss 95 of 100 times is no more than three of as many parts as there are of them (the rule of three), and may be as
+    /// the worst of them, or as what was run whole.
+    fn burst(&self, part: Part, figure: usize) -> f64 {
+        let (windows, whole) = (self.of(part), &self.whole);
+        let rates = windows.rates(figure, &self.weights(self.warmth.start(part)));
+        let all: f64 = windows.lengths().sum();
+        let had = windows.lengths().zip(&rates).map(|(length, rate)| length * rate.max(0.0));
+        let [sum, squares] =
+            had.fold([0.0; 2], |[sum, squares], had| [sum + had, squares + had * had]);
+        // So many windows had nearly all, if they had as much each.
+        if part == Part::Program || sum * sum >= FEW * squares && sum > 0.0 {
+            return 0.0;
+        }
+        let before = whole.figures[figure] / (whole.counted.instructions as f64).max(1.0);
+        let worst = rates.iter().copied().fold(before, f64::max);
+        (3.0 / rates.len().max(3) as f64 * all * worst - sum).max(0.0)
     }
 
     /// By how much a figure may be too high as threads that began in gaps had brought into caches what windows see them bring.
@@ -326,6 +349,32 @@ mod tests {
         for (name, seen) in seen.into_iter().chain([("counters.strata.data_memory", 50.0)]) {
             assert_eq!(bounds[name].low, seen, "{name}");
         }
+    }
+
+    /// Walks take five cycles an instruction at the beginning, and as good as none where windows see them.
+    #[test]
+    fn there_may_be_a_burst_where_hardly_any_window_had_anything() {
+        let seen = |walk_cycles| {
+            let counted =
+                HardwareCounters { instructions: 1000, walk_cycles, ..Default::default() };
+            Seen { counted, faults: 0 }
+        };
+        let more = |windows: [u64; 20]| {
+            let (strata, exact) = after(seen(5000), windows.into_iter().map(seen), 0);
+            let totals = strata.totals(&exact);
+            let bounds = strata.describe(&totals, 1.0, 0, &machine()).bounds["walk_cycles"];
+            let (value, half) = (totals.walk_cycles as f64, strata.half(4, exact.instructions));
+            bounds.high - value - half.unwrap()
+        };
+        let [three, two] =
+            [3, 2].map(|had| std::array::from_fn(|at| if at < had { 10 } else { 0 }));
+        // Three of twenty parts, each of 10,000 instructions, and not what windows had of it.
+        assert!((more(two) - (3.0 * 50_000.0 - 200.0)).abs() < 1e-6, "{}", more(two));
+        assert!((more(three) - (3.0 * 50_000.0 - 300.0)).abs() < 1e-6, "{}", more(three));
+        assert!(more(std::array::from_fn(|at| if at < 4 { 10 } else { 0 })).abs() < 1e-6);
+        // The worst window may be worse than the beginning.
+        let worst = more(std::array::from_fn(|at| if at == 7 { 9000 } else { 0 }));
+        assert!((worst - (3.0 * 90_000.0 - 90_000.0)).abs() < 1e-6, "{worst}");
     }
 
     #[test]

@@ -228,14 +228,18 @@ fn what_no_window_meets_is_bounded_by_how_much_they_saw() {
     assert_eq!(bounds.low, found.tlb.l2_misses as f64);
     let beyond = (found.instructions - sampled.whole_instructions) as f64;
     let three = 3.0 * beyond / sampled.window_instructions as f64;
-    assert!((bounds.high - bounds.low - three).abs() < 1e-6, "{bounds:?} {three}");
-    assert!(three > 30.0, "{three}");
+    // In a part that no window met it may do what it did at the beginning: so often, in three of as many parts as windows are.
+    let burst =
+        bounds.low / sampled.whole_instructions as f64 * beyond * 3.0 / sampled.windows as f64;
+    assert!((bounds.high - bounds.low - three - burst).abs() < 1e-6, "{bounds:?} {three} {burst}");
+    assert!(three > 30.0 && burst > 30.0, "{three} {burst}");
     // Their walks may find nothing in caches.
     let references = found.walk_refs as f64 / found.tlb.l2_misses as f64;
     let each = references * f64::from(setup.cpu.cache.memory_cycles);
     let walks = sampled.bounds["walk_cycles"];
     let more = walks.high - found.walk_cycles as f64;
-    assert!((more / (three * each) - 1.0).abs() < 1e-9, "{walks:?} {more}");
+    let burst = burst / bounds.low * walks.low;
+    assert!((more / (three * each + burst) - 1.0).abs() < 1e-9, "{walks:?} {more}");
 }
 
 /// A program that touches 32 pages at once, and then a line more of each in every round.

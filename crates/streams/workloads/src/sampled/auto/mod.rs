@@ -28,7 +28,7 @@ const MOST: u64 = 12_800_000;
 const BEFORE: u64 = 16;
 
 /// The next trial is as far ahead as the beginning is behind, but no farther than this.
-const AGAIN: u64 = 2_000_000_000;
+const AGAIN: u64 = 500_000_000;
 
 /// An interval is at least so many times as long as what is seen of it in detail.
 const SHARE: u64 = 16;

@@ -29,8 +29,7 @@ const MOST: u64 = 100;
 pub const NOTE: &str = "sampled: ";
 
 /// What is said of a stream of which nothing was left out.
-pub const NOT_SAMPLED: &str =
-    "too short to be sampled, so all of it was run: nothing here is estimated from windows";
+pub const NOT_SAMPLED: &str = "too short to be sampled, or without gaps between windows, so all of it was run: nothing here is estimated from windows";
 
 /// The keys of `--sample`.
 const KEYS: [&str; 4] = ["interval", "window", "warm", "whole"];
@@ -195,9 +194,11 @@ pub fn too_wide(runs: &[RunResult], within: f64) -> Option<String> {
     let share = |part: u64, run: &RunResult| part as f64 / run.cycles.max(1) as f64;
     let widths = runs.iter().filter_map(|run| Some((run, run.sampled.as_ref()?))).flat_map(
         |(run, sampled)| {
-            let walks = share(run.cycles_by_kind.walks, run);
             let lookups = run.bill.iter().find(|item| item.name == LOOKUPS);
-            let lookups = share(lookups.map_or(0, |item| item.cycles), run);
+            let lookups = lookups.map_or(0, |item| item.cycles);
+            // Of cycles in walks, lookups that hit are a part.
+            let walks = share(run.cycles_by_kind.walks.saturating_sub(lookups), run);
+            let lookups = share(lookups, run);
             let data = share(run.cycles_by_kind.data, run);
             [
                 ("cycles", "cycles", 1.0),
@@ -238,7 +239,7 @@ fn values<const N: usize>(
     for part in text.split(',') {
         let Some((key, value)) = part.split_once('=') else {
             return Err(format!(
-                "'{part}' is no length; give auto, phases, or interval=N,window=N,warm=N"
+                "'{part}' is no length; give auto, phases, or interval=N,window=N,warm=N,whole=N"
             ));
         };
         let Some(index) = keys.iter().position(|known| *known == key) else {
@@ -282,7 +283,9 @@ fn within(rest: &str) -> Result<u32, String> {
     };
     let hundredths = percent.map(|percent| (percent * 100.0).round()).unwrap_or(0.0);
     if !(1.0..=10_000.0).contains(&hundredths) {
-        return Err(format!("'{value}' is no width of an interval; write one from 0.01% to 100%"));
+        return Err(format!(
+            "'{value}' is no width of an interval; write one from 0.01% to 100%, with the % sign"
+        ));
     }
     Ok(hundredths as u32)
 }
@@ -316,7 +319,7 @@ impl fmt::Display for Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_engine::report::{BillItem, Bounds, Sampled, Tlb};
+    use strata_engine::report::{BillItem, Bounds, Cycles, Sampled, Tlb};
 
     #[test]
     fn lengths_are_read_as_they_are_printed() {
@@ -338,22 +341,31 @@ mod tests {
 
     #[test]
     fn an_interval_is_too_wide_where_its_figure_takes_cycles() {
-        let said = |lookups: u64, off: f64| {
+        let said = |lookups: u64, off: f64, walks: u64| {
             let name = "second-level TLB".to_owned();
             let bill = vec![BillItem { name, cycles: lookups, ..BillItem::default() }];
             let [l1, cycles] = [off, 0.0].map(|off| Bounds { low: 1000.0, high: 1000.0 + off });
-            let bounds = [("tlb.l1_misses", l1), ("cycles", cycles)];
+            let of_walks = Bounds { low: 100.0, high: 130.0 };
+            let bounds = [("tlb.l1_misses", l1), ("cycles", cycles), ("tlb.l2_misses", of_walks)];
             let bounds = bounds.map(|(name, bounds)| (name.to_owned(), bounds)).into();
-            let tlb = Tlb { l1_misses: 1000, ..Tlb::default() };
+            let tlb = Tlb { l1_misses: 1000, l2_misses: 100, ..Tlb::default() };
             let sampled = Some(Sampled { bounds, ..Sampled::default() });
-            too_wide(
-                &[RunResult { cycles: 1000, bill, tlb, sampled, ..RunResult::default() }],
-                0.02,
-            )
+            let cycles_by_kind = Cycles { walks: lookups + walks, ..Cycles::default() };
+            let run = RunResult {
+                cycles: 1000,
+                bill,
+                tlb,
+                sampled,
+                cycles_by_kind,
+                ..RunResult::default()
+            };
+            too_wide(&[run], 0.02)
         };
-        let wide = said(10, 100.0).expect("it is too wide");
+        let wide = said(10, 100.0, 9).expect("it is too wide");
         assert!(wide.contains("the widest is ±10 %, of L1 TLB misses"), "{wide}");
-        assert_eq!([said(10, 19.0), said(9, 100.0)], [None, None]);
+        assert_eq!([said(10, 19.0, 9), said(9, 100.0, 9)], [None, None]);
+        let wide = said(9, 0.0, 10).expect("walks take a hundredth");
+        assert!(wide.contains("the widest is ±30 %, of L2 TLB misses"), "{wide}");
     }
 
     #[test]

@@ -107,8 +107,10 @@ pub struct RunArgs {
     /// or its size and ways, such as 512KiB/4 [default: one like the host's].
     #[arg(long, value_name = "COLOURS|SIZE/WAYS", value_parser = vllc)]
     pub vllc: Option<Colours>,
-    /// Run windows of the stream in detail and estimate the rest: auto, or lengths in instructions as
-    /// interval=10M,window=100k,warm=300k. Events and first touches of pages are all run.
+    /// Run windows of the stream in detail and estimate the rest: auto, which chooses them as the stream
+    /// is read (auto,within=2% says how narrow bounds are to be); phases, which finds parts that are alike
+    /// in a first run (phases,interval=500k,warm=1600k,most=20); or lengths in instructions, as
+    /// interval=10M,window=100k,warm=300k,whole=10M. Events and first touches of pages are all run.
     #[arg(long, value_name = "auto|phases|LENGTHS")]
     pub sample: Option<Sample>,
 

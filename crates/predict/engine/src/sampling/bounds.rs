@@ -53,7 +53,8 @@ impl Strata {
             let Some(half) = self.half(index, totals.instructions) else {
                 let unmet = self.unmet(index, &values, totals, machine);
                 bounds.extend(unmet.map(|unmet| {
-                    let less = self.unmet_by_windows(index, &values) + self.less_than_once(index);
+                    // All but what was run whole is what page faults are thought to add, or counts once.
+                    let less = (values[index] - self.whole.figures[index]).max(0.0);
                     let burst = parts(index).iter().map(|(part, at)| self.burst(*part, *at));
                     let more = unmet + burst.sum::<f64>() + self.more_than_once(index, &values);
                     ((*name).to_owned(), Bounds::around(values[index], 0.0, [less, more]))
@@ -128,18 +129,6 @@ impl Strata {
         }
         let seen = self.of(*part).seen().instructions as f64;
         Some(3.0 * self.beyond_whole(totals.instructions) as f64 / seen * each)
-    }
-
-    /// What there is of a figure beyond what was seen, where windows met none: only page faults are thought to have added it.
-    fn unmet_by_windows(&self, figure: usize, values: &Figures) -> f64 {
-        let seen: f64 = parts(figure)
-            .iter()
-            .map(|(part, at)| match part {
-                Part::Walks => self.whole.figures[*at] + self.once().figure(*at),
-                _ => self.whole.figures[*at],
-            })
-            .sum();
-        (values[figure] - seen).max(0.0)
     }
 
     /// How much less of a figure there may be, as page tables are not in the caches yet where windows see what counts once.

@@ -55,8 +55,49 @@ struct Shared<W> {
     counts: Arc<Counts>,
     /// Somebody heard of something.
     news: Condvar,
+    answers: Answers,
     /// After how long without a word frames are sent again.
     again: Duration,
+}
+
+/// What the other side is to be told. Who receives leaves it here and goes on: if it waited for the line while the other side's
+/// receiver did the same, and both lines were full, nobody would empty either.
+#[derive(Debug, Default)]
+struct Answers {
+    due: Mutex<Due>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    /// The next frame that is expected, if the other side has not been told.
+    next: Option<u32>,
+    /// There will be no more, or no line to tell them on.
+    over: bool,
+}
+
+impl Answers {
+    /// The other side is to hear of this. Gives whether it can.
+    fn tell(&self, next: u32) -> bool {
+        let mut due = lock(&self.due);
+        due.next = Some(next);
+        self.changed.notify_all();
+        !due.over
+    }
+
+    fn end(&self) {
+        lock(&self.due).over = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the next answer, of which later ones make earlier ones needless; none when there are no more.
+    fn next(&self) -> Option<u32> {
+        let mut due = lock(&self.due);
+        while due.next.is_none() && !due.over {
+            due = self.changed.wait(due).unwrap_or_else(PoisonError::into_inner);
+        }
+        due.next.take()
+    }
 }
 
 /// Carries bytes between `socket` and the line that `from` and `to` lead to, from now on and in
@@ -86,18 +127,22 @@ where
         expects: AtomicU32::new(numbers.expects),
     });
     let carried = Carried(Arc::clone(&counts));
-    let shared = Arc::new(Shared { line: Mutex::new(to), counts, news: Condvar::new(), again });
+    let (line, news, answers) = (Mutex::new(to), Condvar::new(), Answers::default());
+    let shared = Arc::new(Shared { line, counts, news, answers, again });
     let inward = socket.try_clone()?;
     socket.set_read_timeout(Some(again))?;
     let other = Arc::clone(&shared);
     thread::spawn(move || {
         let end = inward.try_clone();
         receive(from, inward, &other, get.as_ref());
+        other.answers.end();
         // Nobody is to wait for more.
         if let Ok(end) = end {
             let _ = end.shutdown(std::net::Shutdown::Both);
         }
     });
+    let other = Arc::clone(&shared);
+    thread::spawn(move || answer(&other));
     thread::spawn(move || send(socket, &shared, put.as_ref()));
     Ok(carried)
 }
@@ -159,9 +204,18 @@ fn receive<W: Write>(
                 receiver.accept(number);
                 shared.counts.expects.store(receiver.next(), Release);
             }
-            if shared.write(&Frame::Heard { next: receiver.next() }).is_err() {
+            if !shared.answers.tell(receiver.next()) {
                 return;
             }
+        }
+    }
+}
+
+/// Tells the other side what has come.
+fn answer<W: Write>(shared: &Shared<W>) {
+    while let Some(next) = shared.answers.next() {
+        if shared.write(&Frame::Heard { next }).is_err() {
+            shared.answers.end();
         }
     }
 }
@@ -236,6 +290,7 @@ fn send_again<W: Write>(shared: &Shared<W>, last: &mut Instant) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     /// A line of which every so many bytes one gets lost.
     struct Lossy {
@@ -297,6 +352,38 @@ mod tests {
         one.read_exact(&mut got_back).unwrap();
         writer.join().unwrap();
         assert!(got_there == there && got_back == back);
+    }
+
+    /// A line that takes nothing until it is let go.
+    struct Full(mpsc::Receiver<()>);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// If it waited, and the other side did so too, nobody would empty either line.
+    #[test]
+    fn who_receives_does_not_wait_for_a_full_line() {
+        let (mut far, from) = UnixStream::pair().unwrap();
+        let (mut end, own) = UnixStream::pair().unwrap();
+        let (let_go, full) = mpsc::channel();
+        carry(own, (from, Full(full)), None, None, AGAIN, Numbers::default()).unwrap();
+        end.write_all(b"out").unwrap();
+        end.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        for number in 0..10 {
+            far.write_all(&Frame::Bytes { number, bytes: vec![number as u8] }.encode()).unwrap();
+            let mut got = [0];
+            end.read_exact(&mut got).unwrap();
+            assert_eq!(got, [number as u8]);
+        }
+        drop(let_go);
     }
 
     #[test]

@@ -367,6 +367,19 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_may_have_loaded_in_gaps_what_others_use() {
+        let high = |unused| {
+            let (mut strata, exact) = strata((0..20).map(|window| (1000 + window % 2 * 500, 0)), 0);
+            strata.end(vec![unused]);
+            let totals = strata.totals(&exact);
+            strata.describe(&totals, 1.0, 0, &machine()).bounds["tlb.l2_misses"].high
+        };
+        assert_eq!(high(600) - high(0), 600.0);
+        // Gaps have 180,000 instructions, and none loads two.
+        assert_eq!(high(1 << 40) - high(0), 180_000.0);
+    }
+
+    #[test]
     fn no_bounds_are_nearer_than_arrays_that_nobody_measures_allow() {
         let (strata, exact) = strata((0..20).map(|_| (1000, 0)), 0);
         let totals = strata.totals(&exact);

@@ -15,9 +15,6 @@ use strata_text::number::{bytes, count};
 use strata_workloads::Before;
 use strata_workloads::record::{Outcome, Writer};
 
-/// How notes begin that a recording makes of itself when it is read.
-const RECORDING: [&str; 2] = ["recording of: ", "recording is partial: "];
-
 /// Records. Gives the exit status: a live program's own.
 ///
 /// # Errors
@@ -78,15 +75,7 @@ pub fn record(args: RecordArgs) -> Result<u8, Failure> {
     let pressed = (interrupt.happened() && !undisturbed).then(|| interrupt.reason());
     let mut outcome = match info.recorded {
         // A copy says what its source says, damage included, and what was found when it was sampled.
-        Some(mut recorded) => {
-            let of_source = |note: &String| {
-                recorded.notes.contains(note)
-                    || RECORDING.iter().any(|start| note.starts_with(start))
-            };
-            let found: Vec<_> = info.notes.into_iter().filter(|note| !of_source(note)).collect();
-            recorded.notes.extend(found);
-            Outcome { partial: pressed.or(recorded.partial), ..recorded }
-        }
+        Some(recorded) => Outcome { partial: pressed.or(recorded.partial), ..recorded },
         None => Outcome {
             tables: None,
             command: if info.argv.is_empty() { vec![info.name] } else { info.argv },

@@ -29,7 +29,8 @@ const MOST: u64 = 100;
 pub const NOTE: &str = "sampled: ";
 
 /// What is said of a stream of which nothing was left out.
-pub const NOT_SAMPLED: &str = "too short to be sampled, or without gaps between windows, so all of it was run: nothing here is estimated from windows";
+pub const NOT_SAMPLED: &str = "as far as it was run too short to be sampled, or without gaps between windows: \
+                               nothing here is estimated from windows";
 
 /// The keys of `--sample`.
 const KEYS: [&str; 4] = ["interval", "window", "warm", "whole"];
@@ -284,7 +285,7 @@ fn within(rest: &str) -> Result<u32, String> {
     let hundredths = percent.map(|percent| (percent * 100.0).round()).unwrap_or(0.0);
     if !(1.0..=10_000.0).contains(&hundredths) {
         return Err(format!(
-            "'{value}' is no width of an interval; write one from 0.01% to 100%, with the % sign"
+            "'{value}' is no width of an interval; write one from 0.01% to 100%, as 2% or 0.02"
         ));
     }
     Ok(hundredths as u32)

@@ -44,7 +44,9 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     let is_whole = |number: &str, unit: &str| {
         let number = number.trim().replace('_', "").parse::<f64>().ok()?;
         let unit = config.parse_size(format!("1{unit}")).ok()?;
-        Some((number * unit as f64).fract() == 0.0)
+        let all = number * unit as f64;
+        // 8.2 millions are not quite whole in binary.
+        Some((all - all.round()).abs() <= all * 4.0 * f64::EPSILON)
     };
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let is_count = is_whole(number, &text[number.len()..]) == Some(true);
@@ -90,7 +92,12 @@ mod tests {
         ] {
             assert_eq!(parse_count(text), Ok(count), "{text}");
         }
-        for text in ["1.5", "0.5", "1.0005k"] {
+        for thousandths in 0..20_000 {
+            let text = format!("{}.{:03}k", thousandths / 1000, thousandths % 1000);
+            assert_eq!(parse_count(&text), Ok(thousandths), "{text}");
+        }
+        assert_eq!(parse_count("8.2M"), Ok(8_200_000));
+        for text in ["1.5", "0.5", "1.0005k", "1.0000001k"] {
             assert!(
                 parse_count(text).unwrap_err().contains("like 1000"),
                 "{text} is no whole number"

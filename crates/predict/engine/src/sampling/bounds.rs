@@ -54,15 +54,14 @@ impl Strata {
                 let unmet = self.unmet(index, &values, totals, machine);
                 bounds.extend(unmet.map(|unmet| {
                     // All but what was run whole is what page faults are thought to add, or counts once.
-                    let less = (values[index] - self.whole.figures[index]).max(0.0);
+                    let less = self.estimated(index, &values);
                     let burst = parts(index).iter().map(|(part, at)| self.burst(*part, *at));
                     let more = unmet + burst.sum::<f64>() + self.more_than_once(index, &values);
                     ((*name).to_owned(), Bounds::around(values[index], 0.0, [less, more]))
                 }));
                 continue;
             };
-            let estimated = (values[index] - self.whole.figures[index]).max(0.0);
-            let half = half.max(RESOLUTION * estimated);
+            let half = half.max(RESOLUTION * self.estimated(index, &values));
             let exact = if index == CYCLES { charged as f64 } else { 0.0 };
             let around = self.around(index, &values, half).plus(exact);
             bounds.insert((*name).to_owned(), around);
@@ -86,6 +85,11 @@ impl Strata {
             bounds,
             estimated,
         }
+    }
+
+    /// What of a figure is estimated: all but what was run whole.
+    fn estimated(&self, figure: usize, values: &Figures) -> f64 {
+        (values[figure] - self.whole.figures[figure]).max(0.0)
     }
 
     /// Half the width of the interval of a figure, as far as chance goes.
@@ -169,7 +173,7 @@ impl Strata {
             return Bounds::around(values[figure], half, once);
         }
         let off = parts(figure).iter().fold(once, |[over, under], (part, at)| {
-            let estimated = (values[*at] - self.whole.figures[*at]).max(0.0);
+            let estimated = self.estimated(*at, values);
             let each = values[*at] / values[LLC_MISSES].max(1.0);
             let mut off = match (part, is_walk_cycles(*at)) {
                 (Part::Walks, false) => self.warmth.off_walks(),
@@ -402,5 +406,32 @@ mod tests {
         assert!((more / (totals.walk_cycles as f64 / 2.0) - 1.0).abs() < 1e-9, "{more}");
         assert!(after[1].high > before[1].high, "{after:?}");
         assert_eq!(after.map(|bounds| bounds.low), before.map(|bounds| bounds.low));
+    }
+
+    #[test]
+    fn a_cold_cache_makes_walks_dear_and_not_many() {
+        let windows = (0..20).map(|window| Seen {
+            counted: HardwareCounters {
+                instructions: 1000,
+                l2_misses: 10 + window % 2 * 5,
+                walk_refs: 30,
+                walk_cycles: 1000 + window % 2 * 500,
+                ..Default::default()
+            },
+            faults: 0,
+        });
+        let (mut strata, exact) = after(Seen::default(), windows, 0);
+        Array::ALL.into_iter().for_each(|array| strata.warmed(array, 0, [0; 3]));
+        let totals = strata.totals(&exact);
+        let highs = |strata: &Strata| {
+            let bounds = strata.describe(&totals, 1.0, 0, &machine()).bounds;
+            ["tlb.l2_misses", "walk_refs", "walk_cycles"].map(|name| bounds[name].high)
+        };
+        let before = highs(&strata);
+        strata.warmed(Array::L2Cache, 0, [0, 500_000, 0]);
+        let cold = highs(&strata);
+        assert_eq!(cold[..2], before[..2]);
+        let more = cold[2] - before[2];
+        assert!((more / (totals.walk_cycles as f64 / 2.0) - 1.0).abs() < 1e-9, "{more}");
     }
 }

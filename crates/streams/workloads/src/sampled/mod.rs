@@ -141,7 +141,12 @@ impl<S: Source> Sampled<S> {
 impl<S: Source> Source for Sampled<S> {
     fn info(&self) -> WorkloadInfo {
         let mut info = self.source.info();
-        info.notes.extend(self.chooser.iter().flat_map(Chooser::notes));
+        let found: Vec<String> = self.chooser.iter().flat_map(Chooser::notes).collect();
+        // A recording of what is left is to say so as well.
+        if let Some(recorded) = &mut info.recorded {
+            recorded.notes.extend_from_slice(&found);
+        }
+        info.notes.extend(found);
         info
     }
 

@@ -73,6 +73,16 @@ impl Auto {
         array == Array::L2Tlb && self.misses(at) * cycles < SMALL * self.all_cycles()
     }
 
+    /// Instructions of all intervals that are over.
+    fn all(&self) -> f64 {
+        self.strata.iter().map(|(length, _)| length).sum()
+    }
+
+    /// Misses of an array in all intervals that are over, and one at least.
+    fn misses(&self, at: usize) -> f64 {
+        self.sum(|misses| misses[at]).max(1.0)
+    }
+
     /// Whether the program uses more than an array holds, as far as is told.
     fn exceeds(&self, reach: &Reach) -> bool {
         let lines = self.pilot.lines();

@@ -230,16 +230,6 @@ impl Auto {
         half_width(self.strata.iter().map(|(length, misses)| (*length, rate(misses))))
     }
 
-    /// Instructions of all intervals that are over.
-    fn all(&self) -> f64 {
-        self.strata.iter().map(|(length, _)| length).sum()
-    }
-
-    /// Misses of an array in all intervals that are over, and one at least.
-    fn misses(&self, at: usize) -> f64 {
-        self.sum(|misses| misses[at]).max(1.0)
-    }
-
     /// The figure in all intervals that are over.
     fn sum(&self, rate: impl Fn(&Misses) -> f64) -> f64 {
         self.strata.iter().map(|(instructions, misses)| instructions * rate(misses)).sum()

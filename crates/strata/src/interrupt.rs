@@ -30,7 +30,7 @@ pub struct Interrupt {
     pub flag: Arc<AtomicBool>,
     /// Since when it would be noticed.
     pub since: SystemTime,
-    /// The first signal, 0 for none.
+    /// The last signal, 0 for none.
     signal: Arc<AtomicUsize>,
     /// Whether programs that were started get it too.
     passed_on: Arc<AtomicBool>,
@@ -88,6 +88,12 @@ impl Interrupt {
         let this = Self::unset();
         // Where no handler can be installed the signals keep their usual effect.
         if let Ok(mut arriving) = SignalsInfo::<WithRawSiginfo>::new(signals) {
+            // In the handler itself: a program that the same Ctrl-C ends may be gone before a thread
+            // is told of it, and would seem to have ended by itself.
+            for &signal in signals {
+                let _ = flag::register_usize(signal, this.signal.clone(), signal as usize);
+                let _ = flag::register(signal, this.flag.clone());
+            }
             let watched = this.clone();
             thread::spawn(move || {
                 let mut presses = Presses::default();
@@ -101,8 +107,6 @@ impl Interrupt {
     }
 
     fn arrived(&self, signal: i32, from_terminal: bool, presses: &mut Presses) {
-        let _ = self.signal.compare_exchange(0, signal as usize, Relaxed, Relaxed);
-        self.flag.store(true, Relaxed);
         let number = presses.count(signal, Instant::now());
         if number >= PRESSES {
             process::exit(128 + signal);

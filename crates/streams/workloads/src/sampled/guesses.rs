@@ -24,11 +24,14 @@ pub(super) struct Guesses {
     /// Pages that are followed.
     pages: FxHashMap<u64, Lines>,
     /// Those that are used now for the first time, as far as is seen.
-    pub(super) seen: u64,
+    seen: u64,
     /// Lines that were not used yet, of pages that were touched outside of gaps.
     unused: u64,
-    /// Such pages, and lines of them that were used until the gap.
+    /// Such pages, and lines of them that were used until the gap. Those of the part that is run whole are not among
+    /// them: they had longer than a window.
     begun: [u64; 2],
+    /// Whether there has been a window.
+    is_sampled: bool,
     /// Pages that were touched in gaps.
     in_gaps: u64,
 }
@@ -56,7 +59,9 @@ impl Guesses {
                 if begun {
                     let used = u64::from(lines.used.count_ones());
                     self.unused += LINES_OF_PAGE - used;
-                    self.begun = [self.begun[0] + 1, self.begun[1] + used];
+                    if self.is_sampled {
+                        self.begun = [self.begun[0] + 1, self.begun[1] + used];
+                    }
                 } else {
                     // Another page may have been in its place.
                     lines.used = 0;
@@ -65,6 +70,11 @@ impl Guesses {
                 lines.all = true;
             }
         }
+    }
+
+    /// A window begins.
+    pub(super) fn open(&mut self) {
+        (self.seen, self.is_sampled) = (0, true);
     }
 
     /// Those of the window so far, of all pages.

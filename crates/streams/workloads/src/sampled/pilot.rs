@@ -124,7 +124,7 @@ impl Pilot {
         if let Some(trial) = &mut self.trial {
             trial.open_window(&self.arrays);
         }
-        self.guesses.seen = 0;
+        self.guesses.open();
         (self.instructions, self.in_window) = (0, true);
     }
 
@@ -279,8 +279,15 @@ mod tests {
 
     #[test]
     fn lines_that_were_taken_for_used_may_have_been_used_first_once() {
-        // Of 512 pages sixteen lines each are used, and as many pages were touched in a gap.
         let mut pilot = Pilot::new(&reaches());
+        // A beginning that uses all lines of many pages, and has time for it.
+        let at = |n: u64| Gva::new((2 << 32) + n * LINE_BYTES);
+        let all: Vec<Access> = (0..2048 * 64).map(|n| Access::load(at(n), 8)).collect();
+        pilot.run(Pid(0), Tid(0), 1000, &all);
+        pilot.touched(Pid(0), Range::sized(at(0), 2048 << 12), true);
+        pilot.warm(0, None);
+        pilot.open();
+        // Of 512 pages sixteen lines each are used, and as many pages were touched in a gap.
         use_lines(&mut pilot, 512, 0, 16);
         pilot.touched(Pid(0), pages(512), true);
         pilot.touched(Pid(1), pages(512), false);

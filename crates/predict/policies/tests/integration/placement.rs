@@ -2,7 +2,8 @@
 
 use crate::integrity::TREES;
 use crate::made;
-use crate::world::{Op, PAGES, World, colours, op};
+use crate::world::machines::colours;
+use crate::world::{Op, PAGES, World, op};
 use proptest::prelude::*;
 use strata_addr::{Frame, PageSize, space::Lower, space::Upper};
 use strata_colours::{Colour, Colours, VirtualCache};

@@ -1,7 +1,8 @@
 //! xGemini and xPlace together: regions that can be whole are rows, the pages of the others have their colours.
 
 use crate::made;
-use crate::world::{Op, PAGES, World, colours, op};
+use crate::world::machines::colours;
+use crate::world::{Op, PAGES, World, op};
 use proptest::prelude::*;
 use strata_addr::Frame;
 use strata_colours::Colour;

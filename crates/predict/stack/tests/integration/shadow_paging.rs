@@ -1,7 +1,8 @@
 //! Shadow paging: no shadow ever differs from what it is made of, nothing is lost, and what exits is what exits
 //! on VMCSs and tables in memory.
 
-use crate::world::{Op, Shadows, World, op};
+use crate::world::machines::Shadows;
+use crate::world::{Op, World, op};
 use proptest::prelude::*;
 use strata_addr::Frame;
 use strata_nested::modes::{Level, Machine, Setup, Switches};

@@ -206,13 +206,23 @@ impl Machine {
         }
     }
 
-    /// The last line that the emulator itself said and that is no warning, and where all are.
+    /// What the emulator itself said last, and where all of it is.
     pub(crate) fn complaint(&self) -> Option<(String, PathBuf)> {
         let said = fs::read_to_string(&self.errors).ok()?;
-        let panic = said.lines().find(|line| line.contains(">>PANIC<<"));
-        let last = panic.or_else(|| said.lines().rev().find(|line| !line.contains("warning:")))?;
-        Some((last.to_owned(), self.errors.clone()))
+        Some((last_words(&said)?, self.errors.clone()))
     }
+}
+
+/// The last two lines of what an emulator said that are no warnings: that it gives up, and before that mostly why. Bochs
+/// says both in one, and more after it.
+fn last_words(said: &str) -> Option<String> {
+    if let Some(panic) = said.lines().find(|line| line.contains(">>PANIC<<")) {
+        return Some(panic.to_owned());
+    }
+    let lines = said.lines().filter(|line| !line.contains("warning:") && !line.trim().is_empty());
+    let lines: Vec<&str> = lines.collect();
+    let last = lines.get(lines.len().saturating_sub(2)..).filter(|last| !last.is_empty())?;
+    Some(last.join("; "))
 }
 
 /// What a report says of the machine, whose emulator is given these arguments besides.
@@ -367,5 +377,18 @@ mod tests {
         silent.wait().unwrap();
         let ended = accept(&listener, &mut silent, &AtomicBool::new(false)).unwrap_err();
         assert!(ended.to_string().contains("the emulator ended with"), "{ended}");
+    }
+
+    #[test]
+    fn the_last_words_of_an_emulator_say_why_it_gives_up() {
+        let warning = "qemu: warning: TCG doesn't support rdseed\n";
+        assert_eq!(last_words(warning), None);
+        assert_eq!(last_words(""), None);
+        let one = format!("{warning}qemu: cannot set up guest memory\n");
+        assert_eq!(last_words(&one).unwrap(), "qemu: cannot set up guest memory");
+        let three = format!("qemu: first\nqemu: of device 'hpet'\n{warning}qemu: load failed\n\n");
+        assert_eq!(last_words(&three).unwrap(), "qemu: of device 'hpet'; qemu: load failed");
+        let panic = "00 >>PANIC<< no disk\nlast log\n";
+        assert_eq!(last_words(panic).unwrap(), "00 >>PANIC<< no disk");
     }
 }

@@ -9,6 +9,9 @@ use strata_stream::{Access, Pid};
 /// Of pages one in so many is followed line by line.
 const PAGES: u64 = 8;
 
+/// Pages that count as begun besides, as ones of which nothing is used: what few pages show may be chance.
+const FEW: f64 = 4.0;
+
 /// What is known of the lines of a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lines {
@@ -91,7 +94,7 @@ impl Guesses {
     /// others are.
     pub(super) fn most(&self) -> f64 {
         let [pages, used] = self.begun.map(|count| count as f64);
-        let each = LINES_OF_PAGE as f64 - used / pages.max(1.0);
+        let each = LINES_OF_PAGE as f64 - used / (pages + FEW);
         (self.unused as f64 + self.in_gaps as f64 * each) * PAGES as f64
     }
 }

@@ -306,6 +306,18 @@ mod tests {
         assert_eq!(pilot.close().guessed, 0.0);
     }
 
+    #[test]
+    fn what_few_pages_show_of_those_of_gaps_may_be_chance() {
+        let mut pilot = Pilot::new(&reaches());
+        pilot.warm(0, None);
+        pilot.open();
+        use_lines(&mut pilot, 32, 0, 64);
+        pilot.touched(Pid(0), pages(32), true);
+        pilot.touched(Pid(1), pages(512), false);
+        let share = pilot.most_guessed() / (512.0 * 64.0);
+        assert!((0.2..0.8).contains(&share), "{share}");
+    }
+
     /// Two threads use more together than one CPU's TLB holds.
     #[test]
     fn threads_have_arrays_of_their_own() {

@@ -1,12 +1,11 @@
 //! Where kernels place base pages: each page placement does what it is called, with every page.
 
+use crate::world::machines::{self, colours};
 use std::collections::BTreeMap;
 use strata_addr::{Frame, Gva, Range, space::Lower};
-use strata_colours::{CacheIndex, Colours, SliceHash};
 use strata_stack::{
-    AlignAreas, AlignerParameters, BalloonParameters, BuildError, ColouredParameters, Costs,
-    ExitCosts, KernelSettings, KsmParameters, MemoryParameters, NodeId, Owner, PagePlacement,
-    Paging, Policy, Position, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
+    AlignAreas, BuildError, KernelSettings, NodeId, Owner, PagePlacement, Policy, Position,
+    SpaceId, Stack, StackConfig, ThpMode, ThpParameters,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection};
 
@@ -23,30 +22,10 @@ const COLOURS: u64 = 16;
 const MIB: u64 = 1 << 20;
 const AREA: u64 = 1 << 40;
 
-fn colours() -> Colours {
-    let (sets, hash) = (COLOURS * 64, SliceHash::None);
-    Colours::new(&CacheIndex { line_bytes: 64, sets, slices: 1, hash }).unwrap()
-}
-
 fn config(placement: PagePlacement, fragmentation: f64, seed: u64) -> StackConfig {
     let mut kernels = StackConfig::chain(&[(64 * MIB, fragmentation)], seed);
     kernels[0].placement = placement;
-    StackConfig {
-        kernels,
-        levels: 4,
-        reused: false,
-        paging: Paging::Nested,
-        costs: Costs::default(),
-        exits: ExitCosts::default(),
-        virtualization: Virtualization::default(),
-        thp: ThpParameters::default(),
-        start: MemoryParameters::default(),
-        aligner: AlignerParameters::default(),
-        colours: Some(colours()),
-        coloured: ColouredParameters::default(),
-        balloon: BalloonParameters::default(),
-        ksm: KsmParameters::default(),
-    }
+    StackConfig { thp: ThpParameters::default(), ..machines::config(kernels) }
 }
 
 /// A kernel alone, and processes with an area each.

@@ -4,14 +4,14 @@ mod files;
 mod huge_pages;
 mod hypervisors;
 
+use crate::world::machines;
 use strata_addr::{Frame, Gva, Range, space::Lower, space::Upper, space::Virtual};
 use strata_nested::Instructions;
 use strata_stack::{
-    AlignAreas, AlignerParameters, BalloonParameters, BuildError, Collapsed, ColouredParameters,
-    Costs, ExitCosts, ExitCounts, ExitReason, Flush, Found, Kernel, KernelSettings, KsmParameters,
-    MemoryParameters, NodeId, Owner, PageFault, Placement, Policy, Position, Promotion,
-    SecondStageWrites, SpaceId, Stack, StackConfig, ThpMode, ThpParameters, Virtualization,
-    VmAdvice,
+    AlignAreas, AlignerParameters, BuildError, Collapsed, Costs, ExitCosts, ExitCounts, ExitReason,
+    Flush, Found, Kernel, KernelSettings, MemoryParameters, NodeId, Owner, PageFault, Placement,
+    Policy, Position, Promotion, SecondStageWrites, SpaceId, Stack, StackConfig, ThpMode,
+    ThpParameters, Virtualization, VmAdvice,
 };
 use strata_stream::{Advice, Backing, Event, Pid, Protection, Tid};
 
@@ -43,22 +43,8 @@ impl Policy for Linux {
 
 /// Kernels of which each runs on the one before: memory in bytes and FMFI of each.
 fn config(kernels: &[(u64, f64)], thp: ThpParameters) -> StackConfig {
-    StackConfig {
-        paging: strata_stack::Paging::Nested,
-        kernels: StackConfig::chain(kernels, 1),
-        levels: 4,
-        reused: false,
-        costs: Costs::default(),
-        exits: ExitCosts::default(),
-        virtualization: Virtualization::default(),
-        thp,
-        start: MemoryParameters::default(),
-        aligner: AlignerParameters::default(),
-        colours: None,
-        coloured: ColouredParameters::default(),
-        balloon: BalloonParameters::default(),
-        ksm: KsmParameters::default(),
-    }
+    let kernels = StackConfig::chain(kernels, 1);
+    StackConfig { thp, colours: None, ..machines::config(kernels) }
 }
 
 struct Guest {

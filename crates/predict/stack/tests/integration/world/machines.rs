@@ -25,7 +25,8 @@ fn chain(layers: usize, fragmentation: f64) -> Vec<KernelConfig> {
     StackConfig::chain(&kernels, 7)
 }
 
-fn config(kernels: Vec<KernelConfig>) -> StackConfig {
+/// Kernels with all else by default, but for a khugepaged that begins soon.
+pub fn config(kernels: Vec<KernelConfig>) -> StackConfig {
     StackConfig {
         kernels,
         levels: 4,

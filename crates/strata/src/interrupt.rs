@@ -89,7 +89,7 @@ impl Interrupt {
         // Where no handler can be installed the signals keep their usual effect.
         if let Ok(mut arriving) = SignalsInfo::<WithRawSiginfo>::new(signals) {
             // In the handler itself: a program that the same Ctrl-C ends may be gone before a thread
-            // is told of it, and would seem to have ended by itself.
+            // is told of it, and would seem to have ended by itself. Whoever sees the flag finds the number.
             for &signal in signals {
                 let _ = flag::register_usize(signal, this.signal.clone(), signal as usize);
                 let _ = flag::register(signal, this.flag.clone());
@@ -189,6 +189,17 @@ fn children() -> Vec<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signal_hook::consts::SIGUSR1;
+    use signal_hook::low_level::raise;
+
+    /// Whoever raises a signal goes on when its handler is done, and no thread has to have run meanwhile.
+    #[test]
+    fn a_signal_counts_in_its_handler() {
+        let interrupt = Interrupt::on(&[SIGUSR1]);
+        raise(SIGUSR1).unwrap();
+        assert!(interrupt.happened());
+        assert_eq!(interrupt.status(), 128 + SIGUSR1 as u8);
+    }
 
     #[test]
     fn signals_that_come_together_are_one_request() {

@@ -9,6 +9,9 @@ use strata_stream::{Pid, Tid};
 pub const CAPACITY: usize = 4096 - HEADER_WORDS;
 const HEADER_WORDS: usize = 8;
 
+/// Looks at a slot after which its owner's pace is given in to.
+const LOOKS: usize = 1000;
+
 /// In no one's hands.
 pub(crate) const FREE: u32 = 0;
 /// A thread's own.
@@ -101,7 +104,7 @@ impl Slot {
     #[inline(always)]
     pub fn retire(&self, instructions: u64) {
         // Not a read-modify-write: only the owner writes.
-        self.instructions.store(self.instructions.load(Relaxed) + instructions, Relaxed);
+        self.instructions.store(self.instructions.load(Relaxed) + instructions, Release);
     }
 
     /// Adds to the instructions that the clock of a sampled stream lacks; gives them once they are as many
@@ -174,6 +177,12 @@ impl Slot {
         self.instructions.load(Relaxed)
     }
 
+    /// Accesses written so far, and instructions retired by then. For others than the owner, which goes on meanwhile.
+    pub fn progress(&self) -> (u32, u64) {
+        let accesses = || self.accesses.load(Acquire).min(CAPACITY as u32);
+        at_once(accesses, || self.instructions.load(Acquire))
+    }
+
     /// The accesses written so far, in packed form.
     pub fn accesses(&self) -> &[u64] {
         let length = (self.accesses.load(Acquire) as usize).min(CAPACITY);
@@ -192,5 +201,59 @@ impl Slot {
         // SAFETY: `UnsafeCell<u64>` has the layout of `u64`; published words do not change until
         // the consumer releases the slot.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
+    }
+}
+
+/// Accesses, and the instructions that made them. One that is held up between its looks would take for these what was
+/// retired meanwhile, so looks go on until nothing was; where there is no end to that, more instructions than made the
+/// accesses are taken, and never fewer.
+fn at_once(accesses: impl Fn() -> u32, instructions: impl Fn() -> u64) -> (u32, u64) {
+    let mut before = instructions();
+    for _ in 1..LOOKS {
+        let (made, retired) = (accesses(), instructions());
+        if retired == before {
+            return (made, retired);
+        }
+        before = retired;
+    }
+    (accesses(), instructions())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Looks at a slot whose owner goes on in the first `held_up` looks at its accesses.
+    fn look(held_up: usize) -> (u32, u64) {
+        let (slot, looks) = (Slot::detached(), Cell::new(0));
+        let goes_on = |instructions| {
+            slot.retire(instructions);
+            // SAFETY: this thread alone fills it, and few times.
+            unsafe { slot.push(0) };
+        };
+        goes_on(10);
+        let accesses = || {
+            let accesses = slot.accesses.load(Relaxed);
+            looks.set(looks.get() + 1);
+            if looks.get() <= held_up {
+                goes_on(500);
+            }
+            accesses
+        };
+        at_once(accesses, || slot.instructions())
+    }
+
+    #[test]
+    fn others_see_accesses_with_the_instructions_that_made_them() {
+        assert_eq!(look(0), (1, 10));
+        assert_eq!(look(1), (2, 510));
+        assert_eq!(look(3), (4, 1510));
+    }
+
+    #[test]
+    fn an_owner_that_is_never_still_is_not_waited_for() {
+        let (accesses, instructions) = look(CAPACITY);
+        assert!(instructions >= 10 + 500 * u64::from(accesses - 1));
     }
 }

@@ -104,13 +104,11 @@ impl Process {
             .filter_map(|other| {
                 let (tid, slot) = (self.tid(other)?, self.slot(other));
                 let taking = slot.taking();
-                let accesses = slot.accesses().len() as u32;
+                let (accesses, instructions) = slot.progress();
                 // A thread that waits for a slot still points to its last, by now another's.
                 if slot.owner().tid != tid || accesses == 0 {
                     return None;
                 }
-                // Read after the accesses: of these all are of instructions that are counted.
-                let instructions = slot.instructions();
                 Some(Cut { slot: self.wire.index(slot)?, taking, accesses, instructions })
             })
             .collect()

@@ -1,12 +1,11 @@
 //! What machines estimate of sampled streams of several threads.
 
-use crate::common::{figure, run};
-use crate::sampling::{SAMPLING, setup};
-use strata_addr::{Gva, Range};
+use super::SAMPLING;
+use super::machine::{run, setup};
+use super::sources::{at, begin};
 use strata_engine::StackKind;
 use strata_stream::{
-    Access, Backing, Batch, Edge, Event, Fill, Pid, Protection, Sampling, Source, SourceError, Tid,
-    WorkloadInfo,
+    Access, Backing, Batch, Edge, Event, Fill, Sampling, Source, SourceError, Tid, WorkloadInfo,
 };
 use strata_workloads::Sampled;
 
@@ -35,13 +34,7 @@ impl<F: FnMut(u64, &mut Batch) + Send> Source for Rounds<F> {
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
         batch.clear();
         if self.round == 0 {
-            let pid = Pid(0);
-            batch.event(Event::ProcessStart { pid });
-            batch.event(Event::ThreadStart { pid, tid: FIRST });
-            batch.event(Event::ThreadStart { pid, tid: SECOND });
-            let range = Range::sized(page(0), self.pages << 12);
-            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
-            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+            begin(batch, self.pages << 12, Backing::Anonymous, &[FIRST, SECOND]);
         }
         (self.act)(self.round, batch);
         self.round += 1;
@@ -49,21 +42,17 @@ impl<F: FnMut(u64, &mut Batch) + Send> Source for Rounds<F> {
     }
 }
 
-fn page(number: u64) -> Gva {
-    Gva::new((1 << 32) + (number << 12))
-}
-
 /// A thread reads so many pages, or one so many times.
 fn read(batch: &mut Batch, tid: Tid, instructions: u64, pages: impl Iterator<Item = u64>) {
     batch.run(tid, instructions, |out| {
-        out.extend(pages.map(|number| Access::load(page(number), 8)));
+        out.extend(pages.map(|number| Access::load(at(number << 12), 8)));
     });
 }
 
 /// A thread stores to a page.
 fn store(batch: &mut Batch, tid: Tid, instructions: u64, pages: impl Iterator<Item = u64>) {
     batch.run(tid, instructions, |out| {
-        out.extend(pages.map(|number| Access::store(page(number), 8)));
+        out.extend(pages.map(|number| Access::store(at(number << 12), 8)));
     });
 }
 
@@ -145,7 +134,7 @@ fn threads_count_for_as_much_as_they_did_and_not_as_windows_saw_of_them() {
     assert_eq!(found.instructions, truth.instructions);
     let bounds = &found.sampled.as_ref().unwrap().bounds;
     for name in ["accesses", "tlb.l1_misses", "tlb.l2_misses", "walk_refs", "cycles"] {
-        let (value, truth) = (figure(&found, name), figure(&truth, name));
+        let (value, truth) = (found.bounded(name), truth.bounded(name));
         // Of each thread every window is alike. By shares in windows there would be three times as many misses.
         assert!((value / truth - 1.0).abs() < 0.01, "{name}: {value} {truth}");
         let half = bounds[name].half() / truth;
@@ -199,7 +188,7 @@ fn what_a_thread_loads_once_is_there_once() {
     for seed in 1..=4 {
         let found = run(&setup, Sampled::new(reader(), Sampling { seed, ..SAMPLING }));
         for name in ["tlb.l2_misses", "walk_refs"] {
-            let (value, truth) = (figure(&found, name), figure(&truth, name));
+            let (value, truth) = (found.bounded(name), truth.bounded(name));
             let bounds = found.sampled.as_ref().unwrap().bounds[name];
             assert!((0.6..1.05).contains(&(value / truth)), "{name}: {value} {truth}");
             assert!(bounds.low <= truth && truth <= bounds.high, "{name}: {bounds:?} {truth}");
@@ -227,7 +216,7 @@ fn what_a_thread_loads_in_a_gap_may_be_there() {
     for seed in 1..=4 {
         let found = run(&setup, Sampled::new(once(), Sampling { seed, ..SAMPLING }));
         for name in ["tlb.l2_misses", "walk_refs", "walk_cycles"] {
-            let (value, truth) = (figure(&found, name), figure(&truth, name));
+            let (value, truth) = (found.bounded(name), truth.bounded(name));
             let bounds = found.sampled.as_ref().unwrap().bounds[name];
             assert!(
                 bounds.low <= truth && truth <= bounds.high,

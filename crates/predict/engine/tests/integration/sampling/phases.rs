@@ -1,29 +1,18 @@
 //! What machines estimate of streams that are sampled by phases, against what they find on the whole ones.
 
-use crate::common::{figure, run};
+use super::machine::{Held, run, with_caches};
+use super::sources::{at, begin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use strata_addr::{Gva, Range};
 use strata_engine::report::Choice;
-use strata_engine::{LayerFmfi, Report, Setup, StackKind};
-use strata_hardware::CpuModel;
+use strata_engine::{Report, Setup, StackKind};
 use strata_phases::{Profiled, Settings, Windows};
-use strata_stream::{
-    Access, Backing, Batch, Event, Fill, Pid, Protection, Source, SourceError, Tid, WorkloadInfo,
-};
+use strata_stream::{Access, Backing, Batch, Fill, Source, SourceError, Tid, WorkloadInfo};
 use strata_workloads::record::{Encoder, Outcome, Reader};
 use strata_workloads::{Aimed, Marker, Phases, Sampled, profile};
 
-/// Caches are small, so that streams of a few million accesses are long for them.
 fn setup(policy: &str) -> Setup {
-    let mut cpu = CpuModel::preset("broadwell-e5-2620v4").unwrap();
-    (cpu.cache.l2.bytes, cpu.cache.l2.ways) = (32 << 10, 8);
-    (cpu.cache.llc.bytes, cpu.cache.llc.ways) = (128 << 10, 16);
-    Setup {
-        memory: Some(256 << 20),
-        fragmentation: LayerFmfi::everywhere(0.0),
-        ..Setup::new(StackKind::Vm, policy, cpu)
-    }
+    with_caches(StackKind::Vm, policy, [32 << 10, 128 << 10])
 }
 
 const ROUND: u64 = 20_000;
@@ -61,15 +50,9 @@ impl Source for Turns {
 
     fn fill(&mut self, batch: &mut Batch) -> Result<Fill, SourceError> {
         batch.clear();
-        let (pid, tid) = (Pid(0), Tid(0));
         if self.round == 0 {
-            batch.event(Event::ProcessStart { pid });
-            batch.event(Event::ThreadStart { pid, tid });
-            let range = Range::sized(Gva::new(1 << 32), 24 << 20);
-            let (backing, protection) = (Backing::Anonymous, Protection::READ_WRITE);
-            batch.event(Event::Map { pid, range, backing, protection, fixed: false });
+            begin(batch, 24 << 20, Backing::Anonymous, &[Tid(0)]);
         }
-        let at = |offset: u64| Gva::new((1 << 32) + offset);
         let mut accesses: Vec<Access> = Vec::new();
         match self.round {
             round if round < SETUP => {
@@ -96,7 +79,7 @@ impl Source for Turns {
                 }
             },
         }
-        batch.run(tid, ROUND, |out| out.extend(accesses));
+        batch.run(Tid(0), ROUND, |out| out.extend(accesses));
         self.round += 1;
         Ok(if self.round == self.rounds { Fill::End } else { Fill::More })
     }
@@ -127,26 +110,18 @@ fn sampled(phases: &Arc<Phases>, rounds: u64) -> Sampled<Turns> {
 fn intervals_hold_the_truth_as_often_as_they_say() {
     let (setup, profiled) = (setup("base"), profiled());
     let truth = run(&setup, Turns::new(ROUNDS));
-    let mut held = BTreeMap::<String, u32>::new();
-    let mut worst = BTreeMap::<String, f64>::new();
+    let (mut held, mut worst) = (Held::default(), BTreeMap::<String, f64>::new());
     for seed in 0..SEEDS {
         let found = run(&setup, sampled(&phases(&profiled, seed), ROUNDS));
-        let said = found.sampled.as_ref().expect("it is sampled");
-        for (name, bounds) in &said.bounds {
-            let truth = figure(&truth, name);
-            let holds = bounds.low <= truth && truth <= bounds.high;
-            *held.entry(name.clone()).or_default() += u32::from(holds);
-            let off = (figure(&found, name) / truth - 1.0).abs();
+        held.note(&found, &truth);
+        for name in found.sampled.as_ref().expect("it is sampled").bounds.keys() {
+            let off = (found.bounded(name) / truth.bounded(name) - 1.0).abs();
             let worst = worst.entry(name.clone()).or_default();
             *worst = worst.max(off);
         }
     }
-    println!("{held:?} {worst:?}");
-    assert_eq!(held.len(), 8, "{held:?}");
-    for name in held.keys() {
-        assert!(held[name] >= 33, "{name} in {held:?}");
-        assert!(worst[name] < 0.06, "{name} in {worst:?}");
-    }
+    held.assert_at_least(33);
+    assert!(worst.values().all(|off| *off < 0.06), "{worst:?}");
 }
 
 #[test]

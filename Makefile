@@ -105,10 +105,11 @@ lab: lab-deps build
 # Tests as they are for all others, of programs of a release: larger ones in the layers change what memory is used there.
 LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) $(TEST) --no-fail-fast
 
+# More of them than cores, so that none waits for one whose machine stands still: each takes a turn for its own.
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
 	$(STRATA) lab build --kernel aligned --machine intel
-	$(LAB_TEST) --test lab --test docs -- --ignored --skip unit_tests_
+	$(LAB_TEST) --test lab --test docs -- --ignored --skip unit_tests_ --test-threads 8
 
 lab-unit-tests: lab-deps build
 	$(STRATA) lab build --kernel aligned

@@ -63,6 +63,10 @@ fn scattered_memory_is_put_in_a_row_and_mapped_huge() {
     assert!(fixed * 4 < vanilla_fixed, "{vanilla_fixed} and {fixed}");
 }
 
+/// More than this share is not in a row by chance: what L1 frees after its memory was fragmented makes up to 23 huge pages, of the
+/// program's 49.
+const BY_CHANCE: f64 = 0.75;
+
 /// A scenario of the documentation, with less memory: no huge page is free in L1, and few in L0.
 fn fragmented(name: &str, kernel: KernelVariant) -> Scene {
     let in_l0 = strata_lab::Kernel::Lab(kernel);
@@ -72,10 +76,12 @@ fn fragmented(name: &str, kernel: KernelVariant) -> Scene {
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn fragmented_memory_is_put_in_a_row_within_ten_seconds() {
+    let run = |kernel| fragmented("scattered", kernel).reading_on().run("scattered");
+    let machine = machine();
+    let vanilla = run(KernelVariant::Vanilla);
+    drop(machine);
     let _machine = alone();
-    let (vanilla, ours) = [KernelVariant::Vanilla, KernelVariant::Aligned]
-        .map(|kernel| fragmented("scattered", kernel).reading_on().run("scattered"))
-        .into();
+    let ours = run(KernelVariant::Aligned);
     let entries = ours.layers[0].after.kvm("nested_align_pseudo_huge");
     let (by_chance, whole) = (in_a_row(&vanilla), well_aligned(&ours));
     println!("in a row: {by_chance}; well aligned: {whole}; {entries} entries");
@@ -85,8 +91,7 @@ fn fragmented_memory_is_put_in_a_row_within_ten_seconds() {
         println!("FMFI {fmfi:?}; {counts:?}");
         assert!(fmfi[0] >= 0.5 && fmfi[1] >= 0.9, "{fmfi:?}");
     }
-    // What L1 frees after its memory was fragmented makes up to 23 huge pages, of the program's 49.
-    assert!(by_chance < 0.75, "{by_chance}");
+    assert!(by_chance < BY_CHANCE, "{by_chance}");
     assert!(whole >= 0.95, "{whole}");
     assert!(entries >= 96 / 2 * 95 / 100);
 }
@@ -106,7 +111,7 @@ fn fragmented_memory_that_l1_has_backed_is_mapped_huge_at_once() {
     };
     let (vanilla, by_chance) = second(KernelVariant::Vanilla);
     let (ours, report) = second(KernelVariant::Aligned);
-    assert!(in_a_row(&by_chance) < 0.2);
+    assert!(in_a_row(&by_chance) < BY_CHANCE, "{}", in_a_row(&by_chance));
     assert!(well_aligned(&report) >= 0.9, "{}", well_aligned(&report));
     let [[exits, fixed, taken], [vanilla_exits, vanilla_fixed, vanilla_taken]] =
         [ours, vanilla].map(|counts| <[u64; 3]>::try_from(counts).expect("three counts"));
@@ -201,10 +206,11 @@ fn memory_that_l1_has_backed_takes_no_more_faults_than_huge_pages_of_l1() {
 
 /// Two guests of L1, then one after one of them died.
 fn guests() -> Steps {
-    let touch = "strata-agent touch --size=96M --stay";
-    let guest = steps().guest(1, Memory::mib(400), touch).die(75.0);
+    let guest = steps().guest(1, Memory::mib(400), "strata-agent touch --size=48M --stay");
+    let one_after_the_other = guest.die(45.0).times(2);
     // A sample or two after the second death, too.
-    steps().run(touch).stay().then(guest.times(2)).sleep(3.0).scan()
+    let first = steps().run("strata-agent touch --size=96M --stay").stay();
+    first.then(one_after_the_other).sleep(3.0).scan()
 }
 
 #[test]
@@ -221,7 +227,7 @@ fn guests_beside_and_after_each_other_are_aligned() {
         .iter()
         .map(|sample| sample.kvm("nested_align_pseudo_huge"))
         .collect();
-    let whole = 96 / 2 * 95 / 100;
+    let whole = 48 / 2 * 95 / 100;
     let (mut lives, mut peak) = (0, 0);
     for &now in &entries {
         peak = peak.max(now);
@@ -236,15 +242,15 @@ fn guests_beside_and_after_each_other_are_aligned() {
 /// Two machines of L0 that each have a guest. The first one's worker may move nothing from when its guest's
 /// memory is in a row; the second one comes then, and dies.
 fn machines() -> Steps {
-    let touch = "strata-agent touch --size=96M --accesses=100000 --stay";
+    let touch = |size| format!("strata-agent touch --size={size} --accesses=100000 --stay");
     steps()
-        .run(touch)
+        .run(&touch("96M"))
         .stay()
         .sleep(10.0)
         .write(0, "/sys/kernel/debug/kvm/*/nested_align_cpu_percent", "0")
-        .guest(0, Memory::mib(700), touch)
+        .guest(0, Memory::mib(700), &touch("48M"))
         .nested(Memory::mib(400))
-        .die(120.0)
+        .die(90.0)
         .scan()
 }
 
@@ -262,11 +268,11 @@ fn machines_beside_each_other_are_aligned_each_within_its_budget() {
     let entries: Vec<u64> =
         samples.iter().map(|sample| sample.kvm("nested_align_pseudo_huge")).collect();
     println!("{entries:?}");
-    let whole = 96 / 2 * 95 / 100;
+    let [first_whole, second_whole] = [96, 48].map(|mib| mib / 2 * 95 / 100);
     let (first, most) =
         (report.layers[0].after.kvm("nested_align_pseudo_huge"), entries.iter().max());
-    assert!(first >= whole, "{entries:?}");
-    assert!(most >= Some(&(first + whole)), "{first} of {entries:?}");
+    assert!(first >= first_whole, "{entries:?}");
+    assert!(most >= Some(&(first + second_whole)), "{first} of {entries:?}");
     assert!(well_aligned(&report) >= 0.95, "{}", well_aligned(&report));
 }
 
@@ -276,36 +282,37 @@ type Counts = Vec<(&'static str, u64)>;
 /// Runs of each kernel until two are taken to differ.
 const RUNS: usize = 4;
 
-/// Compares what both kernels count. Ticks of L1 and L2 come by the clock, and runs of one kernel differ in
-/// what L1 happens to touch of its memory, so that no two are equal in all: the least of several counts, and
-/// a difference is what none of them is without. All but the first of each boot anew: machines that go on from a kept
-/// one have the same boot in their counts.
+/// Compares what both kernels count. Ticks of L1 and L2 come by the clock, and runs of one kernel differ in what L1
+/// happens to touch of its memory, and L2 by a region of 512 pages: no two are equal in all. So the kernels differ where no
+/// run of the one is like one of the other in all counts. All but the first of each boot anew: machines that go on from a
+/// kept one have the same boot in their counts.
 fn compare(
     ours: Kernel,
     (thp, steps): ([&str; 2], Steps),
     count: impl Fn(&LabReport) -> Counts,
     differ: impl Fn(u64, u64) -> bool,
 ) {
-    let least = |known: &mut Counts, (kernel, parameters): Kernel| {
+    let run = |known: &mut Vec<Counts>, (kernel, parameters): Kernel| {
         let scene = three_layers(kernel, parameters, thp).then(steps.clone());
         let name = kernel.to_string();
         let report = if known.is_empty() { scene.run(&name) } else { scene.run_afresh(&name) };
-        let new = count(&report);
-        if known.is_empty() {
-            known.clone_from(&new);
-        }
-        known.iter_mut().zip(new).for_each(|((_, least), (_, count))| *least = count.min(*least));
+        let counts = count(&report);
+        println!("{name}: {counts:?}");
+        known.push(counts);
     };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let alike = |vanilla: &Counts, ours: &Counts| {
+        let pairs = vanilla.iter().zip(ours);
+        pairs.into_iter().all(|((_, vanilla), (_, ours))| !differ(*vanilla, *ours))
+    };
+    let (mut vanilla, mut aligned) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        least(&mut before, VANILLA);
-        least(&mut after, ours);
-        println!("vanilla: {before:?}\naligned: {after:?}");
-        if !before.iter().zip(&after).any(|((_, vanilla), (_, ours))| differ(*vanilla, *ours)) {
+        run(&mut vanilla, VANILLA);
+        run(&mut aligned, ours);
+        if vanilla.iter().any(|one| aligned.iter().any(|other| alike(one, other))) {
             return;
         }
     }
-    panic!("more than 2 % apart in each of {RUNS} runs");
+    panic!("no two of {RUNS} runs of each are alike");
 }
 
 /// Counters of KVM that do not go by the clock.

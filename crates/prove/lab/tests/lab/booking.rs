@@ -10,14 +10,12 @@ fn halves(number: usize) -> Steps {
     steps().run("strata-agent touch --size=1M --stay").stay().sleep(2.0).times(number)
 }
 
-/// Runs these steps in a machine without huge pages in L1 and L2.
+/// Runs these steps in a machine without huge pages in L1 and L2, with these parameters besides.
 fn run(parameters: &str, steps: Steps) -> LabReport {
-    let parameters = format!(
-        "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200 \
-         nested_align_min_present=256 {parameters}"
-    );
-    let scene = three_layers(KernelVariant::Aligned, &parameters, ["never", "never"]);
-    let report = scene.then(steps).run("booking");
+    const ALL: &str = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200 \
+                       nested_align_min_present=256";
+    let scene = three_layers(KernelVariant::Aligned, ALL, ["never", "never"]);
+    let report = scene.set(parameters).then(steps).run("booking");
     tell_alignment(&report);
     report
 }

@@ -310,10 +310,7 @@ const ATTEMPTS: usize = 3;
 /// Leaves out all demotions for this cause: the counter's name, and its bit of `nested_align_ignore`.
 fn leave_out(name: &str, bit: u32, make: Option<Make>) {
     let _machine = machine();
-    let switch = format!("nested_align_ignore={}", 1 << bit);
-    let mut scene = stressed("120").layer(0, |l0| {
-        *l0.modules.get_mut("kvm").expect("the scenario sets it") += &format!(" {switch}");
-    });
+    let mut scene = stressed("120").set(&format!("nested_align_ignore={}", 1 << bit));
     if let Some(make) = make {
         scene.0.set_make(make, name).unwrap();
     }
@@ -374,17 +371,18 @@ fn dying() -> Steps {
 #[ignore = "boots real kernels: make lab-test"]
 fn a_demotion_left_out_is_noticed_drop() {
     let _machine = machine();
-    let die = |switch: &str| {
-        let parameters = format!("nested_align=1 nested_align_cpu_percent=100{switch}");
-        let scene =
-            three_layers(KernelVariant::Vanilla, &parameters, ["never", "always"]).then(dying());
+    let die = |ignored: u64| {
+        let parameters = "nested_align=1 nested_align_cpu_percent=100";
+        let scene = three_layers(KernelVariant::Vanilla, parameters, ["never", "always"])
+            .set(&format!("nested_align_ignore={ignored}"))
+            .then(dying());
         let (end, complaints) = run_to_any_end(scene);
         assert!(matches!(&end, Err(LabError::Layer { layer, .. }) if layer == "L1"), "{end:?}");
         complaints
     };
     // KVM takes the tables of a dying machine apart with the newest first: leaves before what leads to them.
-    assert_eq!(die(""), [] as [String; 0]);
-    let complaints = die(" nested_align_ignore=8");
+    assert_eq!(die(0), [] as [String; 0]);
+    let complaints = die(8);
     println!("without drop: {complaints:?}");
     assert!(complaints.iter().any(|line| line.contains("pseudo_huge")), "{complaints:?}");
 }

@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::scene::{step, steps, two_layers};
-use crate::common::{attempt, children, choices, failure, machine, snapshots};
+use crate::common::{attempt, children, choices, failure, idle, machine, snapshots};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
@@ -153,7 +153,7 @@ fn a_program_that_takes_too_long_is_killed_and_what_it_printed_is_kept() {
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn a_boot_that_stands_still_is_begun_again_and_given_up_after_the_third() {
-    let _machine = machine();
+    let _machine = idle();
     // The VMM starts its machine stopped.
     let scenario = two_layers().layer(1, |l1| l1.vmm.arguments.push("-S".to_owned())).checked();
     let mut again = 0;
@@ -191,7 +191,7 @@ fn a_program_has_its_files_and_its_input() {
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn a_machine_that_stands_still_ends_by_the_limit() {
-    let _machine = machine();
+    let _machine = idle();
     let stopped = steps().qmp(0, "stop").run("/bin/busybox").layer(1);
     let error = failure(two_layers().then(stopped));
     let (layer, line) = layer_of(&error);

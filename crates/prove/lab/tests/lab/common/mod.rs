@@ -35,6 +35,11 @@ pub fn alone() -> Turn {
     TURNS.alone()
 }
 
+/// Waits for no turn: for a machine that stands still nearly all the time, beside any others.
+pub fn idle() -> Turn {
+    TURNS.idle()
+}
+
 /// The directory with the binaries that are tested: `STRATA_LAB_PROGRAMS`, or those built along with this test.
 pub fn binaries() -> PathBuf {
     if let Some(programs) = env::var_os("STRATA_LAB_PROGRAMS") {
@@ -115,7 +120,7 @@ pub fn attempt_in(
     let parts = parts(choices.scenario.make());
     let result = strata_lab::run(&choices, &parts, own, interrupt, tell);
     // Other tests may have one each.
-    let others = TURNS.running().saturating_sub(1);
+    let others = TURNS.all().saturating_sub(1);
     let left = emulators();
     assert!(left.len() <= others, "the machine is gone when a run has ended: {left:?}");
     result

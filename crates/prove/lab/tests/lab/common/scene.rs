@@ -34,6 +34,17 @@ impl Scene {
         self
     }
 
+    /// With these parameters of L0's KVM, as `NAME=VALUE`, from when all layers run: so the machine boots as others do, and
+    /// one that is kept serves all of them.
+    pub fn set(mut self, parameters: &str) -> Self {
+        let writes = parameters.split_whitespace().fold(steps(), |steps, parameter| {
+            let (name, value) = parameter.split_once('=').expect("it has a value");
+            steps.write(0, &format!("/sys/module/kvm/parameters/{name}"), value)
+        });
+        self.0.steps.splice(..0, writes.0);
+        self
+    }
+
     /// With something done again and again under the steps that are to be stressed: every so many seconds,
     /// for the first time after so many.
     pub fn stressed_by(mut self, name: &str, every: f64, after: f64, steps: Steps) -> Self {

@@ -2,7 +2,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Tests take turns: some at a time, or one alone.
+/// Tests take turns: some at a time, or one alone. Those whose machines stand still need none.
 pub struct Turns {
     state: Mutex<State>,
     /// Told when one of them is done.
@@ -12,6 +12,8 @@ pub struct Turns {
 struct State {
     /// Tests that have a machine.
     running: usize,
+    /// Tests that have one which stands still, besides.
+    idle: usize,
     /// Tests that wait until none has.
     waiting: usize,
     /// The one that runs has waited for that.
@@ -19,11 +21,14 @@ struct State {
 }
 
 /// A test's leave to run a machine, or one after the other.
-pub struct Turn<'a>(&'a Turns);
+pub struct Turn<'a> {
+    turns: &'a Turns,
+    is_idle: bool,
+}
 
 impl Turns {
     pub const fn new() -> Self {
-        let state = Mutex::new(State { running: 0, waiting: 0, alone: false });
+        let state = Mutex::new(State { running: 0, idle: 0, waiting: 0, alone: false });
         Self { state, done: Condvar::new() }
     }
 
@@ -31,9 +36,20 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn turn(&self) -> Turn<'_> {
+        Turn { turns: self, is_idle: false }
+    }
+
     /// Tests that have a machine now.
-    pub fn running(&self) -> usize {
-        self.state().running
+    pub fn all(&self) -> usize {
+        let state = self.state();
+        state.running + state.idle
+    }
+
+    /// Waits for nobody, and nobody waits for it.
+    pub fn idle(&self) -> Turn<'_> {
+        self.state().idle += 1;
+        Turn { turns: self, is_idle: true }
     }
 
     /// Waits until fewer than so many run, and nobody waits to run alone.
@@ -41,7 +57,7 @@ impl Turns {
         let full = |state: &mut State| state.running >= most || state.alone || state.waiting > 0;
         let state = self.done.wait_while(self.state(), full);
         state.unwrap_or_else(PoisonError::into_inner).running += 1;
-        Turn(self)
+        self.turn()
     }
 
     /// Waits until no other runs, and has others wait in turn.
@@ -51,16 +67,20 @@ impl Turns {
         let others = |state: &mut State| state.running > 0;
         let state = self.done.wait_while(state, others);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        *state = State { running: 1, waiting: state.waiting - 1, alone: true };
-        Turn(self)
+        (state.running, state.waiting, state.alone) = (1, state.waiting - 1, true);
+        self.turn()
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        (state.running, state.alone) = (state.running - 1, false);
-        self.0.done.notify_all();
+        let mut state = self.turns.state();
+        if self.is_idle {
+            state.idle -= 1;
+        } else {
+            (state.running, state.alone) = (state.running - 1, false);
+            self.turns.done.notify_all();
+        }
     }
 }
 
@@ -92,7 +112,21 @@ mod tests {
             drop(first);
             comes(&told, "third");
         });
-        assert_eq!(turns.running(), 1);
+        assert_eq!(turns.all(), 1);
+    }
+
+    #[test]
+    fn machines_that_stand_still_keep_nobody_from_running() {
+        let turns = Turns::new();
+        let idle = turns.idle();
+        let alone = turns.alone();
+        let second = turns.idle();
+        assert_eq!(turns.all(), 3);
+        drop(idle);
+        drop(alone);
+        assert_eq!(turns.all(), 1);
+        drop(second);
+        let _both = [turns.beside(2), turns.beside(2)];
     }
 
     #[test]

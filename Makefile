@@ -103,13 +103,14 @@ lab: lab-deps build
 	$(STRATA) lab run
 
 # Tests as they are for all others, of programs of a release: larger ones in the layers change what memory is used there.
-LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) $(TEST) --no-fail-fast
+# More threads than cores, so that none waits for a machine that stands still: each takes a turn for one that runs.
+RUST_TEST_THREADS ?= 8
+LAB_TEST = STRATA_LAB_PROGRAMS=$(abspath $(RELEASE)) RUST_TEST_THREADS=$(RUST_TEST_THREADS) $(TEST) --no-fail-fast
 
-# More of them than cores, so that none waits for one whose machine stands still: each takes a turn for its own.
 lab-test: lab-deps build
 	$(STRATA) lab build --kernel aligned
 	$(STRATA) lab build --kernel aligned --machine intel
-	$(LAB_TEST) --test lab --test docs -- --ignored --skip unit_tests_ --test-threads 8
+	$(LAB_TEST) --test lab --test docs -- --ignored --skip unit_tests_
 
 lab-unit-tests: lab-deps build
 	$(STRATA) lab build --kernel aligned

@@ -1,6 +1,6 @@
 //! Frames that L0 books for pages of a region that L1 has not mapped yet: how many, what for, and how long.
 
-use crate::common::scene::{Steps, step, steps, three_layers};
+use crate::common::scene::{Scene, Steps, step, steps, three_layers};
 use crate::common::{machine, rise, tell_alignment};
 use strata_lab::{KernelVariant, LabReport};
 
@@ -10,12 +10,18 @@ fn halves(number: usize) -> Steps {
     steps().run("strata-agent touch --size=1M --stay").stay().sleep(2.0).times(number)
 }
 
-/// Runs these steps in a machine without huge pages in L1 and L2, with these parameters besides.
-fn run(parameters: &str, steps: Steps) -> LabReport {
-    const ALL: &str = "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200 \
-                       nested_align_min_present=256";
-    let scene = three_layers(KernelVariant::Aligned, ALL, ["never", "never"]);
-    let report = scene.set(parameters).then(steps).run("booking");
+/// A machine without huge pages in L1 and L2, which boots with these parameters besides.
+fn booted(parameters: &str) -> Scene {
+    let parameters = format!(
+        "nested_align=1 nested_align_cpu_percent=100 nested_align_period_ms=200 \
+         nested_align_min_present=256 {parameters}"
+    );
+    three_layers(KernelVariant::Aligned, &parameters, ["never", "never"])
+}
+
+/// Runs these steps in it.
+fn run(scene: Scene, steps: Steps) -> LabReport {
+    let report = scene.then(steps).run("booking");
     tell_alignment(&report);
     report
 }
@@ -39,7 +45,7 @@ fn shortage() -> Steps {
 fn pages_that_come_late_get_the_frames_booked_for_them() {
     let _machine = machine();
     let limits = "nested_align_term_ms=60000 nested_align_booked_max=2";
-    let report = run(limits, halves(12).then(shortage()));
+    let report = run(booted("").set(limits), halves(12).then(shortage()));
     let placed = rise(&report, "nested_align_placed");
     println!("{placed} placed");
     assert!(placed > 0, "each page of a half came with its region");
@@ -58,7 +64,7 @@ fn pages_that_come_late_get_the_frames_booked_for_them() {
 fn frames_are_not_booked_for_what_cannot_be_huge() {
     let _machine = machine();
     // All of L1's small pages are executable, which keeps them small then.
-    let report = run("nx_huge_pages=force", halves(3));
+    let report = run(booted("nx_huge_pages=force"), halves(3));
     let after = &report.layers[0].after;
     assert!(after.kvm("nested_align_scans") > 0);
     assert_eq!(after.kvm("nested_align_promoted"), 0);
@@ -71,7 +77,7 @@ fn frames_are_not_booked_for_what_cannot_be_huge() {
 fn frames_that_nobody_asks_for_go_back_in_time() {
     let _machine = machine();
     // The least that a term can be, so that a pause is longer.
-    let report = run("nested_align_term_ms=500", halves(6));
+    let report = run(booted("").set("nested_align_term_ms=500"), halves(6));
     // No page that comes later than that finds its frame.
     assert!(rise(&report, "nested_align_placed") < 256);
     assert!(rise(&report, "nested_align_bookings") > 0);

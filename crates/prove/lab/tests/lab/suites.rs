@@ -78,7 +78,7 @@ const MM: [(&str, i32); 10] = [
 /// It expects of the scan under way that it sees what it has just written, which that one may have
 /// passed: it is run this often, and must end as expected once.
 const RACY: (&str, usize) = ("ksm_tests -U", 4);
-/// What moves memory between nodes. It takes two minutes and fails on no kernel, so that the one with our code alone runs it.
+/// What moves memory between nodes. It takes two minutes and failed on no kernel, so that the one with our code alone runs it.
 const MIGRATION: (&str, i32) = ("migration", 0);
 /// What they need besides: somewhere to swap to.
 const SWAP: [&str; 2] = ["/bin/busybox mkswap /dev/ram0", "/bin/busybox swapon /dev/ram0"];
@@ -198,22 +198,6 @@ fn suites(variant: KernelVariant) {
     assert!(wrong.is_empty(), "{variant}:\n{}", wrong.join("\n"));
 }
 
-/// Runs what moves memory between nodes in an L0 with this kernel.
-fn migration(variant: KernelVariant) {
-    let _machine = machine();
-    // It wants two nodes of memory, three processors and huge pages set apart.
-    let files = build("mm", &[MIGRATION], Make::Amd);
-    let of_three = |l0: &mut Layer| {
-        l0.cpus = 3;
-        l0.parameters = "numa=fake=2U".to_owned();
-        l0.thp = Some("always".to_owned());
-        l0.write.insert("/proc/sys/vm/nr_hugepages".into(), "16".into());
-    };
-    let programs = BTreeMap::from([(MIGRATION.0.to_owned(), MIGRATION.1)]);
-    let wrong = run_programs(Make::Amd, variant, of_three, &files, &programs);
-    assert!(wrong.is_empty(), "{variant}:\n{}", wrong.join("\n"));
-}
-
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
 fn suites_on_the_vanilla_kernel() {
@@ -228,8 +212,19 @@ fn suites_on_the_aligned_kernel() {
 
 #[test]
 #[ignore = "boots real kernels: make lab-test"]
-fn suite_of_migration_on_the_aligned_kernel() {
-    migration(KernelVariant::Aligned);
+fn migration_on_the_aligned_kernel() {
+    let _machine = machine();
+    // It wants two nodes of memory, three processors and huge pages set apart.
+    let files = build("mm", &[MIGRATION], Make::Amd);
+    let of_three = |l0: &mut Layer| {
+        l0.cpus = 3;
+        l0.parameters = "numa=fake=2U".to_owned();
+        l0.thp = Some("always".to_owned());
+        l0.write.insert("/proc/sys/vm/nr_hugepages".into(), "16".into());
+    };
+    let programs = BTreeMap::from([(MIGRATION.0.to_owned(), MIGRATION.1)]);
+    let wrong = run_programs(Make::Amd, KernelVariant::Aligned, of_three, &files, &programs);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Runs what is about VMX in an L0 with this kernel on an Intel machine.

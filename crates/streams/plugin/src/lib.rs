@@ -23,9 +23,10 @@
 //! | `touched` | pages that the emulator's own page tables show |
 //! | `death` | the last moment before a signal ends the process |
 //! | `glib` | ways around faults of QEMU 7.2: children of threaded processes, the end of observation |
+//! | `clone_lock` | a way around another: children of threaded processes that start threads |
 //! | `guest` | reading the program's memory safely |
 //!
-//! `unsafe` is in `abi`, `death`, `faults`, `glib`, `guest` and `switch`, and in `process` where a thread's slot is looked up.
+//! `unsafe` is in `abi`, `clone_lock`, `death`, `faults`, `glib`, `guest` and `switch`, and in `process` where a thread's slot is looked up.
 //!
 //! # What is seen
 //! Loads and stores by instructions, at the sizes the emulator uses: a 16-byte vector access
@@ -36,6 +37,7 @@
 
 mod abi;
 mod calls;
+mod clone_lock;
 mod code;
 mod counting;
 mod death;

@@ -23,6 +23,8 @@ pub enum Pending {
     /// Will make this process; the lock is held. The emulator stores the thread's number in the child, at these
     /// addresses.
     Fork { child: Pid, tid: Tid, stored: [Option<u64>; 2] },
+    /// Will make a process that nobody wants to know of; the lock is held.
+    Untold,
     /// Will start a thread.
     Thread,
     /// May be the beginning of a request, or make a connection.

@@ -124,7 +124,7 @@ fn what_the_emulator_frees_when_it_lets_go_is_not_used() {
 #[test]
 fn a_program_let_go_ends_as_it_would_have() {
     let family = ["fork", "threads", "vfork", "spawn"].map(|how| ("family", how));
-    let programs = [("threads", ""), ("handover", ""), ("ends", "7")];
+    let programs = [("threads", ""), ("handover", ""), ("ends", "7"), ("hatch", "")];
     for (name, how) in programs.into_iter().chain(family) {
         let program = Program::build(name, Linked::Pie);
         let observed = program.run(&[how]);

@@ -1,5 +1,6 @@
 //! Fork, exec, scripts: each process its own address space in one stream.
 
+use crate::sampling::MANY;
 use crate::support::{Linked, Program, Record, shapes};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -68,6 +69,17 @@ fn a_child_of_a_threaded_process_may_start_threads() {
     let pids: Vec<_> = starts.into_iter().map(|(_, pid)| pid.0).collect();
     assert_eq!(pids, [0, 0, 1, 1]);
     assert_eq!(shapes(&record.within(program.page("buffer"))), stores(100 + 200));
+}
+
+/// While its parent's other threads start threads and end, so that the emulator's lock for that is hardly ever free.
+#[test]
+fn a_child_that_is_forked_while_threads_start_may_start_threads() {
+    let program = Program::build("hatch", Linked::Pie);
+    for record in [program.run(&[]), program.sample(&[], MANY)] {
+        assert_eq!(record.info.exit_status, Some(0));
+        let forks = record.events().filter(|event| matches!(event, Event::Fork { .. })).count();
+        assert_eq!(forks, 100);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{NO_THREAD, Process};
 use crate::calls::Call;
 use crate::exec::{Plan, plan};
 use crate::pending::{PENDING, Pending};
-use crate::{guest, image, observation, requests, sampling, waits};
+use crate::{clone_lock, guest, image, observation, requests, sampling, waits};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use strata_stream::{Event, Pid, Tid};
@@ -19,7 +19,7 @@ impl Process {
             self.hand_over(vcpu);
             self.parallel.store(true, Relaxed);
             PENDING.set(Some(Pending::Thread));
-        } else if observation::is_wanted() {
+        } else {
             let stored = [(libc::CLONE_PARENT_SETTID, 2), (libc::CLONE_CHILD_SETTID, 3)]
                 .map(|(flag, argument)| has(flag).then_some(call.args[argument]));
             self.fork_starts(vcpu, call, stored);
@@ -30,6 +30,10 @@ impl Process {
     /// did to its own memory meanwhile.
     pub(super) fn fork_starts(&self, vcpu: u32, call: &Call, stored: [Option<u64>; 2]) {
         self.lock.acquire();
+        if !observation::is_wanted() {
+            PENDING.set(Some(Pending::Untold));
+            return clone_lock::acquire();
+        }
         self.tell_before(vcpu, call);
         self.is_related.store(true, Relaxed);
         if self.sampling.is_some() || self.counting.is_some() {
@@ -47,6 +51,7 @@ impl Process {
             ],
         );
         PENDING.set(Some(Pending::Fork { child, tid, stored }));
+        clone_lock::acquire();
     }
 
     /// In the child of a fork: its one thread starts over, without the parent's slots.

@@ -3,7 +3,7 @@
 use super::Process;
 use crate::calls::{self, Call, Space};
 use crate::pending::{PENDING, Pending, VCPU};
-use crate::{guest, observation, sampling, waits};
+use crate::{clone_lock, guest, observation, sampling, waits};
 use std::sync::PoisonError;
 use strata_stream::{Event, Mark};
 use strata_wire::{Message, ProcessId};
@@ -27,8 +27,11 @@ impl Process {
             }
         }
         match call.number {
-            // Only what `glib` needs; `execve` then leads out of the emulator.
-            number if unobserved && number != libc::SYS_clone => {}
+            libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu, &call, [None; 2]),
+            // The emulator refuses clone3, as an old kernel would.
+            libc::SYS_clone => self.clone_starts(vcpu, &call),
+            // Only what is above, for the emulator's faults; `execve` then leads out of it.
+            _ if unobserved => {}
             number if calls::changes_space(number) => {
                 self.lock.acquire();
                 self.tell_before(vcpu, &call);
@@ -42,9 +45,6 @@ impl Process {
                 }
                 PENDING.set(Some(Pending::Space(call)));
             }
-            libc::SYS_fork | libc::SYS_vfork => self.fork_starts(vcpu, &call, [None; 2]),
-            // The emulator refuses clone3, as an old kernel would.
-            libc::SYS_clone => self.clone_starts(vcpu, &call),
             libc::SYS_execve | libc::SYS_execveat => {
                 self.lock.acquire();
                 self.tell_before(vcpu, &call);
@@ -65,6 +65,7 @@ impl Process {
 
     /// A system call returned.
     pub fn call_ends(&self, vcpu: u32, result: i64) {
+        clone_lock::release();
         let seen = waits::after(result);
         if let Some(tid) = self.tid(vcpu) {
             let messages: Vec<Message> =
@@ -75,6 +76,7 @@ impl Process {
         }
         match PENDING.take() {
             None | Some(Pending::Thread) => {}
+            Some(Pending::Untold) => self.lock.release(),
             Some(Pending::Connection(call)) => {
                 let told = self.connections.after(&call, result);
                 told.into_iter().for_each(|mark| self.tell_of_request(vcpu, mark));

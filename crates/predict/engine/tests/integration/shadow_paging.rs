@@ -1,8 +1,8 @@
 //! Shadow paging on whole machines: short walks, and exits in place of them.
 
-use strata_engine::{LayerFmfi, Paging, RunResult, Setup, StackKind, Stop, catalogue};
+use crate::sampling::machine;
+use strata_engine::{LayerFmfi, Paging, RunResult, Setup, StackKind};
 use strata_hardware::CpuModel;
-use strata_stream::{Batch, Fill, Source};
 use strata_workloads::Generator;
 
 fn run(stack: StackKind, policy: &str, paging: Paging, workload: &str) -> RunResult {
@@ -24,16 +24,7 @@ fn run_with(
         paging,
         ..Setup::new(stack, policy, CpuModel::preset("broadwell-e5-2620v4").unwrap())
     };
-    let mut source = Generator::parse(workload).unwrap();
-    let mut run = (catalogue().build)(&setup, &source.info(), &Stop::default()).unwrap();
-    let mut batch = Batch::new();
-    loop {
-        let fill = source.fill(&mut batch).unwrap();
-        run.consume(&batch);
-        if fill == Fill::End {
-            return run.finish();
-        }
-    }
+    machine::run(&setup, Generator::parse(workload).unwrap())
 }
 
 fn exits(run: &RunResult, layer: &str, reason: &str) -> u64 {

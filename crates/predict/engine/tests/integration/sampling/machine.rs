@@ -1,7 +1,7 @@
 //! A small machine for sampled streams, and how often bounds hold what it finds of whole ones.
 
 use std::collections::BTreeMap;
-use strata_engine::{LayerFmfi, RunResult, Setup, StackKind, Stop, catalogue};
+use strata_engine::{LayerFmfi, Report, RunResult, Setup, StackKind, Stop, catalogue};
 use strata_hardware::CpuModel;
 use strata_stream::{Array, Batch, Fill, Source};
 use strata_workloads::{Aim, Reach};
@@ -46,6 +46,15 @@ pub fn run(setup: &Setup, mut source: impl Source) -> RunResult {
             return run.finish();
         }
     }
+}
+
+/// Whether the bounds of a report's second run beside its first hold the truth. They are nearer than the run's own bounds: what
+/// both runs have in common says nothing against their relation.
+pub fn relation_holds(found: &Report, truth: f64) -> bool {
+    let bounds = &found.runs[1].sampled.as_ref().expect("it is sampled").bounds;
+    let [relative, own] = ["relative_throughput", "elapsed_cycles"].map(|name| bounds[name]);
+    assert!(relative.half() / truth < 3.0 * own.half() / own.high + 0.01);
+    relative.low <= truth && truth <= relative.high
 }
 
 /// How many runs have bounds that hold the truth, by the names of figures.

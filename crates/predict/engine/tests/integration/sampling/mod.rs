@@ -15,7 +15,7 @@
 mod bounds;
 mod estimates;
 mod gaps;
-mod machine;
+pub mod machine;
 mod phases;
 mod relative;
 mod same;
